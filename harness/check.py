@@ -1,0 +1,103 @@
+"""A check: one question asked of a cell, as the domain rooms declare it and the runner executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.outcome import Judgement, Measured, Outcome, Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A finished subprocess: exit code, its merged output's last part, seconds, and whether its time ran out."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    tail: str
+    seconds: float
+    timed_out: bool = False
+
+
+class TaskContext(Protocol):
+    """All a running check may touch. One implementation runs checks for real, one runs them in tests."""
+
+    @property
+    def facets(self) -> Mapping[str, Any]:
+        """Facet name -> JSON value, exactly the facets the check declares."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The check's parameters, which are part of the key."""
+
+    @property
+    def inputs(self) -> Mapping[str, Outcome]:
+        """Check name -> outcome of each check named in `needs`."""
+
+    @property
+    def root(self) -> Path:
+        """The checkout: read only."""
+
+    @property
+    def workdir(self) -> Path:
+        """An empty private folder; artifacts are files in it."""
+
+    @property
+    def cache(self) -> Path:
+        """A folder shared by all tasks; what is put there must be named by content and appear atomically."""
+
+    def log(self, text: str) -> None:
+        """Append a line to the task's log."""
+
+    def artifact(self, check: str, name: str) -> Path:
+        """Path of an artifact of a needed check; InfrastructureError when it is gone."""
+
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run a program, its output streamed into the log; `env` is added to a scrubbed environment.
+
+        A non-zero exit is returned, not raised. InfrastructureError when the program does not exist.
+        """
+
+    def in_cell(
+        self,
+        module: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `python -m module args` inside the cell's environment and on its device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One question. `run` has the effects, `judge` is pure and can be repeated over stored measurements.
+
+    facets: names of the cell's projections the check reads; with `sources` and `params` they make its key.
+    sources: dotted modules or packages of this project whose code is part of the key.
+    needs: checks of the same cell whose outcomes are its inputs; they run first.
+    device: True when the check runs on the cell's device (npu or sim); without such a device it is not run.
+    holds: says why a stored outcome can no longer be built upon (its environment folder is gone), or "".
+    """
+
+    name: str
+    tier: Tier
+    question: str
+    facets: tuple[str, ...]
+    sources: tuple[str, ...]
+    run: Callable[[TaskContext], Measured]
+    judge: Callable[[Mapping[str, Any], Mapping[str, Any]], Judgement]
+    needs: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    device: bool = False
+    timeout_s: float = 600.0
+    expected_s: float = 1.0
+    holds: Callable[[Outcome], str] = lambda _outcome: ""

@@ -1,0 +1,1 @@
+"""Checks of packages and recipes that need no device."""

@@ -1,0 +1,41 @@
+"""Content digests: the one way in which anything here is identified."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 1 << 20
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of `value`: sorted keys, no spaces, no NaN (ValueError), floats as Python prints them."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_bytes(data: bytes) -> str:
+    """SHA-256 as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """Digest of the canonical JSON of `value`."""
+    return digest_bytes(canonical_json(value).encode())
+
+
+def digest_file(path: Path) -> str:
+    """Digest of a file's bytes, read in chunks."""
+    sha = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            sha.update(chunk)
+    return sha.hexdigest()
+
+
+def digest_tree(root: Path, files: Iterable[Path]) -> str:
+    """Digest of files by their path relative to `root` and their content; order does not matter."""
+    entries = sorted((path.relative_to(root).as_posix(), digest_file(path)) for path in files)
+    return digest_json(entries)

@@ -1,0 +1,107 @@
+"""Errors a user can act on: what is wrong, where, why, and what to do, each with its exit code.
+
+Exit codes are part of the public interface (see `EXIT_CODES` and the README):
+0 as expected, 1 unexpected failure or unexpected pass, 2 bad usage or bad input file, 3 nothing selected,
+4 incomplete or infrastructure error, 130 interrupted and resumable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+EXIT_OK = 0
+EXIT_UNEXPECTED = 1
+EXIT_BAD_INPUT = 2
+EXIT_NOTHING_SELECTED = 3
+EXIT_INCOMPLETE = 4
+EXIT_INTERRUPTED = 130
+
+EXIT_CODES = {
+    EXIT_OK: "everything that was planned ran and came out as expected",
+    EXIT_UNEXPECTED: "an unexpected failure, or an expected failure that passed",
+    EXIT_BAD_INPUT: "bad usage or a bad input file",
+    EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was proved",
+    EXIT_INCOMPLETE: "a planned task has no outcome, or the infrastructure failed",
+    EXIT_INTERRUPTED: "interrupted; the same command resumes",
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a file; line and column count from 1, 0 means unknown."""
+
+    file: Path | str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        parts = [str(self.file)]
+        if self.line:
+            parts.append(str(self.line))
+            if self.column:
+                parts.append(str(self.column))
+        return ":".join(parts)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with an input."""
+
+    what: str
+    where: Location | None = None
+    why: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        lines = [head]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  do:  {self.fix}")
+        return "\n".join(lines)
+
+
+class HarnessError(Exception):
+    """Base of every error that is shown without a traceback."""
+
+    exit_code = EXIT_INCOMPLETE
+
+    def __init__(self, what: str, *, where: Location | None = None, why: str = "", fix: str = "") -> None:
+        self.problems: tuple[Problem, ...] = (Problem(what, where, why, fix),)
+        super().__init__(what)
+
+    @classmethod
+    def of(cls, problems: list[Problem] | tuple[Problem, ...]) -> HarnessError:
+        """One error for several problems, in the order given; `problems` must not be empty."""
+        error = cls(problems[0].what)
+        error.problems = tuple(problems)
+        return error
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class InputError(HarnessError):
+    """A bad input file or bad usage: exit code 2."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class NothingSelectedError(HarnessError):
+    """The selection is empty: exit code 3."""
+
+    exit_code = EXIT_NOTHING_SELECTED
+
+
+class InfrastructureError(HarnessError):
+    """The machine, the network or a service failed, which says nothing about a cell: exit code 4."""
+
+    exit_code = EXIT_INCOMPLETE
+
+
+class InterruptedRunError(HarnessError):
+    """Stopped by the user or a signal; the same command resumes: exit code 130."""
+
+    exit_code = EXIT_INTERRUPTED

@@ -1,0 +1,1 @@
+"""The version matrix: files to cells, every value with its position and source."""

@@ -1,0 +1,1 @@
+"""Loss numerics against an independent float64 reference. Runs inside a cell."""

@@ -1,0 +1,134 @@
+"""What running a task produced (`Outcome`) and what a pure function says of it (`Judgement`)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Evidence(str, enum.Enum):
+    """How an outcome was obtained, weakest first; never mixed up, never promoted."""
+
+    STATIC = "static"
+    CPU = "cpu"
+    SIMULATED = "simulated"
+    HARDWARE = "hardware"
+
+    @property
+    def rank(self) -> int:
+        """0 for static to 3 for hardware."""
+        return list(Evidence).index(self)
+
+
+class Tier(str, enum.Enum):
+    """Kinds of checks, cheap to dear; a cell that fails a tier does not spend a dearer one."""
+
+    STATIC = "static"
+    BUILD = "build"
+    NUMERICS = "numerics"
+    CONVERGENCE = "convergence"
+
+    @property
+    def rank(self) -> int:
+        """0 for static to 3 for convergence."""
+        return list(Tier).index(self)
+
+
+class State(str, enum.Enum):
+    """Whether a task ran to its end. Only `COMPLETED` and `TIMEOUT` say something about the cell."""
+
+    COMPLETED = "completed"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+class Status(str, enum.Enum):
+    """What is said of one task in one cell. Not run is never green: every value looks different everywhere."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a credential
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    UNSUPPORTED = "unsupported"
+    NOT_RUN = "not-run"
+    BLOCKED = "blocked"
+    STALE = "stale"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A check's own reading of its measurements; reasons are complete sentences a user can act on."""
+
+    status: Status
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a check's `run` hands back. `measurements` is JSON; `artifacts` are names of files in the work folder."""
+
+    measurements: Mapping[str, Any]
+    evidence: Evidence
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactRef:
+    """A file in the content-addressed store."""
+
+    name: str
+    digest: str
+    size: int
+    media_type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a task did not complete: the kind (an exception or signal name), the message, and what to do."""
+
+    kind: str
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
+
+    `facets` maps facet names to digests (their values stand in the plan); `log` is the merged output of the task.
+    """
+
+    key: str
+    check: str
+    tier: Tier
+    state: State
+    evidence: Evidence
+    facets: Mapping[str, str]
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: tuple[ArtifactRef, ...] = ()
+    log: ArtifactRef | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+    started: float = 0.0
+    finished: float = 0.0
+    attempt: int = 1
+    run_id: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the task."""
+        return max(0.0, self.finished - self.started)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether a later run with the same key may take this outcome instead of running again."""
+        return self.state is State.COMPLETED
+
+    def artifact(self, name: str) -> ArtifactRef | None:
+        """The artifact called `name`, or None."""
+        return next((ref for ref in self.artifacts if ref.name == name), None)

@@ -1,0 +1,1 @@
+"""Patches: parsed, applied whole or not at all, classified."""

@@ -1,0 +1,1 @@
+"""Checks over cells, keyed by content."""

@@ -1,0 +1,1 @@
+"""Executes planned tasks and records what they produced."""

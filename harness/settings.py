@@ -1,0 +1,118 @@
+"""Settings with provenance: flag > environment `NPU_MATRIX_*` > file > default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import InputError, Location
+
+ENVIRONMENT_PREFIX = "NPU_MATRIX_"
+FILE_NAME = "npu-matrix.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A setting users can make: its default and what it is for."""
+
+    name: str
+    default: str
+    help: str
+
+
+OPTIONS = (
+    Option(name="matrix", default="matrix.yaml", help="the version matrix"),
+    Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments"),
+    Option(name="cache", default="", help="shared cache folder; empty means the user's cache folder"),
+    Option(name="reports", default="reports", help="where reports are written"),
+    Option(name="profile", default="default", help="which profile of the matrix to plan"),
+    Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
+    Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A value and where it came from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one invocation."""
+
+    values: Mapping[str, Setting]
+    root: Path
+
+    def __getitem__(self, name: str) -> str:
+        return self.values[name].value
+
+    def path(self, name: str) -> Path:
+        """A setting that is a path, relative ones taken from the checkout."""
+        return (self.root / self[name]).absolute()
+
+    @property
+    def jobs(self) -> int:
+        """Tasks at a time; InputError when it is no whole number."""
+        setting = self.values["jobs"]
+        if not setting.value.isdigit():
+            raise InputError(
+                f"jobs is {setting.value!r}, not a whole number",
+                why=f"set by {setting.origin}",
+                fix="use 0 or more",
+            )
+        return int(setting.value) or os.cpu_count() or 1
+
+    @property
+    def cache(self) -> Path:
+        """The shared cache folder."""
+        if self["cache"]:
+            return self.path("cache")
+        import platformdirs
+
+        return Path(platformdirs.user_cache_dir("npu-matrix"))
+
+
+def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], root: Path) -> Settings:
+    """Resolve every option; unknown names in the file are an InputError with the file's name."""
+    file = root / FILE_NAME
+    from_file = _read_file(file)
+    values: dict[str, Setting] = {}
+    for option in OPTIONS:
+        variable = ENVIRONMENT_PREFIX + option.name.upper()
+        flag = flags.get(option.name)
+        if flag is not None:
+            values[option.name] = Setting(name=option.name, value=flag, origin=f"--{option.name}")
+        elif variable in environ:
+            values[option.name] = Setting(name=option.name, value=environ[variable], origin=variable)
+        elif option.name in from_file:
+            values[option.name] = Setting(name=option.name, value=from_file[option.name], origin=str(file))
+        else:
+            values[option.name] = Setting(name=option.name, value=option.default, origin="default")
+    return Settings(values, root)
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError("this settings file is not TOML", where=Location(file), why=str(error)) from error
+    known = {option.name for option in OPTIONS}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise InputError(
+            f"unknown setting {unknown[0]!r}",
+            where=Location(file),
+            fix=f"known settings: {', '.join(sorted(known))}",
+        )
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in data.items()
+    }

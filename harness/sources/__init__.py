@@ -1,0 +1,1 @@
+"""Upstream trees by content."""
