@@ -12,7 +12,7 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A finished subprocess: exit code, its merged output's last part, seconds, and whether its time ran out."""
+    """A finished subprocess: exit code, the end of its merged output, and whether its time ran out."""
 
     argv: tuple[str, ...]
     returncode: int

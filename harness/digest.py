@@ -12,7 +12,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of `value`: sorted keys, no spaces, no NaN (ValueError), floats as Python prints them."""
+    """The one JSON text of `value`: sorted keys, no spaces; NaN is a ValueError."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

@@ -46,7 +46,7 @@ class State(str, enum.Enum):
 
 
 class Status(str, enum.Enum):
-    """What is said of one task in one cell. Not run is never green: every value looks different everywhere."""
+    """What is said of one task in one cell. Not run is never green: every value looks different."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a credential
     FAIL = "fail"
@@ -69,7 +69,7 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a check's `run` hands back. `measurements` is JSON; `artifacts` are names of files in the work folder."""
+    """What a check's `run` hands back. `measurements` is JSON; `artifacts` names files in the workdir."""
 
     measurements: Mapping[str, Any]
     evidence: Evidence
@@ -100,7 +100,7 @@ class Failure:
 class Outcome:
     """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
 
-    `facets` maps facet names to digests (their values stand in the plan); `log` is the merged output of the task.
+    `facets` maps facet names to digests (their values stand in the plan); `log` is the task's merged output.
     """
 
     key: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomllib
 
 from harness.errors import InputError, Location
 
