@@ -1,0 +1,122 @@
+"""What planning yields: tasks by key, and for every cell which task answers which check, or why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.check import Check
+from harness.outcome import Status, Tier
+
+SCHEMA = {"name": "npu-matrix.plan", "version": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A check with its facet values. Its identity is `key`: equal keys are one piece of work."""
+
+    key: str
+    check: Check
+    facets: Mapping[str, Any]
+    facet_digests: Mapping[str, str]
+    code_digest: str
+    needs: tuple[str, ...] = ()
+    expected_s: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """Why an entry has no task here; the status is never a green one."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One (cell, check): the key of the task that answers it, or the reason there is none."""
+
+    cell_id: str
+    check: str
+    tier: Tier
+    question: str
+    key: str = ""
+    skip: Skip | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFacts:
+    """What a report says of a cell; provenance values read `file:line:column`."""
+
+    id: str
+    title: str
+    stack: str
+    device: str
+    axes: Mapping[str, str]
+    provenance: Mapping[str, str]
+    findings: tuple[Mapping[str, str], ...] = ()
+    recipe: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A profile of the matrix, ready to run: every cell, every entry, every distinct task."""
+
+    profile: str
+    matrix_digest: str
+    cells: tuple[CellFacts, ...]
+    entries: tuple[Entry, ...]
+    tasks: Mapping[str, Task]
+    notices: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON, schema `npu-matrix.plan`; order is that of the plan."""
+        return {
+            "schema": SCHEMA,
+            "profile": self.profile,
+            "matrix_digest": self.matrix_digest,
+            "cells": [_cell_json(cell) for cell in self.cells],
+            "entries": [_entry_json(entry) for entry in self.entries],
+            "tasks": [_task_json(task) for task in self.tasks.values()],
+            "notices": list(self.notices),
+        }
+
+
+def _cell_json(cell: CellFacts) -> dict[str, Any]:
+    return {
+        "id": cell.id,
+        "title": cell.title,
+        "stack": cell.stack,
+        "device": cell.device,
+        "axes": dict(cell.axes),
+        "provenance": dict(cell.provenance),
+        "findings": [dict(finding) for finding in cell.findings],
+        "recipe": cell.recipe,
+    }
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    skip = {"status": entry.skip.status.value, "reason": entry.skip.reason} if entry.skip else None
+    return {
+        "cell": entry.cell_id,
+        "check": entry.check,
+        "tier": entry.tier.value,
+        "question": entry.question,
+        "key": entry.key,
+        "skip": skip,
+    }
+
+
+def _task_json(task: Task) -> dict[str, Any]:
+    return {
+        "key": task.key,
+        "check": task.check.name,
+        "tier": task.check.tier.value,
+        "facets": dict(task.facets),
+        "facet_digests": dict(task.facet_digests),
+        "code_digest": task.code_digest,
+        "params": dict(task.check.params),
+        "needs": list(task.needs),
+        "expected_s": task.expected_s,
+    }
