@@ -1,0 +1,42 @@
+"""Digests of the checks' own code: the part of a key that changes when a check asks its question differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import harness
+from harness.check import Check
+from harness.digest import digest_json, digest_tree
+
+PACKAGE_ROOT = Path(harness.__file__).parent
+IGNORED_SUFFIXES = {".pyc", ".pyo", ".md"}
+
+
+def source_files(dotted: str) -> tuple[Path, ...]:
+    """The files behind a module or package of this project, data files included; ValueError when there are none."""
+    path = PACKAGE_ROOT.parent.joinpath(*dotted.split("."))
+    if path.is_dir():
+        return tuple(
+            file
+            for file in path.rglob("*")
+            if file.is_file() and file.suffix not in IGNORED_SUFFIXES and "__pycache__" not in file.parts
+        )
+    module = path.with_suffix(".py")
+    if not module.is_file():
+        raise ValueError(f"{dotted} names no module of this project")
+    return (module,)
+
+
+def code_digests(checks: Iterable[Check]) -> Mapping[str, str]:
+    """Check name -> digest of the code it declares in `sources`; each file set is read once."""
+    digests: dict[str, str] = {}
+
+    def digest(dotted: str) -> str:
+        if dotted not in digests:
+            digests[dotted] = digest_tree(PACKAGE_ROOT, source_files(dotted))
+        return digests[dotted]
+
+    return {
+        check.name: digest_json([(name, digest(name)) for name in sorted(check.sources)]) for check in checks
+    }

@@ -1,0 +1,102 @@
+"""Facets: the named projections of a cell that checks read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.matrix.cell import Cell
+from harness.matrix.requirements import requirements
+
+HOST_PYTHON = "host"
+NPU_HOST_ARCHITECTURE = "aarch64"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FacetInputs:
+    """What facets need beyond the cell itself, read once at the edge.
+
+    host_python, host_arch: `3.11`, `x86_64` of the interpreter and machine that plan.
+    patches: (upstream, version) -> the selected patches with their digests.
+    recipes: recipe name -> its content.
+    repositories: axis name -> repository of the part.
+    """
+
+    host_python: str
+    host_arch: str
+    patches: Callable[[str, str], list[dict[str, Any]]]
+    recipes: Mapping[str, Any]
+    repositories: Mapping[str, str]
+
+
+def _platform(cell: Cell, inputs: FacetInputs) -> Any:
+    python = cell.axes.get("python", HOST_PYTHON)
+    if cell.device != "npu":
+        chosen = inputs.host_python if python == HOST_PYTHON else python
+        return {"python": chosen, "arch": inputs.host_arch, "host": True}
+    return {"python": python, "arch": NPU_HOST_ARCHITECTURE, "host": False}
+
+
+def _device(cell: Cell, _inputs: FacetInputs) -> Any:
+    return {
+        "kind": cell.device,
+        "soc": cell.axes.get("soc", ""),
+        "cann": cell.axes.get("cann", ""),
+        "count": 1,
+    }
+
+
+def _versions(cell: Cell, _inputs: FacetInputs) -> Any:
+    return dict(cell.axes)
+
+
+def _recipe(cell: Cell, inputs: FacetInputs) -> Any:
+    return inputs.recipes.get(cell.recipe) if cell.recipe else None
+
+
+def _pins(cell: Cell, _inputs: FacetInputs) -> Any:
+    return requirements(cell)
+
+
+def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
+    def facet(cell: Cell, inputs: FacetInputs) -> Any:
+        version, _, commit = cell.axes.get(upstream, "").partition("@")
+        tree = {"package": upstream, "version": version}
+        if not commit:
+            return {**tree, "kind": "release"}
+        return {
+            **tree,
+            "kind": "commit",
+            "commit": commit,
+            "repository": inputs.repositories.get(upstream, ""),
+        }
+
+    return facet
+
+
+def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
+    def facet(cell: Cell, inputs: FacetInputs) -> Any:
+        version, _, _commit = cell.axes.get(upstream, "").partition("@")
+        return inputs.patches(upstream, version) if version else []
+
+    return facet
+
+
+FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
+    "device": _device,
+    "patches[verl]": _patches("verl"),
+    "pins": _pins,
+    "platform": _platform,
+    "recipe": _recipe,
+    "verl_tree": _tree("verl"),
+    "versions": _versions,
+}
+
+
+def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:
+    """The named facets of a cell; a name nobody defines is a ValueError."""
+    unknown = [name for name in names if name not in FACETS]
+    if unknown:
+        raise ValueError(f"no facet is called {unknown[0]!r}")
+    return {name: FACETS[name](cell, inputs) for name in names}

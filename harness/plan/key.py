@@ -1,0 +1,69 @@
+"""Keys: what makes two pieces of work the same, and what made them different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.check import Check
+from harness.digest import digest_json
+
+
+def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
+    """Facet name -> digest of its JSON value."""
+    return {name: digest_json(value) for name, value in facets.items()}
+
+
+def task_key(check: Check, code_digest: str, digests: Mapping[str, str]) -> str:
+    """Digest of (check, the check's own code, its facets' digests, parameters)."""
+    return digest_json(
+        {"check": check.name, "code": code_digest, "facets": dict(digests), "params": dict(check.params)}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyChange:
+    """One reason why a key is not the one it was: the path that changed, before and after."""
+
+    part: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.part}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def key_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[KeyChange, ...]:
+    """What differs between two tasks of one check, given in the plan's JSON form; empty when the keys are equal."""
+    changes: list[KeyChange] = []
+    if before["code_digest"] != after["code_digest"]:
+        changes.append(
+            KeyChange(part="code", before=before["code_digest"][:12], after=after["code_digest"][:12])
+        )
+    for part in ("params", "facets"):
+        changes.extend(_value_changes(part, before[part], after[part]))
+    return tuple(changes)
+
+
+def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
+    if before == after:
+        return []
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            change
+            for name in sorted({*before, *after})
+            for change in _value_changes(f"{path}.{name}", before.get(name), after.get(name))
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [
+            change
+            for index, (old, new) in enumerate(zip(before, after, strict=True))
+            for change in _value_changes(f"{path}[{index}]", old, new)
+        ]
+    return [KeyChange(part=path, before=before, after=after)]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,64 @@
+"""All checks, collected from the rooms that declare them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from harness.check import Check
+
+CHECK_ROOMS = ("compat", "patchstack", "builds", "numerics", "convergence")
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Every check, cheap tiers first; a name declared twice or a need nobody declares is a ValueError."""
+    checks: list[Check] = []
+    for room in CHECK_ROOMS:
+        checks.extend(import_module(f"harness.{room}.checks").CHECKS)
+    return ordered(checks)
+
+
+def ordered(checks: list[Check]) -> tuple[Check, ...]:
+    """Checks by tier, needs before what needs them, otherwise in the order given; ValueError when that cannot be.
+
+    A check must read every facet of what it needs: only then does its key decide its inputs too.
+    """
+    by_name: dict[str, Check] = {}
+    for check in checks:
+        if check.name in by_name:
+            raise ValueError(f"two checks are called {check.name!r}")
+        by_name[check.name] = check
+    placed: dict[str, Check] = {}
+
+    def place(check: Check, chain: tuple[str, ...]) -> None:
+        if check.name in chain:
+            raise ValueError(f"checks need each other: {' -> '.join((*chain, check.name))}")
+        if check.name in placed:
+            return
+        for need in check.needs:
+            if need not in by_name:
+                raise ValueError(f"check {check.name!r} needs {need!r}, which nobody declares")
+            place(by_name[need], (*chain, check.name))
+            unread = set(by_name[need].facets) - set(check.facets)
+            if unread:
+                raise ValueError(
+                    f"check {check.name!r} needs {need!r} but does not read its facets {sorted(unread)}: "
+                    "cells that share the one would not share the other"
+                )
+        placed[check.name] = check
+
+    for check in sorted(checks, key=lambda check: check.tier.rank):
+        place(check, ())
+    return tuple(placed.values())
+
+
+def with_needs(names: set[str], checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """The named checks and everything they need, in the order of `checks`."""
+    by_name = {check.name: check for check in checks}
+    wanted: set[str] = set()
+    queue = list(names)
+    while queue:
+        name = queue.pop()
+        if name not in wanted:
+            wanted.add(name)
+            queue.extend(by_name[name].needs)
+    return tuple(check for check in checks if check.name in wanted)

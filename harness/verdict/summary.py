@@ -1,0 +1,45 @@
+"""From the verdicts of a run to its counts and its exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.verdict.verdict import Expectation, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Counts by status and by standing, and what the run amounts to."""
+
+    by_status: dict[str, int]
+    by_standing: dict[str, int]
+    exit_code: int
+    reasons: tuple[str, ...]
+
+
+def summarise(verdicts: Iterable[Verdict]) -> Summary:
+    """The worst standing decides: unexpected before incomplete before as expected; no verdicts is code 3."""
+    found = list(verdicts)
+    standings = Counter(verdict.standing for verdict in found)
+    reasons: list[str] = []
+    if not found:
+        return Summary(
+            by_status={}, by_standing={}, exit_code=EXIT_NOTHING_SELECTED, reasons=("nothing was selected",)
+        )
+    code = EXIT_OK
+    if standings[Expectation.INCOMPLETE]:
+        code = EXIT_INCOMPLETE
+        reasons.append(f"{standings[Expectation.INCOMPLETE]} planned without an answer")
+    unexpected = standings[Expectation.UNEXPECTED] + standings[Expectation.UNEXPECTED_PASS]
+    if unexpected:
+        code = EXIT_UNEXPECTED
+        reasons.insert(0, f"{unexpected} not as expected")
+    return Summary(
+        by_status=dict(Counter(verdict.status.value for verdict in found)),
+        by_standing={standing.value: count for standing, count in standings.items()},
+        exit_code=code,
+        reasons=tuple(reasons) or ("everything planned came out as expected",),
+    )

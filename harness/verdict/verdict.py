@@ -1,0 +1,140 @@
+"""The verdict on one entry of a plan: its outcome as its check judges it, held against what is expected."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.check import Check
+from harness.outcome import Evidence, Judgement, Outcome, State, Status
+
+
+class Expectation(str, enum.Enum):
+    """How a status stands to what is expected of the entry."""
+
+    AS_EXPECTED = "as-expected"
+    KNOWN = "known"
+    UNEXPECTED = "unexpected"
+    UNEXPECTED_PASS = "unexpected-pass"  # noqa: S105 - a verdict, not a credential
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """A failure that is known: its state, why, where that is tracked, and until when it may be so."""
+
+    state: str
+    reason: str
+    source: str
+    until: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is said of one entry. `evidence` is None where nothing ran."""
+
+    cell_id: str
+    check: str
+    status: Status
+    standing: Expectation
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    expected: Expected | None = None
+
+
+#: Statuses that say nothing went wrong with the cell, whether or not anything was proved.
+QUIET = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
+#: Statuses of entries that were planned and have no answer.
+UNANSWERED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
+
+
+def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
+    """What `check` says of an outcome; a judge that raises is an error of the harness, never a pass."""
+    if outcome.state is State.TIMEOUT:
+        message = (
+            outcome.failure.message if outcome.failure else f"ran into its limit of {check.timeout_s:g} s"
+        )
+        return Judgement(status=Status.FAIL, reasons=(f"timed out: {message}",))
+    if outcome.state is not State.COMPLETED:
+        failure = outcome.failure
+        reason = f"{failure.kind}: {failure.message}" if failure else outcome.state.value
+        return Judgement(
+            status=Status.ERROR, reasons=(reason,), remedies=(failure.fix,) if failure and failure.fix else ()
+        )
+    try:
+        return check.judge(outcome.measurements, check.params)
+    except Exception as error:  # noqa: BLE001 - whatever a judge trips over, the entry has no answer
+        return Judgement(
+            status=Status.ERROR,
+            reasons=(f"the judge of {check.name!r} cannot read these measurements: {error!r}",),
+            remedies=("the outcome may be of an older version: run the check again",),
+        )
+
+
+def stand(
+    cell_id: str,
+    check: str,
+    judgement: Judgement,
+    *,
+    evidence: Evidence | None,
+    expected: Expected | None,
+    blocked_by_known: bool = False,
+) -> Verdict:
+    """Hold a judgement against the expectation; an expected failure that passes is as loud as a new failure."""
+    return Verdict(
+        cell_id=cell_id,
+        check=check,
+        status=judgement.status,
+        standing=_standing(judgement, expected, blocked_by_known=blocked_by_known),
+        reasons=judgement.reasons,
+        remedies=judgement.remedies,
+        evidence=evidence,
+        expected=expected,
+    )
+
+
+def _standing(judgement: Judgement, expected: Expected | None, *, blocked_by_known: bool) -> Expectation:
+    status = judgement.status
+    if status is Status.BLOCKED:
+        return Expectation.KNOWN if blocked_by_known else Expectation.UNEXPECTED
+    if expected is not None and status is not Status.NOT_RUN:
+        if status is Status.PASS:
+            return Expectation.UNEXPECTED_PASS
+        if _state_of(judgement) == expected.state:
+            return Expectation.KNOWN
+    if status in UNANSWERED:
+        return Expectation.INCOMPLETE
+    return Expectation.AS_EXPECTED if status in QUIET else Expectation.UNEXPECTED
+
+
+def _state_of(judgement: Judgement) -> str:
+    timed_out = judgement.status is Status.FAIL and any(
+        reason.startswith("timed out") for reason in judgement.reasons
+    )
+    return "timeout" if timed_out else judgement.status.value
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    expected: Mapping[str, Any] | None = None
+    if verdict.expected:
+        expected = {
+            "state": verdict.expected.state,
+            "reason": verdict.expected.reason,
+            "source": verdict.expected.source,
+            "until": verdict.expected.until,
+        }
+    return {
+        "cell": verdict.cell_id,
+        "check": verdict.check,
+        "status": verdict.status.value,
+        "standing": verdict.standing.value,
+        "reasons": list(verdict.reasons),
+        "remedies": list(verdict.remedies),
+        "evidence": verdict.evidence.value if verdict.evidence else None,
+        "expected": expected,
+    }
