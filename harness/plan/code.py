@@ -1,4 +1,4 @@
-"""Digests of the checks' own code: the part of a key that changes when a check asks its question differently."""
+"""Digests of the checks' own code: keys change when a check asks its question differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IGNORED_SUFFIXES = {".pyc", ".pyo", ".md"}
 
 
 def source_files(dotted: str) -> tuple[Path, ...]:
-    """The files behind a module or package of this project, data files included; ValueError when there are none."""
+    """The files behind a module or package of this project, data included; ValueError without any."""
     path = PACKAGE_ROOT.parent.joinpath(*dotted.split("."))
     if path.is_dir():
         return tuple(

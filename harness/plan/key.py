@@ -35,7 +35,7 @@ class KeyChange:
 
 
 def key_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[KeyChange, ...]:
-    """What differs between two tasks of one check, given in the plan's JSON form; empty when the keys are equal."""
+    """What differs between two tasks of one check in the plan's JSON form; empty when the keys are equal."""
     changes: list[KeyChange] = []
     if before["code_digest"] != after["code_digest"]:
         changes.append(

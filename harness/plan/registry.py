@@ -10,7 +10,7 @@ CHECK_ROOMS = ("compat", "patchstack", "builds", "numerics", "convergence")
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check, cheap tiers first; a name declared twice or a need nobody declares is a ValueError."""
+    """Every check, cheap tiers first; a name twice or an undeclared need is a ValueError."""
     checks: list[Check] = []
     for room in CHECK_ROOMS:
         checks.extend(import_module(f"harness.{room}.checks").CHECKS)
@@ -18,7 +18,7 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def ordered(checks: list[Check]) -> tuple[Check, ...]:
-    """Checks by tier, needs before what needs them, otherwise in the order given; ValueError when that cannot be.
+    """Checks by tier, needs first, otherwise in the order given; ValueError when that cannot be.
 
     A check must read every facet of what it needs: only then does its key decide its inputs too.
     """

@@ -84,7 +84,7 @@ def stand(
     expected: Expected | None,
     blocked_by_known: bool = False,
 ) -> Verdict:
-    """Hold a judgement against the expectation; an expected failure that passes is as loud as a new failure."""
+    """Hold a judgement against the expectation; an unexpected pass is as loud as a new failure."""
     return Verdict(
         cell_id=cell_id,
         check=check,

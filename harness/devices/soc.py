@@ -1,0 +1,62 @@
+"""SoC families: what the names that tools print mean, and which driver a CANN release is published with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: Name patterns of npu-smi and torch_npu -> family. 910B1 to 910B4(-1) are Atlas A2, Ascend910_93xx and the
+#: two-chip `Ascend910` cards Atlas A3, 310P inference cards, 950 the A5 line (vllm-ascend's runner labels and
+#: the tags of the CANN images).
+FAMILIES = (
+    (re.compile(r"^(?:Ascend)?910B\d?(?:-\d)?$", re.IGNORECASE), "a2"),
+    (re.compile(r"^(?:Ascend)?910_93\d\d$", re.IGNORECASE), "a3"),
+    (re.compile(r"^(?:Ascend)?310P\d?$", re.IGNORECASE), "310p"),
+    (re.compile(r"^(?:Ascend)?950\w*$", re.IGNORECASE), "a5"),
+)
+
+
+def soc_family(name: str, *, chips_per_card: int = 1) -> str:
+    """`a2`, `a3`, `a5`, `310p`, or "" for a name nobody here knows; a bare `Ascend910` is A3 with two chips."""
+    for pattern, family in FAMILIES:
+        if pattern.match(name):
+            return family
+    if name.lower() in {"ascend910", "910"} and chips_per_card == 2:
+        return "a3"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedDriver:
+    """The oldest driver a document names together with a CANN release line."""
+
+    cann: tuple[int, int]
+    driver: tuple[int, int]
+    source: str
+
+
+PUBLISHED_DRIVERS = (
+    PublishedDriver(cann=(8, 2), driver=(24, 1), source="verl's GSPO practice on Ascend: 8.2.RC2, 24.1.0.3"),
+    PublishedDriver(cann=(8, 3), driver=(25, 3), source="verl v0.6.1 SGLang guide: 8.3.RC1, HDK 25.3.RC1"),
+    PublishedDriver(cann=(8, 5), driver=(25, 5), source="verl v0.8.0 SGLang guide: 8.5.0, HDK 25.5.0"),
+    PublishedDriver(cann=(9, 0), driver=(26, 0), source="verl v0.8.0 quick start: 9.0.0, HDK 26.0.rc1"),
+)
+
+
+def driver_misfit(cann: str, driver: str) -> str:
+    """Why a driver is older than the one `cann` is published with, or ""; unknown spellings fit."""
+    wanted, have = _line(cann), _line(driver)
+    if wanted is None or have is None:
+        return ""
+    known = [row for row in PUBLISHED_DRIVERS if row.cann <= wanted]
+    if not known or have >= known[-1].driver:
+        return ""
+    needed = ".".join(map(str, known[-1].driver))
+    return (
+        f"CANN {cann} is published with driver {needed} or newer, this host has {driver} ({known[-1].source})"
+    )
+
+
+def _line(version: str) -> tuple[int, int] | None:
+    match = re.match(r"^(\d+)\.(\d+)", version)
+    return (int(match.group(1)), int(match.group(2))) if match else None

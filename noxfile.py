@@ -1,0 +1,63 @@
+"""Sessions: `nox -s npu_e2e` is the main job, `nox -s tests` passes the tests, `nox -s lint` keeps the house.
+
+Each session's environment is reused while pyproject.toml stays the same, so that a repeated run starts at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.sessions = ["tests", "npu_e2e"]
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """The project (editable) and dependency groups, once per pyproject.toml and interpreter."""
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr(groups).encode())
+    stamp = Path(session.virtualenv.location) / "installed.sha256"
+    if stamp.is_file() and stamp.read_text() == wanted.hexdigest():
+        return
+    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, *groups))
+    stamp.write_text(wanted.hexdigest())
+
+
+def run_and_exit(session: nox.Session, *argv: str) -> None:
+    """Run a program of the session and hand on its exit code, which nox would turn into 1."""
+    program = str(Path(session.bin) / argv[0])
+    code = subprocess.call([program, *argv[1:]], cwd=ROOT)
+    if code:
+        raise SystemExit(code)
+
+
+@nox.session
+def npu_e2e(session: nox.Session) -> None:
+    """The main job: plan the default profile, run it, report. Arguments after `--` go to `npu-matrix run`."""
+    install(session)
+    run_and_exit(session, "npu-matrix", "run", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit and whole-harness tests. Arguments after `--` go to pytest."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "auto", "tests/unit", "tests/e2e"]))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, mypy --strict, import contracts."""
+    install(session, "lint")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy")
+    session.run("lint-imports")

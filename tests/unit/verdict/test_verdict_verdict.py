@@ -1,0 +1,118 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.check import Check
+from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.verdict.summary import summarise
+from harness.verdict.verdict import Expectation, Expected, judge_outcome, stand
+
+
+def judge(measurements, _params):
+    return Judgement(status=Status.PASS if measurements["good"] else Status.FAIL)
+
+
+def run(_context):
+    return Measured(measurements={"good": True}, evidence=Evidence.STATIC)
+
+
+CHECK = Check(
+    name="probe", tier=Tier.STATIC, question="?", facets=(), sources=("harness.errors",), run=run, judge=judge
+)
+
+
+def outcome(state=State.COMPLETED, failure=None, **measurements):
+    return Outcome(
+        key="k",
+        check="probe",
+        tier=Tier.STATIC,
+        state=state,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measurements,
+        failure=failure,
+    )
+
+
+def verdict(status, expected=None, *, blocked_by_known=False):
+    return stand(
+        "cell",
+        "probe",
+        Judgement(status=status),
+        evidence=None,
+        expected=expected,
+        blocked_by_known=blocked_by_known,
+    )
+
+
+KNOWN = Expected(state="fail", reason="upstream defect", source="https://example.org/1")
+
+
+def test_the_judge_of_the_check_decides_a_completed_outcome():
+    assert judge_outcome(CHECK, outcome(good=True)).status is Status.PASS
+    assert judge_outcome(CHECK, outcome(good=False)).status is Status.FAIL
+
+
+def test_an_outcome_that_did_not_complete_is_an_error_with_its_reason_and_fix():
+    failure = Failure(kind="InfrastructureError", message="no network", fix="plug it in")
+    judgement = judge_outcome(CHECK, outcome(State.ERROR, failure))
+    assert judgement.status is Status.ERROR
+    assert judgement.reasons == ("InfrastructureError: no network",)
+    assert judgement.remedies == ("plug it in",)
+
+
+def test_a_judge_that_cannot_read_the_measurements_is_an_error_not_a_pass():
+    assert judge_outcome(CHECK, outcome()).status is Status.ERROR
+
+
+def test_a_timeout_is_a_failure_and_matches_the_expectation_of_one():
+    judgement = judge_outcome(CHECK, outcome(State.TIMEOUT))
+    assert judgement.status is Status.FAIL
+    slow = Expected(state="timeout", reason="slow", source="x")
+    stood = stand("cell", "probe", judgement, evidence=None, expected=slow)
+    assert stood.standing is Expectation.KNOWN
+
+
+def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
+    assert verdict(Status.FAIL, KNOWN).standing is Expectation.KNOWN
+    assert verdict(Status.FAIL).standing is Expectation.UNEXPECTED
+
+
+def test_an_expected_failure_that_passes_is_unexpected():
+    assert verdict(Status.PASS, KNOWN).standing is Expectation.UNEXPECTED_PASS
+
+
+def test_an_infrastructure_error_does_not_count_as_the_expected_failure():
+    assert verdict(Status.ERROR, KNOWN).standing is Expectation.INCOMPLETE
+
+
+def test_not_run_neither_meets_nor_breaks_an_expectation():
+    assert verdict(Status.NOT_RUN, KNOWN).standing is Expectation.AS_EXPECTED
+
+
+def test_blocked_behind_a_known_failure_is_known():
+    assert verdict(Status.BLOCKED, blocked_by_known=True).standing is Expectation.KNOWN
+    assert verdict(Status.BLOCKED).standing is Expectation.UNEXPECTED
+
+
+def test_exit_codes():
+    assert summarise([]).exit_code == EXIT_NOTHING_SELECTED
+    assert summarise([verdict(Status.PASS), verdict(Status.NOT_RUN)]).exit_code == EXIT_OK
+    assert summarise([verdict(Status.PASS), verdict(Status.FAIL, KNOWN)]).exit_code == EXIT_OK
+    assert summarise([verdict(Status.FAIL)]).exit_code == EXIT_UNEXPECTED
+    assert summarise([verdict(Status.PASS, KNOWN)]).exit_code == EXIT_UNEXPECTED
+    assert summarise([verdict(Status.ERROR)]).exit_code == EXIT_INCOMPLETE
+    assert summarise([verdict(Status.INCONCLUSIVE)]).exit_code == EXIT_INCOMPLETE
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Status), st.sampled_from([None, KNOWN]), st.booleans()), min_size=1)
+)
+def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer(statuses):
+    verdicts = [verdict(status, expected, blocked_by_known=known) for status, expected, known in statuses]
+    summary = summarise(verdicts)
+    bad = {Status.ERROR, Status.STALE, Status.INCONCLUSIVE}
+    if summary.exit_code == EXIT_OK:
+        assert not any(v.status in bad for v in verdicts)
+        assert all(v.expected for v in verdicts if v.status is Status.FAIL)
+    assert sum(summary.by_status.values()) == len(verdicts)
