@@ -17,7 +17,7 @@ FAMILIES = (
 
 
 def soc_family(name: str, *, chips_per_card: int = 1) -> str:
-    """`a2`, `a3`, `a5`, `310p`, or "" for a name nobody here knows; a bare `Ascend910` is A3 with two chips."""
+    """`a2`, `a3`, `a5`, `310p`, or "" for an unknown name; a bare `Ascend910` with two chips is A3."""
     for pattern, family in FAMILIES:
         if pattern.match(name):
             return family
@@ -36,7 +36,7 @@ class PublishedDriver:
 
 
 PUBLISHED_DRIVERS = (
-    PublishedDriver(cann=(8, 2), driver=(24, 1), source="verl's GSPO practice on Ascend: 8.2.RC2, 24.1.0.3"),
+    PublishedDriver(cann=(8, 2), driver=(24, 1), source="verl: GSPO practice on Ascend, 24.1.0.3"),
     PublishedDriver(cann=(8, 3), driver=(25, 3), source="verl v0.6.1 SGLang guide: 8.3.RC1, HDK 25.3.RC1"),
     PublishedDriver(cann=(8, 5), driver=(25, 5), source="verl v0.8.0 SGLang guide: 8.5.0, HDK 25.5.0"),
     PublishedDriver(cann=(9, 0), driver=(26, 0), source="verl v0.8.0 quick start: 9.0.0, HDK 26.0.rc1"),
