@@ -83,6 +83,47 @@ class Plan:
         }
 
 
+def plan_from_json(data: Mapping[str, Any], checks: Mapping[str, Check]) -> Plan:
+    """A stored plan with the checks of today; tasks of checks that no longer exist are left out and noticed."""
+    gone = sorted({task["check"] for task in data["tasks"]} - set(checks))
+    return Plan(
+        profile=data["profile"],
+        matrix_digest=data["matrix_digest"],
+        cells=tuple(CellFacts(**{**cell, "findings": tuple(cell["findings"])}) for cell in data["cells"]),
+        entries=tuple(_entry(entry) for entry in data["entries"]),
+        tasks={
+            task["key"]: _task(task, checks[task["check"]])
+            for task in data["tasks"]
+            if task["check"] in checks
+        },
+        notices=(*data["notices"], *(f"the check {name!r} of this run no longer exists" for name in gone)),
+    )
+
+
+def _entry(data: Mapping[str, Any]) -> Entry:
+    skip = data["skip"]
+    return Entry(
+        cell_id=data["cell"],
+        check=data["check"],
+        tier=Tier(data["tier"]),
+        question=data["question"],
+        key=data["key"],
+        skip=Skip(status=Status(skip["status"]), reason=skip["reason"]) if skip else None,
+    )
+
+
+def _task(data: Mapping[str, Any], check: Check) -> Task:
+    return Task(
+        key=data["key"],
+        check=check,
+        facets=data["facets"],
+        facet_digests=data["facet_digests"],
+        code_digest=data["code_digest"],
+        needs=tuple(data["needs"]),
+        expected_s=data["expected_s"],
+    )
+
+
 def _cell_json(cell: CellFacts) -> dict[str, Any]:
     return {
         "id": cell.id,

@@ -1,0 +1,71 @@
+"""Joins a plan with outcomes on their keys and says what is to be said of every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.outcome import Evidence, Judgement, Outcome, Status
+from harness.plan.task import Entry, Plan
+from harness.verdict.verdict import Expectation, Expected, Verdict, judge_outcome, stand
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disposition:
+    """Why a run left an entry without an outcome."""
+
+    status: Status
+    reason: str
+
+
+def judge_plan(
+    plan: Plan,
+    outcomes: Mapping[str, Outcome],
+    dispositions: Mapping[tuple[str, str], Disposition],
+    expected: Callable[[str, str], Expected | None],
+) -> tuple[Verdict, ...]:
+    """One verdict per entry, in the plan's order; an entry nothing accounts for is an error: planned = reported."""
+    judgements = {
+        key: (judge_outcome(plan.tasks[key].check, outcome), outcome.evidence)
+        for key, outcome in outcomes.items()
+        if key in plan.tasks
+    }
+    verdicts: list[Verdict] = []
+    reds: dict[str, list[Verdict]] = {}
+    for entry in plan.entries:
+        judgement, evidence = _judgement(entry, judgements, dispositions)
+        behind = reds.setdefault(entry.cell_id, [])
+        verdict = stand(
+            entry.cell_id,
+            entry.check,
+            judgement,
+            evidence=evidence,
+            expected=expected(entry.cell_id, entry.check),
+            blocked_by_known=bool(behind) and all(red.standing is Expectation.KNOWN for red in behind),
+        )
+        if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}:
+            behind.append(verdict)
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+def _judgement(
+    entry: Entry,
+    judgements: Mapping[str, tuple[Judgement, Evidence]],
+    dispositions: Mapping[tuple[str, str], Disposition],
+) -> tuple[Judgement, Evidence | None]:
+    if entry.skip is not None:
+        return Judgement(status=entry.skip.status, reasons=(entry.skip.reason,)), None
+    if entry.key in judgements:
+        return judgements[entry.key]
+    disposition = dispositions.get((entry.cell_id, entry.check))
+    if disposition is not None:
+        return Judgement(status=disposition.status, reasons=(disposition.reason,)), None
+    return (
+        Judgement(
+            status=Status.ERROR,
+            reasons=("planned, but there is no outcome",),
+            remedies=("run the same command again: it resumes",),
+        ),
+        None,
+    )

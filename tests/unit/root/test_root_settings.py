@@ -1,0 +1,47 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.errors import InputError
+from harness.settings import load_settings
+
+
+def settings(tmp_path: Path, flags=None, environ=None, file: str | None = None):
+    if file is not None:
+        (tmp_path / "npu-matrix.toml").write_text(file)
+    return load_settings(flags or {}, environ or {}, tmp_path)
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path):
+    file = 'profile = "nightly"\nreports = "out"\njobs = 3\n'
+    environ = {"NPU_MATRIX_PROFILE": "patch", "NPU_MATRIX_REPORTS": "public"}
+    found = settings(tmp_path, {"profile": "one"}, environ, file)
+    assert (found["profile"], found.values["profile"].origin) == ("one", "--profile")
+    assert (found["reports"], found.values["reports"].origin) == ("public", "NPU_MATRIX_REPORTS")
+    assert (found.jobs, found.values["jobs"].origin) == (3, str(tmp_path / "npu-matrix.toml"))
+    assert found.values["matrix"].origin == "default"
+
+
+def test_relative_paths_are_taken_from_the_checkout(tmp_path):
+    assert settings(tmp_path).path("reports") == tmp_path / "reports"
+
+
+def test_zero_jobs_means_one_per_cpu(tmp_path):
+    assert settings(tmp_path).jobs == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [('profil = "x"', "unknown setting 'profil'"), ("profile = ", "not TOML"), ("\ud800", "not TOML")],
+)
+def test_a_bad_file_is_named(tmp_path, file, message):
+    (tmp_path / "npu-matrix.toml").write_bytes(file.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError, match=message) as caught:
+        settings(tmp_path)
+    assert "npu-matrix.toml" in str(caught.value)
+
+
+def test_jobs_that_is_no_number_says_who_set_it(tmp_path):
+    with pytest.raises(InputError, match="NPU_MATRIX_JOBS"):
+        _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": "many"}).jobs
