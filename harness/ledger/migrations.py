@@ -1,0 +1,83 @@
+"""The ledger's schema, as numbered steps that are only ever appended to."""
+
+from __future__ import annotations
+
+import sqlite3
+
+# "npmx": lets anybody (and `file`) tell this database from another program's.
+APPLICATION_ID = 0x6E706D78
+
+# Step n (from 1) takes a database from schema n-1 to n. A released step is never edited: append another.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE outcomes (
+            id         INTEGER PRIMARY KEY,
+            uid        TEXT NOT NULL UNIQUE,
+            key        TEXT NOT NULL,
+            check_name TEXT NOT NULL,
+            state      TEXT NOT NULL,
+            attempt    INTEGER NOT NULL,
+            run_id     TEXT NOT NULL,
+            merged     INTEGER NOT NULL,
+            started    REAL NOT NULL,
+            finished   REAL NOT NULL,
+            body       TEXT NOT NULL,
+            UNIQUE (key, attempt)
+        ) STRICT
+        """,
+        "CREATE INDEX outcomes_by_key ON outcomes (key, state, merged, id)",
+        "CREATE INDEX outcomes_by_check ON outcomes (check_name, id)",
+        "CREATE INDEX outcomes_by_run ON outcomes (run_id)",
+        """
+        CREATE TABLE runs (
+            run_id    TEXT PRIMARY KEY,
+            started   REAL NOT NULL,
+            finished  REAL,
+            exit_code INTEGER,
+            argv      TEXT NOT NULL,
+            host      TEXT NOT NULL,
+            plan      TEXT NOT NULL
+        ) STRICT
+        """,
+        """
+        CREATE TABLE dispositions (
+            run_id     TEXT NOT NULL REFERENCES runs (run_id),
+            cell_id    TEXT NOT NULL,
+            check_name TEXT NOT NULL,
+            key        TEXT NOT NULL,
+            status     TEXT NOT NULL,
+            reason     TEXT NOT NULL,
+            at         REAL NOT NULL,
+            PRIMARY KEY (run_id, cell_id, check_name)
+        ) STRICT
+        """,
+    ),
+)
+
+LATEST = len(MIGRATIONS)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """The schema the database has; 0 for an empty one."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring an older database to the newest schema, each step whole or not at all.
+
+    Two processes may do this at once: the second finds the work done once it has the write lock.
+    """
+    while schema_version(connection) < LATEST:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = schema_version(connection)
+            if version < LATEST:
+                for statement in MIGRATIONS[version]:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise

@@ -1,0 +1,342 @@
+"""The ledger: every outcome ever recorded, the runs that recorded them, and what runs left undone and why."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import statistics
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.digest import canonical_json
+from harness.errors import InputError, Location
+from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.database import Notice, database_errors, open_database
+from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
+from harness.outcome import Outcome, State, Status
+
+FILE_NAME = "ledger.sqlite3"
+TYPICAL_OF_LAST = 20
+
+# An outcome recorded here outranks a merged one: its files (an environment, say) are on this machine.
+LATEST_REUSABLE = (
+    f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One invocation; `finished` and `exit_code` are None while it goes on, or when it was killed."""
+
+    run_id: str
+    started: float
+    finished: float | None
+    exit_code: int | None
+    argv: tuple[str, ...]
+    host: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disposition:
+    """Why a planned (cell, check) of a run has no outcome."""
+
+    run_id: str
+    cell_id: str
+    check: str
+    key: str
+    status: Status
+    reason: str
+
+
+class Ledger:
+    """An append-only store of outcomes in SQLite. One instance per thread; processes may share the file.
+
+    Every method raises InfrastructureError when the disk or another process prevents it. Rows whose content
+    does not fit their digest are not believed: they are left out, and counted in `disbelieved`.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, notices: tuple[Notice, ...]) -> None:
+        self.path = path
+        self.notices = notices
+        self.disbelieved = 0
+        self._db = connection
+        self.artifacts = ArtifactStore(path.parent / "artifacts")
+
+    @classmethod
+    def open(cls, folder: Path) -> Ledger:
+        """Open or create the ledger in the state folder; read `notices` afterwards.
+
+        InputError when a newer program wrote it, InfrastructureError when it can neither be read nor made.
+        """
+        path = folder / FILE_NAME
+        had_content = (folder / "artifacts" / "sha256").is_dir()
+        connection, notice = open_database(path, emptied=had_content)
+        return cls(path, connection, (notice,) if notice else ())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file; nothing is lost without it."""
+        self._db.close()
+
+    def record(self, outcome: Outcome) -> Outcome:
+        """Append durably, and return the outcome with the attempt number it has here.
+
+        ValueError or TypeError when its measurements are no JSON.
+        """
+        with self._transaction("write to"):
+            return self._append(outcome, merged=False) or outcome
+
+    def get(self, key: str) -> Outcome | None:
+        """The outcome a later run may take instead of running `key` again, or None."""
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Outcome]:
+        """Key -> reusable outcome, for the keys that have one."""
+        found: dict[str, Outcome] = {}
+        with database_errors(self.path, "read"):
+            for key in dict.fromkeys(keys):
+                rows = self._db.execute(
+                    f"SELECT uid, attempt, body FROM outcomes WHERE key = ? AND {LATEST_REUSABLE}",  # noqa: S608
+                    (key,),
+                )
+                outcome = next(self._believed(rows), None)
+                if outcome:
+                    found[key] = outcome
+        return found
+
+    def latest(self, keys: Iterable[str]) -> dict[str, Outcome]:
+        """Key -> the last recorded outcome in any state, for the keys that have one."""
+        found: dict[str, Outcome] = {}
+        with database_errors(self.path, "read"):
+            for key in dict.fromkeys(keys):
+                rows = self._db.execute(
+                    "SELECT uid, attempt, body FROM outcomes WHERE key = ? ORDER BY id DESC", (key,)
+                )
+                outcome = next(self._believed(rows), None)
+                if outcome:
+                    found[key] = outcome
+        return found
+
+    def history(
+        self, *, key: str | None = None, check: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> tuple[Outcome, ...]:
+        """Outcomes in any state, newest first, of one key, check or run (all that are given must fit)."""
+        wanted = {"key": key, "check_name": check, "run_id": run_id}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{column} = ?" for column in given) or "1"
+        with database_errors(self.path, "read"):
+            rows = self._db.execute(
+                f"SELECT uid, attempt, body FROM outcomes WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+                (*given.values(), limit),
+            )
+            return tuple(self._believed(rows))
+
+    def next_attempt(self, key: str) -> int:
+        """The number the next outcome of `key` gets; counts from 1."""
+        with database_errors(self.path, "read"):
+            return self._next_attempt(key)
+
+    def typical_seconds(self) -> dict[str, float]:
+        """Check name -> median wall time of its last completed executions."""
+        with database_errors(self.path, "read"):
+            names = [row[0] for row in self._db.execute("SELECT DISTINCT check_name FROM outcomes")]
+            typical = {}
+            for name in names:
+                rows = self._db.execute(
+                    "SELECT max(0.0, finished - started) FROM outcomes WHERE check_name = ? AND state = ? "
+                    "ORDER BY id DESC LIMIT ?",
+                    (name, State.COMPLETED.value, TYPICAL_OF_LAST),
+                ).fetchall()
+                if rows:
+                    typical[name] = statistics.median(row[0] for row in rows)
+        return typical
+
+    def begin_run(
+        self,
+        plan: Mapping[str, Any],
+        argv: Sequence[str],
+        host: Mapping[str, Any],
+        *,
+        now: float | None = None,
+    ) -> str:
+        """Record that a run starts, with its plan as JSON; returns its id, which sorts by start time."""
+        started = time.time() if now is None else now
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started))
+        run_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
+        with self._transaction("write to"):
+            self._db.execute(
+                "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
+                (run_id, started, canonical_json(list(argv)), canonical_json(host), canonical_json(plan)),
+            )
+        return run_id
+
+    def finish_run(self, run_id: str, exit_code: int, *, now: float | None = None) -> None:
+        """Record how a run ended; KeyError when there is no such run."""
+        with self._transaction("write to"):
+            changed = self._db.execute(
+                "UPDATE runs SET finished = ?, exit_code = ? WHERE run_id = ?",
+                (time.time() if now is None else now, exit_code, run_id),
+            ).rowcount
+            if not changed:
+                raise KeyError(run_id)
+
+    def record_dispositions(self, dispositions: Iterable[Disposition], *, now: float | None = None) -> None:
+        """Record why entries have no outcome, all or none of them; a later word replaces the former."""
+        at = time.time() if now is None else now
+        with self._transaction("write to"):
+            self._db.executemany(
+                "INSERT OR REPLACE INTO dispositions (run_id, cell_id, check_name, key, status, reason, at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(d.run_id, d.cell_id, d.check, d.key, d.status.value, d.reason, at) for d in dispositions],
+            )
+
+    def dispositions(self, run_id: str) -> tuple[Disposition, ...]:
+        """What a run left without an outcome, in the order of cells and checks."""
+        with database_errors(self.path, "read"):
+            rows = self._db.execute(
+                "SELECT run_id, cell_id, check_name, key, status, reason FROM dispositions "
+                "WHERE run_id = ? ORDER BY cell_id, check_name",
+                (run_id,),
+            ).fetchall()
+        return tuple(
+            Disposition(
+                run_id=row[0], cell_id=row[1], check=row[2], key=row[3], status=Status(row[4]), reason=row[5]
+            )
+            for row in rows
+        )
+
+    def runs(self, limit: int = 100) -> tuple[Run, ...]:
+        """The last runs, newest first."""
+        return self._runs("1", (), limit)
+
+    def run(self, run_id: str) -> Run | None:
+        """The run with this id, or None."""
+        return next(iter(self._runs("run_id = ?", (run_id,), 1)), None)
+
+    def latest_run(self) -> Run | None:
+        """The run that started last, or None."""
+        return next(iter(self.runs(1)), None)
+
+    def merge(self, other: Path) -> int:
+        """Append the outcomes of another ledger that are not here yet, and count them. Artifacts stay there.
+
+        Of a damaged file, what can be read and fits its digest is taken. InputError when it is no ledger.
+        """
+        if not other.is_file():
+            raise InputError("there is no ledger to merge", where=Location(other), fix=f"name a {FILE_NAME}")
+        added = 0
+        with self._transaction("merge into"):
+            for outcome in self._foreign(other):
+                if self._append(outcome, merged=True):
+                    added += 1
+        return added
+
+    def _foreign(self, other: Path) -> Iterator[Outcome]:
+        source = sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)
+        read = 0
+        try:
+            for row in source.execute("SELECT uid, attempt, body FROM outcomes ORDER BY finished, id"):
+                yield from self._believed([row])
+                read += 1
+        except sqlite3.DatabaseError as error:
+            if not read:
+                raise InputError(
+                    "nothing can be read from this file as a ledger", where=Location(other), why=str(error)
+                ) from error
+        finally:
+            source.close()
+
+    def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
+        numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
+        # Digested as it will be read again: JSON turns tuples into lists and number keys into text.
+        body = canonical_json(outcome_to_json(numbered))
+        inserted = self._db.execute(
+            "INSERT OR IGNORE INTO outcomes "
+            "(uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                outcome_uid(json.loads(body)),
+                numbered.key,
+                numbered.check,
+                numbered.state.value,
+                numbered.attempt,
+                numbered.run_id,
+                int(merged),
+                numbered.started,
+                numbered.finished,
+                body,
+            ),
+        ).rowcount
+        return numbered if inserted else None
+
+    def _next_attempt(self, key: str) -> int:
+        row = self._db.execute("SELECT coalesce(max(attempt), 0) + 1 FROM outcomes WHERE key = ?", (key,))
+        return int(row.fetchone()[0])
+
+    def _believed(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
+        for uid, attempt, body in rows:
+            outcome = _read(uid, attempt, body)
+            if outcome is None:
+                self.disbelieved += 1
+            else:
+                yield outcome
+
+    def _runs(self, where: str, values: tuple[str, ...], limit: int) -> tuple[Run, ...]:
+        with database_errors(self.path, "read"):
+            rows = self._db.execute(
+                "SELECT run_id, started, finished, exit_code, argv, host, plan FROM runs "  # noqa: S608
+                f"WHERE {where} ORDER BY started DESC, rowid DESC LIMIT ?",
+                (*values, limit),
+            ).fetchall()
+        return tuple(
+            Run(
+                run_id=row[0],
+                started=row[1],
+                finished=row[2],
+                exit_code=row[3],
+                argv=tuple(json.loads(row[4])),
+                host=json.loads(row[5]),
+                plan=json.loads(row[6]),
+            )
+            for row in rows
+        )
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[None]:
+        with database_errors(self.path, doing):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _read(uid: str, attempt: int, body: str) -> Outcome | None:
+    """The outcome in a row, or None when the row is not what was written."""
+    try:
+        data = json.loads(body)
+        if outcome_uid(data) != uid:
+            return None
+        return replace(outcome_from_json(data), attempt=attempt)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.digest import canonical_json
+from harness.errors import InfrastructureError, InputError
+from harness.ledger.database import open_database
+from harness.ledger.migrations import LATEST
+from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
+from harness.ledger.store import FILE_NAME, Disposition, Ledger
+from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
+
+
+def outcome(key: str = "k1", **changes: object) -> Outcome:
+    base = Outcome(
+        key=key,
+        check="resolve",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={"pins": "abc"},
+        measurements={"resolved": True},
+        started=100.0,
+        finished=101.5,
+    )
+    return replace(base, **changes)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+refs = st.builds(
+    ArtifactRef,
+    name=st.text(),
+    digest=st.text("0123456789abcdef", min_size=64, max_size=64),
+    size=st.integers(0, 2**40),
+)
+outcomes = st.builds(
+    Outcome,
+    key=st.text("abcdef0123456789", min_size=1, max_size=64),
+    check=st.text(min_size=1),
+    tier=st.sampled_from(Tier),
+    state=st.sampled_from(State),
+    evidence=st.sampled_from(Evidence),
+    facets=st.dictionaries(st.text(), st.text(), max_size=3),
+    measurements=st.dictionaries(st.text(), json_values, max_size=3),
+    artifacts=st.lists(refs, max_size=2).map(tuple),
+    log=st.none() | refs,
+    environment=st.dictionaries(st.text(), json_values, max_size=2),
+    failure=st.none() | st.builds(Failure, kind=st.text(), message=st.text(), fix=st.text()),
+    started=st.floats(0, 4e9),
+    finished=st.floats(0, 4e9),
+    run_id=st.text(),
+)
+
+
+@given(outcomes)
+def test_an_outcome_survives_json(before: Outcome) -> None:
+    assert outcome_from_json(outcome_to_json(before)) == before
+    assert outcome_from_json(json.loads(canonical_json(outcome_to_json(before)))) == before
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(outcomes, max_size=4))
+def test_what_is_recorded_is_read_again(recorded: list[Outcome]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with Ledger.open(Path(folder)) as ledger:
+            written = [ledger.record(one) for one in recorded]
+        with Ledger.open(Path(folder)) as ledger:
+            assert ledger.notices == ()
+            read = {outcome_uid(outcome_to_json(one)) for one in ledger.history()}
+            assert read == {outcome_uid(outcome_to_json(one)) for one in written}
+            assert ledger.disbelieved == 0
+
+
+def test_number_keys_and_tuples_in_measurements_are_believed_when_read(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.record(outcome(measurements={"losses": (1.0, 2.0), "by_step": {10: "b", 9: "a"}}))
+        found = ledger.get("k1")
+    assert found is not None
+    assert found.measurements == {"losses": [1.0, 2.0], "by_step": {"10": "b", "9": "a"}}
+
+
+def test_not_a_number_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        with pytest.raises(ValueError, match="JSON"):
+            ledger.record(outcome(measurements={"loss": math.nan}))
+        assert ledger.history() == ()
+
+
+def test_only_completed_outcomes_are_reused_and_the_last_one_counts(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        for n, state in enumerate([State.ERROR, State.COMPLETED, State.COMPLETED, State.TIMEOUT]):
+            ledger.record(outcome(state=state, measurements={"n": n}))
+        reused = ledger.get("k1")
+        assert reused is not None
+        assert reused.measurements == {"n": 2}
+        assert [one.attempt for one in ledger.history(key="k1")] == [4, 3, 2, 1]
+        assert ledger.latest(["k1"])["k1"].state is State.TIMEOUT
+        assert ledger.next_attempt("k1") == 5
+        assert ledger.next_attempt("k2") == 1
+        assert ledger.get_many(["k2", "k1", "k1"]) == {"k1": reused}
+
+
+def test_history_filters(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.record(outcome("a", run_id="r1"))
+        ledger.record(outcome("b", check="loss", run_id="r1"))
+        ledger.record(outcome("b", check="loss", run_id="r2"))
+        assert len(ledger.history()) == 3
+        assert [one.run_id for one in ledger.history(check="loss")] == ["r2", "r1"]
+        assert [one.key for one in ledger.history(run_id="r1")] == ["b", "a"]
+        assert len(ledger.history(limit=1)) == 1
+
+
+def test_runs_and_dispositions(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        first = ledger.begin_run({"entries": []}, ["run"], {"name": "h"}, now=1000.0)
+        second = ledger.begin_run({"entries": [1]}, ["run", "--keep-going"], {"name": "h"}, now=2000.0)
+        ledger.finish_run(first, 4, now=1010.0)
+        blocked = Disposition(
+            run_id=second, cell_id="c", check="loss", key="k", status=Status.BLOCKED, reason="lint failed"
+        )
+        ledger.record_dispositions([blocked])
+        ledger.record_dispositions([replace(blocked, reason="patches failed")])
+        assert [run.run_id for run in ledger.runs()] == [second, first]
+        finished = ledger.run(first)
+        assert finished is not None
+        assert (finished.exit_code, finished.finished) == (4, 1010.0)
+        latest = ledger.latest_run()
+        assert latest is not None
+        assert (latest.finished, latest.argv, latest.plan) == (
+            None,
+            ("run", "--keep-going"),
+            {"entries": [1]},
+        )
+        assert [one.reason for one in ledger.dispositions(second)] == ["patches failed"]
+        assert ledger.run("nobody") is None
+        with pytest.raises(KeyError):
+            ledger.finish_run("nobody", 0)
+
+
+def test_merge_appends_by_identity_and_numbers_anew(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b:
+        a.record(outcome("k", measurements={"from": "a"}, run_id="ra"))
+        b.record(outcome("k", measurements={"from": "b"}, run_id="rb", finished=500.0))
+        b.record(outcome("only-b", run_id="rb"))
+        assert a.merge(b.path) == 2
+        assert a.merge(b.path) == 0
+        assert [(one.attempt, one.run_id) for one in a.history(key="k")] == [(2, "rb"), (1, "ra")]
+        own = a.get("k")
+        assert own is not None
+        assert own.measurements == {"from": "a"}, "what this machine recorded outranks what was merged"
+        assert a.get("only-b") is not None
+        assert b.merge(a.path) == 1, "merging back brings only what was missing"
+
+
+def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b, Ledger.open(tmp_path / "c") as c:
+        b.record(outcome("k", finished=900.0, run_id="late"))
+        c.record(outcome("k", finished=300.0, run_id="early"))
+        a.merge(b.path)
+        a.merge(c.path)
+        found = a.get("k")
+        assert found is not None
+        assert found.run_id == "late"
+
+
+def test_merging_what_is_no_ledger_says_so(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello" * 200)
+    with Ledger.open(tmp_path / "a") as ledger:
+        for other in (tmp_path / "absent", tmp_path / "text"):
+            with pytest.raises(InputError):
+                ledger.merge(other)
+
+
+def filled(folder: Path, count: int = 200) -> Path:
+    with Ledger.open(folder) as ledger:
+        ledger.artifacts.put(b"a log", "log")
+        for n in range(count):
+            ledger.record(outcome(f"key-{n}", measurements={"text": "x" * 300, "n": n}))
+    return folder / FILE_NAME
+
+
+def truncate(data: bytes) -> bytes:
+    return data[: len(data) // 2 + 17]
+
+
+def zero_header(data: bytes) -> bytes:
+    return bytes(100) + data[100:]
+
+
+def random_bytes(data: bytes) -> bytes:
+    return random.Random(1).randbytes(len(data))
+
+
+def empty(_data: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("damage", [truncate, zero_header, random_bytes, empty])
+def test_a_damaged_ledger_is_kept_aside_and_said_so(tmp_path: Path, damage) -> None:
+    path = filled(tmp_path)
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    with Ledger.open(tmp_path) as ledger:
+        (notice,) = ledger.notices
+        assert ledger.history() == ()
+        ledger.record(outcome("new"))
+        assert ledger.artifacts.folder.is_dir()
+    (aside,) = [one for one in tmp_path.glob(f"{FILE_NAME}.corrupt-*") if one.suffix not in (".wal", ".shm")]
+    assert aside.read_bytes() == damaged
+    assert aside.name in str(notice)
+    with Ledger.open(tmp_path) as again:
+        assert again.notices == ()
+        assert again.get("new") is not None
+
+
+def test_two_damaged_ledgers_in_one_second_are_both_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        path = filled(tmp_path, count=1)
+        path.write_bytes(b"nonsense" * 100)
+        Ledger.open(tmp_path).close()
+    assert len(list(tmp_path.glob(f"{FILE_NAME}.corrupt-*"))) == 2
+
+
+def test_what_is_readable_of_a_damaged_ledger_can_be_merged(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    path.write_bytes(truncate(path.read_bytes()))
+    with Ledger.open(tmp_path) as ledger:
+        (aside,) = tmp_path.glob(f"{FILE_NAME}.corrupt-*")
+        try:
+            added = ledger.merge(aside)
+        except InputError:
+            added = 0
+        assert added == len(ledger.history(limit=1000))
+        assert all(one.measurements["text"] == "x" * 300 for one in ledger.history(limit=1000))
+
+
+def test_a_row_whose_content_changed_is_not_believed(tmp_path: Path) -> None:
+    path = filled(tmp_path, count=2)
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE outcomes SET body = replace(body, '\"n\":0', '\"n\":7') WHERE key = 'key-0'")
+    raw.commit()
+    raw.close()
+    with Ledger.open(tmp_path) as ledger:
+        assert ledger.get("key-0") is None
+        assert ledger.disbelieved == 1
+        assert ledger.get("key-1") is not None
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = filled(tmp_path, count=1)
+    raw = sqlite3.connect(path)
+    raw.execute(f"PRAGMA user_version = {LATEST + 1}")
+    raw.close()
+    with pytest.raises(InputError, match="schema") as caught:
+        Ledger.open(tmp_path)
+    assert caught.value.problems[0].fix
+    assert list(tmp_path.glob("*.corrupt-*")) == []
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / FILE_NAME)
+    raw.execute("CREATE TABLE bookmarks (url TEXT)")
+    raw.close()
+    with pytest.raises(InputError, match="not a ledger"):
+        Ledger.open(tmp_path)
+    assert list(tmp_path.glob("*.corrupt-*")) == []
+
+
+def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(InfrastructureError) as caught:
+        Ledger.open(tmp_path / "state")
+    assert "--state" in str(caught.value)
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Path]:
+    """A folder nobody may only read, with this process being nobody: root may write everywhere."""
+    if os.geteuid() != 0:
+        pytest.skip("not run: needs root to become another user")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        filled(folder, count=1)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder(as_nobody: Path) -> None:
+    with pytest.raises(InfrastructureError) as caught:
+        Ledger.open(as_nobody).record(outcome())
+    assert "writable" in caught.value.problems[0].fix
+
+
+def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.record(outcome("before"))
+        pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
+        # SQLite's own limit makes the very error that a full disk makes.
+        ledger._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(InfrastructureError) as caught:
+            ledger.record(outcome("after", measurements={"big": "x" * 100_000}))
+        assert "free space" in caught.value.problems[0].fix
+        assert ledger.get("after") is None
+    with Ledger.open(tmp_path) as ledger:
+        assert ledger.get("before") is not None
+        assert ledger.notices == ()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from harness.ledger.store import Ledger
+from harness.outcome import *
+ledger = Ledger.open(Path(sys.argv[1]))
+who, count = sys.argv[2], int(sys.argv[3])
+for n in range(count):
+    key = f"{who}-{n}"
+    ref = ledger.artifacts.put(key.encode() * 100, "log")
+    ledger.record(Outcome(key=key, check="resolve", tier=Tier.STATIC, state=State.COMPLETED,
+                          evidence=Evidence.STATIC, facets={}, measurements={"n": n}, log=ref))
+    ledger.record(Outcome(key="shared", check="resolve", tier=Tier.STATIC, state=State.COMPLETED,
+                          evidence=Evidence.STATIC, facets={}, measurements={"who": who, "n": n}))
+    print(n, flush=True)
+"""
+
+
+def writer(folder: Path, who: str, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), who, str(count)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_kill_9_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> None:
+    choose = random.Random(7)
+    for round_number in range(4):
+        process = writer(tmp_path, f"w{round_number}", 100_000)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(choose.random() * 0.1)
+        process.send_signal(signal.SIGKILL)
+        said, _ = process.communicate()
+        told = len(said.splitlines()) + 1
+        with Ledger.open(tmp_path) as ledger:
+            assert ledger.notices == ()
+            mine = [one for one in ledger.history(limit=10**6) if one.key.startswith(f"w{round_number}-")]
+            assert len(mine) >= told - 1, "a line is said only after its outcomes are recorded"
+            assert all(one.log is not None and ledger.artifacts.intact(one.log) for one in mine)
+            assert ledger.disbelieved == 0
+            assert list(ledger.artifacts.damaged()) == []
+
+
+def test_two_processes_write_at_once(tmp_path: Path) -> None:
+    writers = [writer(tmp_path, who, 25) for who in "ab"]
+    for process in writers:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    with Ledger.open(tmp_path) as ledger:
+        assert len(ledger.history(limit=1000)) == 100
+        assert sorted(one.attempt for one in ledger.history(key="shared")) == list(range(1, 51))
+
+
+def test_opening_creates_parent_folders(tmp_path: Path) -> None:
+    connection, notice = open_database(tmp_path / "deep" / "er" / "x.sqlite3", emptied=False)
+    connection.close()
+    assert notice is None
+
+
+def test_typical_seconds_is_the_median_of_completed_ones(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        for n, seconds in enumerate([1.0, 2.0, 50.0]):
+            ledger.record(outcome(f"k{n}", started=10.0, finished=10.0 + seconds))
+        ledger.record(outcome("err", state=State.ERROR, started=0.0, finished=999.0))
+        assert ledger.typical_seconds() == {"resolve": 2.0}
