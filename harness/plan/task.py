@@ -84,7 +84,7 @@ class Plan:
 
 
 def plan_from_json(data: Mapping[str, Any], checks: Mapping[str, Check]) -> Plan:
-    """A stored plan with the checks of today; tasks of checks that no longer exist are left out and noticed."""
+    """A stored plan with the checks of today; tasks of checks that are gone are left out and noticed."""
     gone = sorted({task["check"] for task in data["tasks"]} - set(checks))
     return Plan(
         profile=data["profile"],

@@ -24,7 +24,7 @@ def judge_plan(
     dispositions: Mapping[tuple[str, str], Disposition],
     expected: Callable[[str, str], Expected | None],
 ) -> tuple[Verdict, ...]:
-    """One verdict per entry, in the plan's order; an entry nothing accounts for is an error: planned = reported."""
+    """One verdict per entry, in plan order; what nothing accounts for is an error: planned = reported."""
     judgements = {
         key: (judge_outcome(plan.tasks[key].check, outcome), outcome.evidence)
         for key, outcome in outcomes.items()

@@ -1,0 +1,140 @@
+"""What most commands start from: settings -> matrix, host, plan."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.app import no_match
+from harness.errors import NothingSelectedError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.devices.host import HostReport
+    from harness.matrix.load import Matrix
+    from harness.plan.task import Plan
+    from harness.verdict.verdict import Expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A matrix, the host, and the plan of the selection."""
+
+    settings: Settings
+    matrix: Matrix
+    host: HostReport
+    plan: Plan
+
+
+def open_matrix(settings: Settings) -> Matrix:
+    """Load the matrix the settings name."""
+    from harness.matrix.load import load_matrix
+
+    return load_matrix(settings.path("matrix"))
+
+
+def look_at_host() -> HostReport:
+    """What this machine has."""
+    from harness.devices.host import HostView, look
+
+    return look(HostView(environ=os.environ))
+
+
+def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence[str] = ()) -> Bench:
+    """Plan the profile, or the cells (by glob) and checks selected; nothing selected names what is nearest."""
+    from harness.digest import digest_file
+    from harness.plan.code import code_digests
+    from harness.plan.planner import make_plan
+    from harness.plan.registry import all_checks, with_needs
+
+    matrix = open_matrix(settings)
+    cells = [cell for cell in matrix.cells(settings["profile"]).cells if _selected(cell.id, only)]
+    if not cells:
+        known = [cell.id for cell in matrix.cells(settings["profile"]).cells]
+        near = no_match("cell", only[0], known).problems[0] if only else None
+        raise NothingSelectedError(
+            near.what if near else f"the profile {settings['profile']!r} selects no cell",
+            fix=near.fix if near else "`npu-matrix matrix validate` shows what excludes them",
+        )
+    registered = all_checks()
+    names = {check.name for check in registered}
+    for name in checks:
+        if name not in names:
+            raise no_match("check", name, sorted(names))
+    wanted = with_needs(set(checks), registered) if checks else registered
+    host = look_at_host()
+    plan = make_plan(
+        cells,
+        wanted,
+        profile=settings["profile"],
+        matrix_digest=digest_file(settings.path("matrix")),
+        inputs=facet_inputs(settings, matrix),
+        code=code_digests(wanted),
+        host=host_facts(host),
+        notices=tuple(str(warning) for warning in matrix.warnings),
+    )
+    return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
+    """What facets read beyond the cell, gathered once."""
+    from harness.patchstack.select import selected_patches
+    from harness.plan.facets import FacetInputs
+
+    @cache
+    def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
+        return tuple(selected_patches(settings.root, upstream, version))
+
+    return FacetInputs(
+        host_python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        host_arch=platform.machine(),
+        patches=lambda upstream, version: list(patches(upstream, version)),
+        recipes={name: recipe.to_json() for name, recipe in matrix.recipes.items()},
+        repositories={name: axis.repository for name, axis in matrix.axes.items()},
+    )
+
+
+def host_facts(report: HostReport) -> Any:
+    """The host as planning sees it."""
+    from harness.devices.soc import driver_misfit
+    from harness.plan.host import HostFacts, NpuFacts
+
+    chips = report.usable_chips
+    npu = (
+        NpuFacts(cards=len(chips), soc=report.soc, driver=report.npu.version)
+        if chips and report.npu
+        else None
+    )
+    return HostFacts(npu=npu, cann_fits=driver_misfit)
+
+
+def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected | None]:
+    """(cell id, check) -> what the matrix expects of it."""
+    from harness.verdict.verdict import Expected
+
+    cells = {cell.id: cell for cell in matrix.cells(profile).cells}
+
+    def expected(cell_id: str, check: str) -> Expected | None:
+        cell = cells.get(cell_id)
+        found = matrix.expectation_for(cell, check) if cell else None
+        if found is None:
+            return None
+        return Expected(
+            state=found.state,
+            reason=found.reason,
+            source=found.source,
+            until=found.until,
+            where=str(found.location),
+        )
+
+    return expected
+
+
+def _selected(cell_id: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in patterns)

@@ -1,0 +1,53 @@
+"""`npu-matrix matrix`: validate matrix.yaml, print its schema."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from harness.cli.bench import open_matrix
+from harness.settings import Settings
+
+
+@click.group(
+    "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
+)
+def command() -> None:
+    """Validate matrix.yaml, or print its schema."""
+
+
+@command.command("validate")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def validate(settings: Settings, as_json: bool) -> None:
+    """Read the matrix and expand every profile; all problems are reported together, with file:line:column."""
+    matrix = open_matrix(settings)
+    counts = {}
+    for profile in matrix.profiles:
+        found = matrix.cells(profile)
+        counts[profile] = {"cells": len(found.cells), "excluded": len(found.excluded)}
+    warnings = [str(warning) for warning in matrix.warnings]
+    if as_json:
+        report = {
+            "schema": {"name": "npu-matrix.matrix-validate", "version": 1},
+            "file": settings["matrix"],
+            "profiles": counts,
+            "warnings": warnings,
+        }
+        click.echo(json.dumps(report, indent=2))
+        return
+    for warning in warnings:
+        click.echo(f"warning: {warning}")
+    for profile, count in counts.items():
+        click.echo(
+            f"{settings['matrix']}: profile {profile}: {count['cells']} cells, {count['excluded']} excluded"
+        )
+
+
+@command.command("schema")
+def schema() -> None:
+    """Print the JSON schema of matrix.yaml; editors complete from it."""
+    from harness.matrix.schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
