@@ -17,7 +17,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.devices.host import HostReport
-    from harness.matrix.load import Matrix
+    from harness.matrix.matrix import Matrix
     from harness.plan.task import Plan
     from harness.verdict.verdict import Expected
 
@@ -34,7 +34,7 @@ class Bench:
 
 def open_matrix(settings: Settings) -> Matrix:
     """Load the matrix the settings name."""
-    from harness.matrix.load import load_matrix
+    from harness.matrix.matrix import load_matrix
 
     return load_matrix(settings.path("matrix"))
 
@@ -96,7 +96,7 @@ def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
         host_arch=platform.machine(),
         patches=lambda upstream, version: list(patches(upstream, version)),
         recipes={name: recipe.to_json() for name, recipe in matrix.recipes.items()},
-        repositories={name: axis.repository for name, axis in matrix.axes.items()},
+        axes=matrix.axes,
     )
 
 

@@ -12,8 +12,8 @@ from harness.cli.bench import facet_inputs, open_bench
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.matrix.cell import Cell
-    from harness.matrix.load import Matrix
+    from harness.matrix.cells import Cell
+    from harness.matrix.matrix import Matrix
 
 
 @click.command(

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.matrix.cell import Cell
-from harness.matrix.requirements import requirements
+from harness.matrix.cells import Cell
+from harness.matrix.model import Axis
+from harness.matrix.pins import requirements
 
 HOST_PYTHON = "host"
 NPU_HOST_ARCHITECTURE = "aarch64"
@@ -20,14 +21,14 @@ class FacetInputs:
     host_python, host_arch: `3.11`, `x86_64` of the interpreter and machine that plan.
     patches: (upstream, version) -> the selected patches with their digests.
     recipes: recipe name -> its content.
-    repositories: axis name -> repository of the part.
+    axes: axis name -> what the matrix says of it.
     """
 
     host_python: str
     host_arch: str
     patches: Callable[[str, str], list[dict[str, Any]]]
     recipes: Mapping[str, Any]
-    repositories: Mapping[str, str]
+    axes: Mapping[str, Axis]
 
 
 def _platform(cell: Cell, inputs: FacetInputs) -> Any:
@@ -55,8 +56,10 @@ def _recipe(cell: Cell, inputs: FacetInputs) -> Any:
     return inputs.recipes.get(cell.recipe) if cell.recipe else None
 
 
-def _pins(cell: Cell, _inputs: FacetInputs) -> Any:
-    return requirements(cell)
+def _pins(cell: Cell, inputs: FacetInputs) -> Any:
+    facet = requirements(cell, inputs.axes)
+    # Reasons are prose for people (`explain` shows them); rewording one must not make work.
+    return {name: value for name, value in facet.items() if name != "reasons"}
 
 
 def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
@@ -69,7 +72,7 @@ def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
             **tree,
             "kind": "commit",
             "commit": commit,
-            "repository": inputs.repositories.get(upstream, ""),
+            "repository": inputs.axes[upstream].repository,
         }
 
     return facet

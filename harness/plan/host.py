@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.check import Check
-from harness.matrix.cell import Cell
+from harness.matrix.cells import Cell
 from harness.outcome import Status
 from harness.plan.task import Skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.check import Check
-from harness.matrix.cell import Cell
+from harness.matrix.cells import Cell
 from harness.plan.facets import FacetInputs, facet_values
 from harness.plan.host import HostFacts, device_skip
 from harness.plan.key import facet_digests, task_key
