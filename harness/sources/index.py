@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
-from harness.errors import InputError, Location
+from harness.errors import InfrastructureError, InputError, Location
 
 # Long option names pip knows for one setting; in its files and variables any of them may stand.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
@@ -101,7 +101,7 @@ class IndexSettings:
     notices: tuple[str, ...] = ()
 
     def with_indexes(self, urls: tuple[str, ...]) -> IndexSettings:
-        """These settings with more indexes, for example one that only a vendor runs; `no_index` still wins."""
+        """These settings with more indexes, such as one that only a vendor runs; `no_index` still wins."""
         known = (self.index_url, *self.extra_index_urls, *self.added_index_urls)
         more = tuple(url for url in dict.fromkeys(urls) if url not in known)
         return replace(self, added_index_urls=(*self.added_index_urls, *more))
@@ -223,6 +223,20 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
     # A PIP_CONFIG_FILE that exists takes the place of the user's files.
     user = [] if explicit and Path(explicit).exists() else [home / ".pip/pip.conf", own / "pip.conf"]
     return [*shared, *user, prefix / "pip.conf", *([Path(explicit)] if explicit else [])]
+
+
+def uv_binary() -> str:
+    """The uv this project pins; InfrastructureError when its package is there without the program."""
+    import uv
+
+    try:
+        return str(uv.find_uv_bin())
+    except FileNotFoundError as error:
+        raise InfrastructureError(
+            "the uv program is missing",
+            why=str(error),
+            fix="install this project again: `pip install npu-matrix`",
+        ) from error
 
 
 def redact_url(url: str) -> str:

@@ -1,0 +1,90 @@
+"""What to resolve: a cell's pins and target, as the files and arguments uv wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from harness.errors import InputError
+from harness.sources.lockfile import normal_name
+
+# The C library of the oldest system that CANN images are built on (openEuler 22.03: glibc 2.34).
+FOREIGN_PLATFORM = "manylinux_2_34"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """A requirement that replaces what packages say of it, and why that is right."""
+
+    requirement: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One resolution. `from_source` are packages that do not come from an index and are left out."""
+
+    requirements: tuple[str, ...]
+    overrides: tuple[Override, ...]
+    from_source: tuple[Mapping[str, Any], ...]
+    indexes: tuple[str, ...]
+    python: str
+    arch: str
+    host: bool
+
+    @classmethod
+    def of_facets(cls, pins: Mapping[str, Any], platform: Mapping[str, Any]) -> Request:
+        """Read the facets `pins` and `platform`; InputError for a requirement that is none."""
+        reasons = pins.get("reasons", {})
+        source = tuple(pins.get("from_source", ()))
+        left_out = {normal_name(str(item["package"])) for item in source}
+        requirements = [r for r in pins.get("requirements", ()) if _name(r) not in left_out]
+        return cls(
+            requirements=tuple(sorted(requirements)),
+            overrides=tuple(
+                Override(requirement=text, reason=str(reasons.get(text, "")))
+                for text in sorted(pins.get("overrides", ()))
+                if _name(text) not in left_out
+            ),
+            from_source=source,
+            indexes=tuple(pins.get("index", ())),
+            python=str(platform["python"]),
+            arch=str(platform["arch"]),
+            host=bool(platform.get("host", False)),
+        )
+
+    @property
+    def target(self) -> str:
+        """The target in words."""
+        return f"Python {self.python} on {'this machine' if self.host else f'{self.arch} {FOREIGN_PLATFORM}'}"
+
+    def arguments(self) -> list[str]:
+        """uv's arguments for the target."""
+        platform = [] if self.host else ["--python-platform", f"{self.arch}-{FOREIGN_PLATFORM}"]
+        return ["--python-version", self.python, *platform]
+
+    def write(self, folder: Path) -> None:
+        """Write `requirements.in` and `overrides.txt`, each override under its reason."""
+        folder.joinpath("requirements.in").write_text("".join(f"{r}\n" for r in self.requirements), "utf-8")
+        lines = [
+            f"# {' '.join(o.reason.split()) or 'no reason given'}\n{o.requirement}\n" for o in self.overrides
+        ]
+        folder.joinpath("overrides.txt").write_text("".join(lines), "utf-8")
+
+
+def names(requirements: Sequence[str]) -> tuple[str, ...]:
+    """The normal names of requirements."""
+    return tuple(_name(requirement) for requirement in requirements)
+
+
+def _name(requirement: str) -> str:
+    try:
+        return normal_name(Requirement(requirement).name)
+    except InvalidRequirement as error:
+        raise InputError(
+            f"{requirement!r} is not a requirement", why=str(error), fix="write it as name==version"
+        ) from error

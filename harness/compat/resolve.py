@@ -1,0 +1,240 @@
+"""Do a cell's pins go together? One lock for the target, or every reason why there is none.
+
+uv stops at the first contradiction. To say all that is wrong with a stack in one go, what cannot be had is
+noted and left out, and the rest is resolved again, until there is a lock or a contradiction.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from harness.check import Completed, TaskContext
+from harness.compat.explain import Explanation, Kind, explain, http_status, last_cause
+from harness.compat.remedy import remedy
+from harness.compat.request import Request
+from harness.errors import InfrastructureError
+from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.sources.index import IndexSettings, index_environment, redact_url, uv_binary
+from harness.sources.lockfile import LockedPackage, parse_lock
+
+ATTEMPTS = 12
+SECONDS_PER_ATTEMPT = 180.0
+# What can be left out so that the rest of the stack is judged too.
+SET_ASIDE = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.NO_WHEEL, Kind.BUILD)
+UNAVAILABLE_TEXT = {
+    Kind.MISSING_VERSION: "is on no index that was asked",
+    Kind.UNKNOWN_PACKAGE: "is unknown to every index that was asked",
+    Kind.WRONG_TARGET: "has no file for this target",
+    Kind.NO_WHEEL: "has no wheel for this target and its source package does not say what it needs",
+    Kind.BUILD: "could not be built from its source package",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far a resolution has come: what was set aside and why, and which indexes did not answer."""
+
+    settings: IndexSettings
+    problems: tuple[Explanation, ...] = ()
+    from_sdist: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    lock: tuple[LockedPackage, ...] | None = None
+    timed_out: bool = False
+    attempts: int = 0
+    excluded: tuple[str, ...] = ()
+    done: bool = False
+
+
+def run(ctx: TaskContext) -> Measured:
+    """Resolve the facets `pins` for `platform`. Artifact `lock.txt` when there is a lock.
+
+    InfrastructureError when the user's own index cannot be reached: that says nothing of the cell.
+    """
+    started = time.monotonic()
+    request = Request.of_facets(ctx.facets["pins"], ctx.facets["platform"])
+    settings = index_environment(os.environ).with_indexes(request.indexes)
+    for notice in settings.notices:
+        ctx.log(notice)
+    request.write(ctx.workdir)
+    state = State(settings=settings)
+    while not state.done and state.attempts < ATTEMPTS:
+        state = replace(state, attempts=state.attempts + 1)
+        completed = _compile(ctx, request, state)
+        if completed.returncode == 0:
+            text = ctx.workdir.joinpath("lock.txt").read_text("utf-8")
+            state = replace(state, lock=parse_lock(text), done=True)
+        else:
+            state = _after_failure(ctx, request, state, completed)
+    return _measured(request, state, time.monotonic() - started)
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """A lock passes; a contradiction fails; what only an unreachable index might have is unsupported here."""
+    if measurements["resolved"]:
+        return Judgement(status=Status.PASS, reasons=tuple(_remarks(measurements)))
+    problems = measurements["problems"]
+    reasons = [problem["text"] for problem in problems]
+    remedies = tuple(dict.fromkeys(problem["remedy"] for problem in problems if problem["remedy"]))
+    if measurements["timed_out"]:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(*reasons, "The resolver was still searching when its time ran out."),
+            remedies=(*remedies, "Pin more of the stack's packages, so that there is less to search."),
+        )
+    unreachable = measurements["unreachable"]
+    only_missing = all(problem["kind"] in ("missing-version", "unknown-package") for problem in problems)
+    if unreachable and only_missing:
+        reasons.append(f"Not proven: {', '.join(unreachable)} did not answer and may have it.")
+        return Judgement(status=Status.UNSUPPORTED, reasons=tuple(reasons), remedies=remedies)
+    return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
+
+
+def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
+    excluded = ctx.workdir / "excluded.txt"
+    excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
+    # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+    ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    builds = [argument for name in state.from_sdist for argument in ("--no-binary", name)]
+    argv = [
+        uv_binary(),
+        "pip",
+        "compile",
+        "requirements.in",
+        *("--overrides", "overrides.txt"),
+        *("--excludes", "excluded.txt"),
+        *("--output-file", "lock.txt"),
+        *("--python", sys.executable),
+        *("--only-binary", ":all:"),
+        *builds,
+        # What a source package needs is read from its metadata; none of its code runs here.
+        *(("--no-build-isolation",) if builds else ()),
+        *("--generate-hashes", "--no-header", "--quiet", "--color", "never"),
+        *request.arguments(),
+        *state.settings.uv_arguments(),
+    ]
+    return ctx.command(
+        argv, env=state.settings.uv_environment(), cwd=ctx.workdir, timeout=SECONDS_PER_ATTEMPT
+    )
+
+
+def _after_failure(ctx: TaskContext, request: Request, state: State, completed: Completed) -> State:
+    """The state with what this failure says; `done` when there is nothing left to try."""
+    if completed.timed_out:
+        return replace(state, timed_out=True, done=True)
+    explanation = explain(state.settings.hide(completed.tail))
+    if explanation.kind is Kind.NETWORK:
+        return _without_index(ctx, state, explanation)
+    if explanation.kind is Kind.OTHER:
+        raise InfrastructureError(
+            "uv could not resolve, and its error is not one of a resolution",
+            why=explanation.text[-2000:] or f"exit code {completed.returncode} without a message",
+            fix="run the command in the log by hand",
+        )
+    if explanation.kind is Kind.NO_WHEEL and explanation.subject not in state.from_sdist:
+        ctx.log(f"{explanation.subject} has no wheel for {request.target}; reading its source package")
+        return replace(state, from_sdist=(*state.from_sdist, explanation.subject))
+    problems = (*state.problems, explanation)
+    if explanation.kind in SET_ASIDE and explanation.subject not in ("", *state.excluded):
+        return replace(state, problems=problems, excluded=(*state.excluded, explanation.subject))
+    return replace(state, problems=problems, done=True)
+
+
+def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> State:
+    settings = state.settings
+    for url in settings.added_index_urls:
+        if explanation.url.startswith(url.rstrip("/")):
+            ctx.log(f"{redact_url(url)} does not answer; going on without it")
+            remaining = tuple(other for other in settings.added_index_urls if other != url)
+            return replace(
+                state,
+                settings=replace(settings, added_index_urls=remaining),
+                unreachable=(*state.unreachable, redact_url(url)),
+            )
+    status = http_status(explanation.text)
+    fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
+    if status in (401, 403):
+        fix = "the index wants credentials: put them into pip's index URL, a netrc file or a keyring"
+    raise InfrastructureError(
+        f"could not fetch {redact_url(explanation.url) or 'from the package index'}",
+        why=last_cause(explanation.text),
+        fix=fix,
+    )
+
+
+def _measured(request: Request, state: State, seconds: float) -> Measured:
+    resolved = state.lock is not None and not state.problems
+    files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
+    if resolved:
+        files["lock.txt"] = "lock.txt"
+    packages = [{"name": p.name, "version": p.version, "via": list(p.via)} for p in state.lock or ()]
+    return Measured(
+        evidence=Evidence.STATIC,
+        artifacts=files,
+        measurements={
+            "resolved": resolved,
+            "target": request.target,
+            "packages": packages,
+            "problems": [problem_json(problem, request) for problem in state.problems],
+            "timed_out": state.timed_out,
+            "unreachable": list(state.unreachable),
+            "from_source": [dict(item) for item in request.from_source],
+            "from_sdist": list(state.from_sdist),
+            "overrides": [asdict(override) for override in request.overrides],
+            "attempts": state.attempts,
+            "seconds": round(seconds, 3),
+        },
+        environment={"index": state.settings.redacted()},
+    )
+
+
+def problem_json(problem: Explanation, request: Request) -> dict[str, Any]:
+    """A problem as it is stored: kind, packages to blame, uv's chain of causes, a sentence and a remedy."""
+    return {
+        "kind": problem.kind.value,
+        "subject": problem.subject + problem.subject_versions,
+        "blamed": list(problem.blamed),
+        "contested": list(problem.contested),
+        "chain": [asdict(step) for step in problem.chain],
+        "dependencies": [asdict(dependency) for dependency in problem.dependencies],
+        "hints": list(problem.hints),
+        "text": _sentence(problem, request),
+        "remedy": remedy(problem, request),
+    }
+
+
+def _sentence(problem: Explanation, request: Request) -> str:
+    if problem.subject:
+        wanting = [d for d in problem.dependencies if d.needs == problem.subject and d.package]
+        by = f", wanted by {wanting[0].package}{wanting[0].versions}," if wanting else ""
+        why = UNAVAILABLE_TEXT.get(problem.kind, "cannot be had")
+        return f"{problem.subject}{problem.subject_versions}{by} {why} ({request.target})."
+    if problem.kind is Kind.CONFLICT and problem.contested:
+        name = problem.contested[0]
+        wishes = [
+            f"{d.package + d.versions if d.package else 'the stack'} wants {name}{d.needed_versions}"
+            for d in problem.dependencies
+            if d.needs == name
+        ]
+        return f"No version of {name} satisfies everyone: {'; '.join(dict.fromkeys(wishes))}."
+    if problem.chain:
+        return " ".join(f"{step.facts}: {step.conclusion}." for step in problem.chain)
+    return problem.text.splitlines()[0] if problem.text else "The pins cannot be resolved."
+
+
+def _remarks(measurements: Mapping[str, Any]) -> list[str]:
+    remarks = [
+        f"{item['package']} comes from source at {item.get('commit') or item.get('version')}: it and its own "
+        "requirements are not part of the lock."
+        for item in measurements["from_source"]
+    ]
+    remarks += [
+        f"{name} has no wheel for this target and is built from its source package."
+        for name in measurements["from_sdist"]
+    ]
+    remarks += [f"{url} did not answer and was left out." for url in measurements["unreachable"]]
+    return remarks

@@ -1,0 +1,85 @@
+"""A lock: every package of an environment at one version, each with the digests its files may have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from harness.errors import InputError, Location
+
+HASH = re.compile(r"--hash=(?P<algorithm>[a-z0-9]+):(?P<digest>[0-9a-f]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedPackage:
+    """One pinned package; `via` names what asked for it, hashes read `sha256:...`."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+    via: tuple[str, ...] = ()
+    line: int = 0
+
+
+def parse_lock(text: str, file: str = "lock.txt") -> tuple[LockedPackage, ...]:
+    """The packages of a requirements lock, by name; InputError for a line that pins nothing."""
+    packages = [_package(line, block, via, file) for line, block, via in _blocks(text)]
+    return tuple(sorted(packages, key=lambda package: package.name))
+
+
+def normal_name(name: str) -> str:
+    """The one spelling of a distribution's name: lower case, dashes."""
+    return canonicalize_name(name)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    start = 0
+    parts: list[str] = []
+    comments: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            comments.append(stripped.lstrip("# "))
+            continue
+        if not stripped:
+            continue
+        if not line[0].isspace():
+            if parts:
+                yield start, " ".join(parts), tuple(_via(comments))
+            # A comment above the first package is the header of the file.
+            start, parts, comments = number, [], []
+        parts.append(stripped.removesuffix("\\").strip())
+    if parts:
+        yield start, " ".join(parts), tuple(_via(comments))
+
+
+def _via(comments: Iterable[str]) -> Iterator[str]:
+    for comment in comments:
+        name = comment.removeprefix("via").strip()
+        if name:
+            yield name
+
+
+def _package(line: int, block: str, via: tuple[str, ...], file: str) -> LockedPackage:
+    head = block.split("--hash", 1)[0].strip()
+    try:
+        requirement = Requirement(head)
+    except InvalidRequirement as error:
+        raise InputError(
+            "this line of a lock names no package", where=Location(file, line), why=str(error)
+        ) from error
+    pins = [item.version for item in requirement.specifier if item.operator == "=="]
+    if len(pins) != 1 or "*" in pins[0]:
+        raise InputError(
+            f"{requirement.name} is not pinned to one version",
+            where=Location(file, line),
+            fix="make the lock again with `npu-matrix run --check resolve`",
+        )
+    hashes = tuple(f"{found['algorithm']}:{found['digest']}" for found in HASH.finditer(block))
+    return LockedPackage(
+        name=normal_name(requirement.name), version=pins[0], hashes=hashes, via=via, line=line
+    )

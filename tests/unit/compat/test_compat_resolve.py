@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat import resolve
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Status
+from harness.sources.lockfile import parse_lock
+
+HERE = {
+    "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    "arch": platform.machine(),
+    "host": True,
+}
+ASCEND = {"python": "3.11", "arch": "aarch64", "host": False}
+
+
+def pins(*requirements: str, **more: Any) -> dict[str, Any]:
+    return {
+        "requirements": list(requirements),
+        "overrides": [],
+        "from_source": [],
+        "index": [],
+        "reasons": {},
+        **more,
+    }
+
+
+def measure(
+    context: Any, chosen: dict[str, Any], target: dict[str, Any] = HERE
+) -> tuple[dict[str, Any], Any, Any]:
+    ctx = context({"pins": chosen, "platform": target})
+    measured = resolve.run(ctx)
+    return dict(measured.measurements), resolve.judge(measured.measurements, {}), (ctx, measured)
+
+
+def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
+    wheels.add("engine", "1.0", "base>=2")
+    wheels.add("base", "2.0")
+    found, judgement, (ctx, measured) = measure(context, pins("engine==1.0"))
+    assert judgement.status is Status.PASS
+    lock = parse_lock((ctx.workdir / measured.artifacts["lock.txt"]).read_text())
+    assert [(p.name, p.version) for p in lock] == [("base", "2.0"), ("engine", "1.0")]
+    assert all(p.hashes[0].startswith("sha256:") for p in lock)
+    assert found["packages"][0]["via"] == ["engine"]
+
+
+def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
+    wheels.add("torch", "2.8.0")
+    wheels.add("torch", "2.7.1")
+    found, judgement, (_ctx, measured) = measure(context, pins("vllm==0.11.0", "vllm-ascend==0.11.0"))
+    assert judgement.status is Status.FAIL
+    assert "lock.txt" not in measured.artifacts
+    [problem] = found["problems"]
+    assert problem["kind"] == "conflict"
+    assert problem["contested"] == ["torch"]
+    assert set(problem["blamed"][:2]) == {"vllm", "vllm-ascend"}
+    assert "vllm wants torch==2.8.0" in judgement.reasons[0]
+    assert "VLLM_TARGET_DEVICE=empty" in judgement.remedies[0]
+    assert len(problem["chain"]) == 2
+
+
+def test_an_override_with_its_reason_settles_it(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
+    wheels.add("torch", "2.7.1")
+    chosen = pins(
+        "vllm==0.11.0",
+        "vllm-ascend==0.11.0",
+        overrides=["torch==2.7.1"],
+        reasons={"torch==2.7.1": "installed last,\nafter vllm"},
+    )
+    found, judgement, (ctx, _measured) = measure(context, chosen)
+    assert judgement.status is Status.PASS
+    assert found["overrides"] == [{"requirement": "torch==2.7.1", "reason": "installed last,\nafter vllm"}]
+    assert (ctx.workdir / "overrides.txt").read_text() == "# installed last, after vllm\ntorch==2.7.1\n"
+
+
+def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any) -> None:
+    wheels.add("vllm-ascend", "0.23.0", "triton-ascend==3.2.2")
+    wheels.add("triton-ascend", "3.2.0")
+    found, judgement, _ = measure(
+        context, pins("vllm-ascend==0.23.0", "torch-npu==2.7.1.post1", "nowhere==1"), ASCEND
+    )
+    assert judgement.status is Status.FAIL
+    assert {(p["kind"], p["subject"]) for p in found["problems"]} == {
+        ("missing-version", "triton-ascend==3.2.2"),
+        ("unknown-package", "torch-npu"),
+        ("unknown-package", "nowhere"),
+    }
+    assert any("wanted by vllm-ascend" in reason for reason in judgement.reasons)
+
+
+def test_a_wheel_for_another_python_or_machine_is_told_from_a_missing_one(wheels: Any, context: Any) -> None:
+    wheels.add("triton-ascend", "3.2.0", tag="cp311-cp311-manylinux_2_28_aarch64")
+    assert measure(context, pins("triton-ascend==3.2.0"), ASCEND)[1].status is Status.PASS
+    other_python, judgement, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "python": "3.12"})
+    assert other_python["problems"][0]["kind"] == "wrong-target"
+    assert "cp311" in judgement.remedies[0]
+    other_machine, _, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "arch": "x86_64"})
+    assert other_machine["problems"][0]["kind"] in ("wrong-target", "no-wheel")
+
+
+def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any) -> None:
+    wheels.add("base", "2.0")
+    source = [{"package": "verl", "version": "0.6.1", "commit": "d62da495", "repository": "r"}]
+    found, judgement, _ = measure(context, pins("base==2.0", "verl==0.6.1", from_source=source))
+    assert judgement.status is Status.PASS
+    assert [package["name"] for package in found["packages"]] == ["base"]
+    assert "verl comes from source at d62da495" in judgement.reasons[0]
+
+
+def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
+    wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:hunter2@127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(InfrastructureError) as caught:
+        measure(context, pins("base==2.0"))
+    assert "127.0.0.1:9/simple/base" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_vendor_index_that_does_not_answer_makes_missing_packages_unsupported_here(
+    wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("base", "2.0")
+    empty = tmp_path / "index"
+    empty.mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{empty}")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    chosen = pins("base==2.0", "triton-ascend==3.2.2", index=["http://127.0.0.1:9/simple"])
+    found, judgement, _ = measure(context, chosen)
+    assert found["unreachable"] == ["http://127.0.0.1:9/simple"]
+    assert judgement.status is Status.UNSUPPORTED
+    assert "127.0.0.1:9" in judgement.reasons[-1]
+
+
+def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
+    with pytest.raises(InputError):
+        measure(context, pins("torch = 2.7"))
