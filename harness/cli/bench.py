@@ -12,11 +12,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.app import no_match
-from harness.errors import NothingSelectedError
+from harness.errors import InputError, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.devices.host import HostReport
+    from harness.matrix.cells import Cell
     from harness.matrix.matrix import Matrix
     from harness.plan.task import Plan
     from harness.verdict.verdict import Expected
@@ -47,7 +48,7 @@ def look_at_host() -> HostReport:
 
 
 def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence[str] = ()) -> Bench:
-    """Plan the profile, or the cells (by glob) and checks selected; nothing selected names what is nearest."""
+    """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error."""
     from harness.digest import digest_file
     from harness.plan.code import code_digests
     from harness.plan.planner import make_plan
@@ -80,6 +81,21 @@ def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence
         notices=tuple(str(warning) for warning in matrix.warnings),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
+    """The cell with this id, of this stack, or whose id begins so; an error names the nearest."""
+    cells = matrix.cells(profile).cells
+    exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
+    matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise no_match("cell", wanted, [cell.id for cell in cells])
+    raise InputError(
+        f"{wanted!r} is the beginning of {len(matches)} cells",
+        fix=f"one of: {', '.join(cell.id for cell in matches)}",
+    )
 
 
 def facet_inputs(settings: Settings, matrix: Matrix) -> Any:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.app import no_match
-from harness.cli.bench import facet_inputs, open_bench
+from harness.cli.bench import facet_inputs, find_cell, open_bench
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.matrix.cells import Cell
-    from harness.matrix.matrix import Matrix
 
 
 @click.command(
@@ -23,28 +21,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(settings: Settings, cell: str, as_json: bool) -> None:
-    """Show why CELL (an id, its beginning, or a stack's name) is in or out, and where each facet comes from."""
+    """Show why CELL (an id, its beginning, a stack's name) is in or out, and where each facet comes from."""
     bench = open_bench(settings)
-    found = _find(bench.matrix, settings["profile"], cell)
+    found = find_cell(bench.matrix, settings["profile"], cell)
     report = _report(bench, found)
     if as_json:
         click.echo(json.dumps(report, indent=2))
         return
     for line in _lines(report):
         click.echo(line)
-
-
-def _find(matrix: Matrix, profile: str, wanted: str) -> Cell:
-    cells = matrix.cells(profile).cells
-    exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
-    matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        raise no_match("cell", wanted, [cell.id for cell in cells])
-    raise click.UsageError(
-        f"{wanted!r} is the beginning of {len(matches)} cells: {', '.join(c.id for c in matches)}"
-    )
 
 
 def _report(bench: Any, cell: Cell) -> dict[str, Any]:
