@@ -32,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.compat.remedy",
             "harness.compat.request",
             "harness.compat.resolve",
+            "harness.sources.fetch_failure",
             "harness.sources.index",
             "harness.sources.lockfile",
         ),

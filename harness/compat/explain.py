@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.sources.fetch_failure import fetch_failure
 from harness.sources.lockfile import normal_name
 
 NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._-]+\])?"
@@ -21,14 +22,11 @@ STEP = re.compile(
     re.DOTALL,
 )
 ONE_OF = re.compile(r" one of:(?P<items>(?:\n[ \t]+[A-Za-z0-9][^\s<>=!~]*[<>=!~]\S*(?=\n|$))+)")
-FETCH = re.compile(r"Failed to fetch:?\s+`?(?P<url>[a-z+]+://[^\s`]+)`?")
-CAUSE = re.compile(r"^\s*(?:cause|Caused by):\s+(?P<text>.*)$", re.MULTILINE)
 DEPENDS = re.compile(r" depends? on ")
 CLAUSES = re.compile(
     r",? and (?=(?:all versions of )?\S+ (?:depends? on|has|was) |you require |there |only )"
 )
 HINT = re.compile(r"^hint:\s+(?P<text>.*(?:\n(?!hint:|error:|\s*$).*)*)", re.MULTILINE)
-STATUS = re.compile(r"HTTP status \w+ error \((?P<code>\d{3})")
 
 
 class Kind(str, enum.Enum):
@@ -90,8 +88,8 @@ def explain(output: str) -> Explanation:
     hints = tuple(" ".join(found["text"].split()) for found in HINT.finditer(text))
     if "No solution found when resolving" in text:
         return _no_solution(text, hints)
-    if found := FETCH.search(text):
-        return Explanation(kind=Kind.NETWORK, url=found["url"], hints=hints, text=text)
+    if failure := fetch_failure(text):
+        return Explanation(kind=Kind.NETWORK, url=failure.url, hints=hints, text=text)
     if "Couldn't parse requirement" in text or "is not a valid" in text:
         return Explanation(kind=Kind.REQUIREMENT, hints=hints, text=text)
     if found := re.search(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]+?)==([^`\s]+)`?", text):
@@ -104,21 +102,7 @@ def explain(output: str) -> Explanation:
             hints=hints,
             text=text,
         )
-    network_words = ("error sending request", "dns error", "Connection refused", "timed out", "certificate")
-    kind = Kind.NETWORK if any(word in text for word in network_words) else Kind.OTHER
-    return Explanation(kind=kind, hints=hints, text=text)
-
-
-def last_cause(text: str) -> str:
-    """The innermost cause of an error, which is what the operating system or the server said."""
-    causes = CAUSE.findall(text)
-    return causes[-1].strip() if causes else text.strip().splitlines()[-1] if text.strip() else ""
-
-
-def http_status(text: str) -> int:
-    """The HTTP status an error speaks of, or 0."""
-    found = STATUS.search(text)
-    return int(found["code"]) if found else 0
+    return Explanation(kind=Kind.OTHER, hints=hints, text=text)
 
 
 def _only_error(output: str) -> str:

@@ -23,6 +23,11 @@ class Override:
     requirement: str
     reason: str
 
+    def lines(self) -> list[str]:
+        """The override as lines of a requirements file, under its reason."""
+        reason = " ".join(self.reason.split())
+        return [f"# {reason}", self.requirement] if reason else [self.requirement]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.check import Completed, TaskContext
-from harness.compat.explain import Explanation, Kind, explain, http_status, last_cause
+from harness.compat.explain import Explanation, Kind, explain
 from harness.compat.remedy import remedy
 from harness.compat.request import Request
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.sources.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.index import IndexSettings, index_environment, redact_url, uv_binary
 from harness.sources.lockfile import LockedPackage, parse_lock
 
@@ -130,7 +131,7 @@ def _after_failure(ctx: TaskContext, request: Request, state: State, completed: 
     if explanation.kind is Kind.NETWORK:
         return _without_index(ctx, state, explanation)
     if explanation.kind is Kind.OTHER:
-        raise InfrastructureError(
+        raise machine_failure(explanation.text) or InfrastructureError(
             "uv could not resolve, and its error is not one of a resolution",
             why=explanation.text[-2000:] or f"exit code {completed.returncode} without a message",
             fix="run the command in the log by hand",
@@ -155,15 +156,8 @@ def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> 
                 settings=replace(settings, added_index_urls=remaining),
                 unreachable=(*state.unreachable, redact_url(url)),
             )
-    status = http_status(explanation.text)
-    fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
-    if status in (401, 403):
-        fix = "the index wants credentials: put them into pip's index URL, a netrc file or a keyring"
-    raise InfrastructureError(
-        f"could not fetch {redact_url(explanation.url) or 'from the package index'}",
-        why=last_cause(explanation.text),
-        fix=fix,
-    )
+    failure = fetch_failure(explanation.text)
+    raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
 
 
 def _measured(request: Request, state: State, seconds: float) -> Measured:

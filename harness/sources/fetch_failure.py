@@ -1,0 +1,80 @@
+"""Telling a failure to fetch from a failure of what was fetched, in the words of uv."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.errors import InfrastructureError
+from harness.sources.index import redact_text, redact_url
+
+FETCH = re.compile(r"Failed to fetch:?\s+`?(?P<url>[a-z+]+://[^\s`]+)`?")
+CAUSE = re.compile(r"^\s*(?:cause|Caused by):\s+(?P<text>.*)$", re.MULTILINE)
+STATUS = re.compile(r"HTTP status \w+ error \((?P<code>\d{3})")
+NETWORK_WORDS = (
+    "error sending request",
+    "error decoding response body",
+    "dns error",
+    "connection refused",
+    "connection reset",
+    "invalid peer certificate",
+    "network was disabled",
+    "network connectivity is disabled",
+    "operation timed out",
+)
+# Conditions of this machine, in the words of the operating system.
+MACHINE_WORDS = (
+    "no space left on device",
+    "disk quota exceeded",
+    "read-only file system",
+    "too many open files",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchFailure:
+    """What could not be fetched ("" when uv does not say), the innermost cause, and the HTTP status or 0."""
+
+    url: str
+    cause: str
+    status: int
+
+    def error(self) -> InfrastructureError:
+        """The error for a user: says nothing about a cell."""
+        fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
+        if self.status in (401, 403):
+            fix = "the index wants credentials: put them into pip's index URL, a netrc file or a keyring"
+        what = redact_url(self.url) or "from the package index"
+        return InfrastructureError(f"could not fetch {what}", why=self.cause, fix=fix)
+
+
+def fetch_failure(output: str) -> FetchFailure | None:
+    """The failure to fetch that `output` of uv reports, or None when it reports something else."""
+    found = FETCH.search(output)
+    lowered = output.lower()
+    if not found and not any(word in lowered for word in NETWORK_WORDS):
+        return None
+    causes = CAUSE.findall(output)
+    status = STATUS.search(output)
+    return FetchFailure(
+        url=found["url"].rstrip(".,") if found else "",
+        cause=redact_text(causes[-1].strip() if causes else _last_line(output)),
+        status=int(status["code"]) if status else 0,
+    )
+
+
+def machine_failure(output: str) -> InfrastructureError | None:
+    """An error when `output` speaks of a full disk or the like, else None."""
+    line = next((line for line in output.splitlines() if any(w in line.lower() for w in MACHINE_WORDS)), None)
+    if line is None:
+        return None
+    return InfrastructureError(
+        "this machine could not store the environment",
+        why=line.strip(),
+        fix="free space, or set NPU_MATRIX_CACHE and UV_CACHE_DIR to folders with more",
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
