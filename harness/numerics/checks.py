@@ -1,0 +1,239 @@
+"""The numerics tier: are verl's losses right on this cell's device?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.check import Check, Completed, TaskContext
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+
+MOST_ILL_POSED = 0.1
+"""Above this share of ill-posed cases the battery says too little; the default contracts compute in fp32 and
+have none."""
+
+MOST_REASONS = 8
+EMIT_TIMEOUT_S = 300.0
+REFERENCE_TIMEOUT_S = 120.0
+MEASURED = "measured"
+HUNG = "hung"
+CRASHED = "crashed"
+
+
+def run(context: TaskContext) -> Measured:
+    """Write the battery, evaluate it in the cell, compute the reference in another process, compare."""
+    from harness.numerics.battery import DEFAULT_SEED, default_battery
+    from harness.numerics.case import save_cases
+    from harness.numerics.emit import progress_file
+
+    seed = int(context.params.get("seed", DEFAULT_SEED))
+    cases = default_battery(seed)
+    battery, results, references = (
+        context.workdir / name for name in ("battery.npz", "results.npz", "reference.npz")
+    )
+    save_cases(battery, cases)
+    device = device_name(context.facets.get("device", {}))
+    emitted = context.in_cell(
+        "harness.numerics.emit",
+        *("--cases", str(battery), "--out", str(results), "--device", device, "--faults"),
+        timeout=EMIT_TIMEOUT_S,
+    )
+    if emitted.returncode != 0 or not results.is_file():
+        return _not_measured(emitted, progress_file(results), device, battery)
+    release = _verl_version(context, results)
+    referenced = context.command(
+        [
+            *(sys.executable, "-m", "harness.numerics.reference_run"),
+            *("--cases", str(battery), "--out", str(references), "--verl-version", release),
+        ],
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"},
+        timeout=REFERENCE_TIMEOUT_S,
+    )
+    _require(referenced)
+    return _measured(cases, battery, results, references, release, seed, emitted.seconds)
+
+
+def _measured(
+    cases: Any,
+    battery: Path,
+    results_file: Path,
+    references_file: Path,
+    release: str,
+    seed: int,
+    seconds: float,
+) -> Measured:
+    from harness.numerics.candidate import load_results
+    from harness.numerics.compare import compare
+    from harness.numerics.device import evidence_of
+    from harness.numerics.expected import load_expected
+    from harness.numerics.profile import profile_of
+
+    results, facts = load_results(results_file)
+    intervals, reference_facts = load_expected(references_file)
+    measurements = {
+        "state": MEASURED,
+        "seed": seed,
+        "verl": release,
+        **compare(cases, results, intervals, profile_of(release)),
+        "device": facts["device"],
+        "core_algos": facts["core_algos"],
+        "capabilities": facts["capabilities"],
+        "reference": reference_facts,
+        "seconds": {
+            **facts["seconds"],
+            "in_cell": round(seconds, 3),
+            "reference": reference_facts["seconds"],
+        },
+    }
+    return Measured(
+        measurements=measurements,
+        evidence=evidence_of(facts["device"]),
+        artifacts={path.name: path.name for path in (battery, results_file, references_file)},
+        environment={name: facts[name] for name in ("python", "numpy", "verl", "device")},
+    )
+
+
+def _not_measured(emitted: Completed, progress: Path, device: str, battery: Path) -> Measured:
+    """The program in the cell hung or crashed, which is a measurement of the cell."""
+    case = progress.read_text(encoding="utf-8") if progress.is_file() else ""
+    return Measured(
+        measurements={
+            "state": HUNG if emitted.timed_out else CRASHED,
+            "during": case,
+            "returncode": emitted.returncode,
+            "tail": emitted.tail[-4000:],
+            "device": {"device": device},
+            "seconds": {"in_cell": round(emitted.seconds, 3)},
+        },
+        # Nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        evidence=Evidence.CPU,
+        artifacts={battery.name: battery.name},
+    )
+
+
+def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    """Pure: pass when every required case passes and every seeded fault was caught; otherwise why, and what
+    to do."""
+    if measurements["state"] != MEASURED:
+        return _judge_not_measured(measurements)
+    allowed = float(params.get("most_ill_posed", MOST_ILL_POSED))
+    required = [entry for entry in measurements["cases"] if entry["severity"] == "required"]
+    failed = [entry for entry in required if entry["status"] == "fail"]
+    if failed:
+        return _judge_failed(failed, len(required), measurements)
+    passed = sum(entry["status"] == "pass" for entry in required)
+    missed = [entry["fault"] for entry in measurements["self_test"] if not entry["caught"]]
+    if missed or not measurements["self_test"]:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(
+                f"The self-test missed {', '.join(missed) or 'every fault'}, so green would mean nothing.",
+            ),
+            remedies=("Look at self_test in the measurements; report it with the results artifact.",),
+        )
+    ill_posed = sum(entry["status"] == "ill-posed" for entry in required)
+    if passed == 0 or ill_posed > allowed * (passed + ill_posed):
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(
+                f"{ill_posed} of {passed + ill_posed} cases are ill-posed: arithmetic too coarse for them.",
+            ),
+            remedies=("Compute the loss in fp32.",),
+        )
+    unsupported = len(required) - passed - ill_posed
+    summary = (
+        f"{passed} cases agree with the float64 reference (worst error "
+        f"{measurements['worst_budget']:.0%} of its bound), {unsupported} are not offered by verl "
+        f"{measurements['verl']}, all {len(measurements['self_test'])} seeded faults were caught."
+    )
+    return Judgement(status=Status.PASS, reasons=(summary, *_findings(measurements)))
+
+
+def _judge_failed(failed: list[Mapping[str, Any]], total: int, measurements: Mapping[str, Any]) -> Judgement:
+    reasons = [f"{len(failed)} of {total} loss cases are wrong on {measurements['device']['device']}."]
+    reasons += [f"{entry['name']}: {'; '.join(entry['reasons'])}." for entry in failed[:MOST_REASONS]]
+    if len(failed) > MOST_REASONS:
+        reasons.append(f"... and {len(failed) - MOST_REASONS} more, in the measurements.")
+    remedies = [REMEDIES[entry["name"]] for entry in failed if entry["name"] in REMEDIES]
+    kinds = sorted({entry["kind"] for entry in failed})
+    remedies.append(
+        f"Evaluate the same battery with --device cpu: if {', '.join(kinds)} fails there too, verl's code "
+        "is wrong, otherwise the device's arithmetic is."
+    )
+    return Judgement(status=Status.FAIL, reasons=tuple(reasons), remedies=tuple(dict.fromkeys(remedies)))
+
+
+REMEDIES = {
+    "advantage/equal-rewards": "Equal rewards give an advantage that is not 0: the mean is off by a rounding "
+    "error, which is divided by epsilon. Apply a patch for groups without variance, or filter such groups.",
+    "aggregation/all-masked": "A micro-batch without valid tokens divides by zero. Apply a patch that guards "
+    "the denominator, or pass global denominators.",
+}
+
+
+def _judge_not_measured(measurements: Mapping[str, Any]) -> Judgement:
+    during = measurements["during"] or "the start, before the first case"
+    what = "hung" if measurements["state"] == HUNG else f"ended with code {measurements['returncode']}"
+    return Judgement(
+        status=Status.FAIL,
+        reasons=(f"The loss evaluation {what} during {during}.", *_last_lines(measurements["tail"])),
+        remedies=("Read the task's log; run the check again to see whether it is stable.",),
+    )
+
+
+def _last_lines(tail: str) -> tuple[str, ...]:
+    lines = [line for line in tail.strip().splitlines() if line.strip()]
+    return (f"Its last words: {lines[-1].strip()}",) if lines else ()
+
+
+def _findings(measurements: Mapping[str, Any]) -> list[str]:
+    return [
+        f"Finding {entry['id']} ({len(entry['cases'])} cases): {entry['what']}."
+        for entry in measurements["findings"]
+    ]
+
+
+def device_name(facet: Mapping[str, Any]) -> str:
+    """torch's name of the cell's first device: the simulated one is an NPU to torch."""
+    return "cpu" if facet.get("kind") == "cpu" else "npu:0"
+
+
+def _verl_version(context: TaskContext, results: Path) -> str:
+    """The release whose objective is expected: what the cell names, else what is installed."""
+    from harness.numerics.candidate import load_results
+
+    named = context.facets.get("verl_tree", {}).get("version")
+    return str(named or load_results(results)[1]["verl"])
+
+
+def _require(completed: Completed) -> None:
+    from harness.errors import InfrastructureError
+
+    if completed.returncode != 0:
+        raise InfrastructureError(
+            "the reference process failed",
+            why=completed.tail[-1000:] or f"exit code {completed.returncode}",
+            fix=f"run it by hand: {json.dumps(list(completed.argv))}",
+        )
+
+
+FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "device", "versions")
+
+CHECKS = (
+    Check(
+        name="loss",
+        tier=Tier.NUMERICS,
+        question="Are verl's losses, advantages and log-probabilities right on this device?",
+        facets=FACETS,
+        sources=("harness.numerics",),
+        run=run,
+        judge=judge,
+        needs=("environment",),
+        device=True,
+        timeout_s=EMIT_TIMEOUT_S + REFERENCE_TIMEOUT_S + 60.0,
+        expected_s=15.0,
+    ),
+)

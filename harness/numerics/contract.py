@@ -1,0 +1,135 @@
+"""A numerics contract: what an implementation promises about its arithmetic, so that tolerances can be
+derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A floating-point format.
+
+    unit_roundoff: half the distance from 1 to its successor (IEEE 754; bfloat16 keeps 8 significant bits).
+    flush: magnitude below which a result may be lost. Accelerators flush fp32 and bf16 subnormals to zero,
+    hence the smallest normal number there; fp16 keeps its subnormals, hence their spacing.
+    largest: the largest finite number.
+    """
+
+    name: str
+    unit_roundoff: float
+    flush: float
+    largest: float
+
+
+FORMATS: Mapping[str, Format] = {
+    entry.name: entry
+    for entry in (
+        Format(name="fp64", unit_roundoff=2.0**-53, flush=0.0, largest=1.797e308),
+        Format(name="fp32", unit_roundoff=2.0**-24, flush=2.0**-126, largest=3.4028234e38),
+        Format(name="fp16", unit_roundoff=2.0**-11, flush=2.0**-24, largest=65504.0),
+        Format(name="bf16", unit_roundoff=2.0**-8, flush=2.0**-126, largest=3.3895313e38),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What an implementation promises; every tolerance follows from it and from the inputs of the case.
+
+    io: format of inputs and of returned gradients. compute: format every elementwise operation rounds to.
+    accumulate: format of the partial sums of reductions.
+    exp_ulp, exp_ulp_per_unit: error of exp(x) is at most `exp_ulp + exp_ulp_per_unit * |x|` ulp. The first
+    term covers device libraries (2 to 4 ulp documented by CUDA and OpenCL); the second a range reduction
+    that multiplies by log2(e) once in working precision, as fast exponentials do.
+    function_ulp: error of log, sqrt and division, OpenCL's full-profile bound of 3 to 4 ulp.
+    lanes: a reduction runs on at least this many independent partial sums (a vector register of fp32 lanes).
+    chain: constant of the probabilistic summation bound chain * sqrt(n) * u (Higham and Mary 2019, "A new
+    approach to probabilistic rounding error analysis": lambda = 5 fails with probability below 1e-5).
+    safety: factor on first-order terms for the second-order ones that the analysis drops.
+    """
+
+    name: str
+    io: str
+    compute: str = "fp32"
+    accumulate: str = "fp32"
+    exp_ulp: float = 4.0
+    exp_ulp_per_unit: float = 2.0
+    function_ulp: float = 4.0
+    lanes: int = 16
+    chain: float = 5.0
+    safety: float = 2.0
+
+    @property
+    def unit(self) -> float:
+        """Unit roundoff of elementwise operations."""
+        return FORMATS[self.compute].unit_roundoff
+
+    @property
+    def unit_sum(self) -> float:
+        """Unit roundoff of accumulation."""
+        return FORMATS[self.accumulate].unit_roundoff
+
+    @property
+    def unit_io(self) -> float:
+        """Unit roundoff of inputs and gradients."""
+        return FORMATS[self.io].unit_roundoff
+
+    @property
+    def flush(self) -> float:
+        """Absolute error of one result that underflows."""
+        return max(FORMATS[self.io].flush, FORMATS[self.compute].flush)
+
+    @property
+    def largest(self) -> float:
+        """Largest intermediate that cannot overflow."""
+        return FORMATS[self.compute].largest
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Contract:
+        """The contract of a JSON object; TypeError when fields are missing or unknown."""
+        return cls(**data)
+
+
+FP32 = Contract(name="fp32", io="fp32")
+BF16_IO = Contract(name="bf16-io", io="bf16")
+FP16_IO = Contract(name="fp16-io", io="fp16")
+BF16_NATIVE = Contract(name="bf16-native", io="bf16", compute="bf16")
+FP16_NATIVE = Contract(name="fp16-native", io="fp16", compute="fp16")
+
+CONTRACTS: Mapping[str, Contract] = {
+    contract.name: contract for contract in (FP32, BF16_IO, FP16_IO, BF16_NATIVE, FP16_NATIVE)
+}
+
+
+def round_to(values: ArrayLike, format_name: str) -> Array:
+    """Round float64 to nearest-even in a format, as float64; overflow gives infinity, NaN stays NaN."""
+    exact = np.asarray(values, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if format_name == "fp64":
+            return exact
+        if format_name == "fp16":
+            return exact.astype(np.float16).astype(np.float64)
+        single = exact.astype(np.float32)
+        if format_name == "fp32":
+            return single.astype(np.float64)
+        return _single_to_bfloat16(single)
+
+
+def _single_to_bfloat16(single: NDArray[np.float32]) -> Array:
+    bits = np.ascontiguousarray(single).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    result = rounded.astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.where(np.isnan(single), np.nan, result).reshape(single.shape)

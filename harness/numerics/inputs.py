@@ -1,0 +1,78 @@
+"""Building blocks of battery inputs: response masks, log-probabilities, advantages, rounded to a contract's
+io format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.contract import Array, Contract, round_to
+
+GROUP = 4
+DEEPEST_LOG_PROB = 12.0
+
+
+def mask(rng: np.random.Generator, batch: int, tokens: int, style: str = "mixed") -> Array:
+    """A response mask (batch, tokens).
+
+    mixed: lengths from tokens/8 to tokens. skew: most responses short, the first full. edge: the first row
+    empty, the second one token, the third full. turns: as mixed, with tool outputs masked inside. full: no
+    padding.
+    """
+    if style == "full":
+        lengths = np.full(batch, tokens)
+    elif style == "skew":
+        lengths = np.maximum(1, (tokens * rng.random(batch) ** 4).astype(int))
+        lengths[0] = tokens
+    elif style == "edge":
+        lengths = rng.integers(1, tokens + 1, batch)
+        lengths[:3] = (0, 1, tokens)
+    else:
+        lengths = rng.integers(max(1, tokens // 8), tokens + 1, batch)
+    result = (np.arange(tokens)[None] < lengths[:, None]).astype(np.float64)
+    if style == "turns":
+        result *= rng.random((batch, tokens)) > 0.3
+        result[:, 0] = 1.0
+    return result
+
+
+def old_log_probs(rng: np.random.Generator, batch: int, tokens: int) -> Array:
+    """Log-probabilities of sampled tokens: minus a unit exponential, as a calibrated model gives on average
+    one nat."""
+    return -rng.gamma(1.0, 1.0, (batch, tokens)).clip(1e-4, DEEPEST_LOG_PROB)
+
+
+def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) -> Array:
+    """group: binary rewards in groups of four, normalised; sequence: one normal number per row; token: per
+    token."""
+    if style == "token":
+        return rng.normal(size=(batch, tokens))
+    if style == "sequence":
+        return np.repeat(rng.normal(size=(batch, 1)), tokens, axis=1)
+    rewards = (rng.random((batch // GROUP, GROUP)) < 0.5).astype(np.float64)
+    deviation = rewards.std(axis=1, ddof=1, keepdims=True)
+    normalised = (rewards - rewards.mean(axis=1, keepdims=True)) / (deviation + 1e-6)
+    return np.repeat(normalised.reshape(-1)[:, None], tokens, axis=1)
+
+
+def token_drift(rng: np.random.Generator, batch: int, tokens: int, spread: float) -> Array:
+    """Log-ratios that are independent per token."""
+    return rng.normal(0.0, spread, (batch, tokens))
+
+
+def row_drift(rng: np.random.Generator, batch: int, tokens: int, row: float, token: float) -> Array:
+    """Log-ratios with a common part per sequence, which is what a sequence-level ratio sees."""
+    return rng.normal(0.0, row, (batch, 1)) + rng.normal(0.0, token, (batch, tokens))
+
+
+def for_device(contract: Contract, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Round floating inputs to the io format and store them as float32, which holds every io format
+    exactly."""
+    return {
+        name: round_to(array, contract.io).astype(np.float32)
+        if array.dtype.kind == "f"
+        else array.astype(np.int64)
+        for name, array in arrays.items()
+    }
