@@ -1,0 +1,180 @@
+"""Joins plan, verdicts and ledger into what a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InfrastructureError
+from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.store import Ledger
+from harness.outcome import ArtifactRef, Outcome
+from harness.plan.task import CellFacts, Entry, Plan
+from harness.report.inputs import (
+    KNOWN,
+    UNEXPECTED,
+    UNEXPECTED_PASS,
+    ArtifactInput,
+    CellInput,
+    CheckInput,
+    ExcludedInput,
+    ExpectationInput,
+    FindingInput,
+    HistoryInput,
+    ReportInputs,
+    ResultInput,
+    RunFacts,
+)
+from harness.verdict.verdict import Expectation, Verdict, judge_outcome
+
+HISTORY_LENGTH = 20
+STANDINGS = {
+    Expectation.AS_EXPECTED: "",
+    Expectation.KNOWN: KNOWN,
+    Expectation.UNEXPECTED: UNEXPECTED,
+    Expectation.INCOMPLETE: UNEXPECTED,
+    Expectation.UNEXPECTED_PASS: UNEXPECTED_PASS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds."""
+
+    generated: float
+    run: RunFacts
+    executed: Collection[str] = ()
+    host: Mapping[str, str]
+    excluded: tuple[ExcludedInput, ...] = ()
+
+
+def reproduce_command(cell_id: str, check: str) -> str:
+    """The command that asks one question of one cell again."""
+    return f"npu-matrix run --only {cell_id} --check {check} --fresh"
+
+
+def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gathered) -> ReportInputs:
+    """The report's inputs; an outcome's files that are gone are left out, not an error."""
+    outcomes = {**ledger.latest(plan.tasks), **ledger.get_many(plan.tasks)}
+    by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
+    planned: dict[str, list[str]] = {}
+    for entry in plan.entries:
+        planned.setdefault(entry.cell_id, []).append(entry.check)
+    return ReportInputs(
+        generated=more.generated,
+        cells=tuple(_cell(cell, planned.get(cell.id, [])) for cell in plan.cells),
+        checks=_columns(plan.entries),
+        results=tuple(
+            _result(
+                plan,
+                entry,
+                by_entry[entry.cell_id, entry.check],
+                outcomes.get(entry.key),
+                ledger,
+                more.executed,
+            )
+            for entry in plan.entries
+            if (entry.cell_id, entry.check) in by_entry
+        ),
+        run=more.run,
+        host=more.host,
+        excluded=more.excluded,
+        notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
+    )
+
+
+def _columns(entries: tuple[Entry, ...]) -> tuple[CheckInput, ...]:
+    columns = {
+        entry.check: CheckInput(name=entry.check, tier=entry.tier, question=entry.question)
+        for entry in entries
+    }
+    return tuple(sorted(columns.values(), key=lambda column: column.tier.rank))
+
+
+def _cell(cell: CellFacts, planned: list[str]) -> CellInput:
+    return CellInput(
+        id=cell.id,
+        title=cell.title,
+        stack=cell.stack,
+        axes=cell.axes,
+        provenance=cell.provenance,
+        findings=tuple(
+            FindingInput(what=finding["what"], source=finding["source"]) for finding in cell.findings
+        ),
+        device=cell.device,
+        recipe=cell.recipe,
+        planned=tuple(planned),
+    )
+
+
+def _result(
+    plan: Plan,
+    entry: Entry,
+    verdict: Verdict,
+    outcome: Outcome | None,
+    ledger: Ledger,
+    executed: Collection[str],
+) -> ResultInput:
+    task = plan.tasks.get(entry.key)
+    expected = verdict.expected
+    facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger)
+    return ResultInput(
+        cell_id=entry.cell_id,
+        check=entry.check,
+        tier=entry.tier,
+        question=entry.question,
+        status=verdict.status,
+        expected=STANDINGS[verdict.standing],
+        reasons=verdict.reasons,
+        remedies=verdict.remedies,
+        evidence=verdict.evidence,
+        key=entry.key,
+        facets=dict(task.facets) if task else {},
+        reused=bool(outcome) and entry.key not in executed,
+        reproduce=reproduce_command(entry.cell_id, entry.check) if entry.key else "",
+        history=_history(plan, entry, ledger) if outcome else (),
+        expectation=(
+            ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)
+            if expected
+            else None
+        ),
+        **facts,
+    )
+
+
+def _outcome_fields(outcome: Outcome, ledger: Ledger) -> dict[str, Any]:
+    return {
+        "measurements": outcome.measurements,
+        "environment": outcome.environment,
+        "started": outcome.started,
+        "seconds": outcome.seconds,
+        "attempt": outcome.attempt,
+        "run_id": outcome.run_id,
+        "log_path": _path(ledger.artifacts, outcome.log) if outcome.log else None,
+        "artifacts": tuple(
+            ArtifactInput(name=ref.name, digest=ref.digest, size=ref.size, path=_path(ledger.artifacts, ref))
+            for ref in outcome.artifacts
+        ),
+    }
+
+
+def _path(store: ArtifactStore, ref: ArtifactRef) -> Path | None:
+    try:
+        return store.get(ref)
+    except InfrastructureError:
+        return None
+
+
+def _history(plan: Plan, entry: Entry, ledger: Ledger) -> tuple[HistoryInput, ...]:
+    check = plan.tasks[entry.key].check
+    return tuple(
+        HistoryInput(
+            time=outcome.finished,
+            status=judge_outcome(check, outcome).status,
+            run_id=outcome.run_id,
+            evidence=outcome.evidence,
+        )
+        for outcome in reversed(ledger.history(key=entry.key, limit=HISTORY_LENGTH))
+    )
