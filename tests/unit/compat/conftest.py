@@ -1,99 +1,16 @@
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import subprocess
-import time
-import zipfile
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.check import Completed
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
-
-class Context:
-    """A task context that runs programs for real, on facets a test gives."""
-
-    def __init__(
-        self, folder: Path, facets: Mapping[str, Any], params: Mapping[str, Any] | None = None
-    ) -> None:
-        self.facets, self.params, self.inputs = facets, params or {}, {}
-        self.root = self.cache = folder
-        self.workdir = folder / "work"
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        self.lines: list[str] = []
-
-    def log(self, text: str) -> None:
-        self.lines.append(text)
-
-    def artifact(self, check: str, name: str) -> Path:
-        raise NotImplementedError
-
-    def in_cell(self, module: str, *args: str, **options: Any) -> Completed:
-        raise NotImplementedError
-
-    def command(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        started = time.monotonic()
-        done = subprocess.run(
-            list(argv),
-            env=dict(env or {}),
-            cwd=cwd,
-            timeout=timeout,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        return Completed(
-            argv=tuple(argv), returncode=done.returncode, tail=done.stdout, seconds=time.monotonic() - started
-        )
-
-
-class Wheels:
-    """A find-links folder of tiny wheels, and the pip variables that make it the only source."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.folder.mkdir()
-
-    def add(
-        self,
-        name: str,
-        version: str,
-        *requires: str,
-        tag: str = "py3-none-any",
-        files: Mapping[str, str] | None = None,
-    ) -> Path:
-        module = name.replace("-", "_")
-        info = f"{module}-{version}.dist-info"
-        content = {
-            f"{module}/__init__.py": f'__version__ = "{version}"\n',
-            **(files or {}),
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires),
-            f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-        }
-        record = []
-        for path, text in content.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            record.append(f"{path},sha256={digest},{len(text.encode())}\n")
-        record.append(f"{info}/RECORD,,\n")
-        content[f"{info}/RECORD"] = "".join(record)
-        target = self.folder / f"{module}-{version}-{tag}.whl"
-        with zipfile.ZipFile(target, "w") as archive:
-            for path, text in content.items():
-                archive.writestr(path, text)
-        return target
+from wheelhouse import Context, Wheels
 
 
 @pytest.fixture

@@ -1,0 +1,392 @@
+"""Can the cell's environment be built, and does it hold what was locked? A virtual environment per content.
+
+An environment cannot be built aside and moved into place (its scripts hold its path), so it is built where it
+stays and counts only once its `finished.json` is there; a folder without one is what a killed build left, and
+goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from harness.builds.bundle import make_bundle
+from harness.builds.interpreter import find_interpreter
+from harness.builds.patched import MismatchError, install_patched
+from harness.builds.runtime import cell_command
+from harness.check import Completed, TaskContext
+from harness.devices.sim.build import build_runtime
+from harness.digest import digest_file, digest_json
+from harness.errors import InfrastructureError, InputError, Location
+from harness.outcome import Evidence, Measured, Outcome
+from harness.sources.fetch_failure import fetch_failure, machine_failure
+from harness.sources.index import IndexSettings, index_environment, uv_binary
+from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
+
+LAYOUT = 1
+FINISHED = "finished.json"
+PROBE = "harness.fixtures.environment_probe"
+PATCH_PROBE = "harness/fixtures/patch_probe.py"
+SECONDS_TO_INSTALL = 1500.0
+SECONDS_TO_PROBE = 300.0
+SECONDS_TO_WAIT = 1800.0
+TAIL_CHARACTERS = 4000
+CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
+
+
+class StepError(Exception):
+    """A step of the build failed in a way that says something of the cell."""
+
+    def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
+        super().__init__(reason)
+        self.step, self.reason, self.tail, self.unsupported = step, reason, tail, unsupported
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that determines an environment's content."""
+
+    lock: Path
+    packages: tuple[LockedPackage, ...]
+    from_sdist: tuple[str, ...]
+    build_env: Mapping[str, Mapping[str, str]]
+    indexes: tuple[str, ...]
+    patched: Path | None
+    manifest: Mapping[str, Mapping[str, str | None]]
+    python: str
+    interpreter: str
+    interpreter_version: str
+    device: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Names the environment's folder."""
+        content = {
+            "layout": LAYOUT,
+            "lock": digest_file(self.lock),
+            "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
+            "build_env": {name: dict(values) for name, values in self.build_env.items()},
+            "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
+        }
+        return digest_json(content)[:32]
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What is known so far; becomes the measurements."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure a step's wall time."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+
+def run(ctx: TaskContext) -> Measured:
+    """Build the environment of the facets and look inside.
+
+    A build that fails is a measurement (`built` false, with the step, the reason and the end of its output).
+    InfrastructureError when the network or this machine failed.
+    """
+    progress = Progress(
+        facts={
+            "built": False,
+            "unsupported": False,
+            "requested_device": dict(ctx.facets["device"]),
+            "expected": {},
+            "python": "",
+            "prefix": "",
+            "runtime": "",
+            "probe": None,
+        }
+    )
+    try:
+        recipe = _recipe(ctx, progress)
+        _build(ctx, recipe, progress)
+    except StepError as error:
+        ctx.log(f"{error.step}: {error.reason}")
+        progress.facts |= {
+            "step": error.step,
+            "reason": error.reason,
+            "tail": error.tail[-TAIL_CHARACTERS:],
+            "unsupported": error.unsupported,
+        }
+    except OSError as error:
+        raise machine_failure(str(error)) or InfrastructureError(
+            "the environment could not be stored",
+            where=Location(str(error.filename or ctx.cache)),
+            why=str(error),
+        ) from error
+    progress.facts["seconds"] = progress.seconds
+    return Measured(measurements=progress.facts, evidence=_evidence(progress.facts))
+
+
+def holds(outcome: Outcome) -> str:
+    """Why an earlier build can no longer be used, or ""."""
+    facts = outcome.measurements
+    if not facts.get("built"):
+        return ""
+    home = Path(facts["prefix"]).parent
+    if not (home / FINISHED).is_file():
+        return f"the environment in {home} is gone"
+    if not Path(facts["python"]).exists():
+        return f"the interpreter {facts['python']} is gone"
+    if facts["runtime"] and not Path(facts["runtime"]).is_dir():
+        return f"the simulated runtime in {facts['runtime']} is gone"
+    return ""
+
+
+def _recipe(ctx: TaskContext, progress: Progress) -> Recipe:
+    device, target = ctx.facets["device"], ctx.facets["platform"]
+    _require_supported(ctx, device, target)
+    found = find_interpreter(target["python"], os.environ)
+    if found is None:
+        raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
+    lock = ctx.artifact("resolve", "lock.txt")
+    patched, manifest = _patched_input(ctx)
+    packages = parse_lock(lock.read_text("utf-8"))
+    progress.facts["expected"] = {package.name: package.version for package in packages}
+    resolved = ctx.inputs["resolve"].measurements
+    return Recipe(
+        lock=lock,
+        packages=packages,
+        from_sdist=tuple(resolved.get("from_sdist", ())),
+        build_env=ctx.facets["pins"].get("build_env", {}),
+        indexes=tuple(ctx.facets["pins"].get("index", ())),
+        patched=patched,
+        manifest=manifest,
+        python=target["python"],
+        interpreter=found[0],
+        interpreter_version=found[1],
+        device=device,
+    )
+
+
+def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+    if not target.get("host") and target.get("arch") != platform.machine():
+        raise StepError(
+            "engine",
+            f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
+            unsupported=True,
+        )
+    source = [item["package"] for item in ctx.facets["pins"].get("from_source", ())]
+    if source:
+        names = ", ".join(source)
+        raise StepError(
+            "engine",
+            f"{names}: built from a repository's commit, which needs the container engine.",
+            unsupported=True,
+        )
+    if device["kind"] == "npu" and not _cann_folder():
+        raise StepError(
+            "engine",
+            "There is no CANN toolkit on this machine, so the container engine is needed.",
+            unsupported=True,
+        )
+
+
+def _cann_folder() -> Path | None:
+    named = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
+    folders = [named] if named else list(CANN_FOLDERS)
+    return next((Path(folder) for folder in folders if Path(folder).is_dir()), None)
+
+
+def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:
+    outcome = ctx.inputs.get("patches")
+    if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
+        return None, {}
+    manifest = json.loads(ctx.artifact("patches", "patched.json").read_text("utf-8"))
+    return ctx.artifact("patches", "patched.zip"), manifest
+
+
+def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
+    home = ctx.cache / "cells" / recipe.digest
+    home.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(home.with_suffix(".lock"), timeout=SECONDS_TO_WAIT)
+    try:
+        with lock:
+            _build_locked(ctx, recipe, home, progress)
+    except filelock.Timeout as error:
+        raise InfrastructureError(
+            "another process has been building this environment for too long",
+            where=Location(home.with_suffix(".lock")),
+            fix="wait for it, or end it",
+        ) from error
+
+
+def _build_locked(
+    ctx: TaskContext, recipe: Recipe, home: Path, progress: Progress, *, fresh: bool = False
+) -> None:
+    prefix = home / "venv"
+    python = prefix / "bin" / "python"
+    reused = (home / FINISHED).is_file() and python.exists() and not fresh
+    if not reused:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install(ctx, recipe, prefix, progress)
+    site_packages = prefix / "lib" / f"python{recipe.python}" / "site-packages"
+    progress.facts |= {
+        "python": str(python),
+        "prefix": str(prefix),
+        "site_packages": str(site_packages),
+        "digest": recipe.digest,
+        "reused": reused,
+    }
+    if not reused:
+        with progress.step("patch"):
+            _patch(recipe, site_packages)
+    if recipe.device["kind"] == "sim":
+        with progress.step("runtime"):
+            progress.facts["runtime"] = str(_runtime(ctx, site_packages))
+    with progress.step("probe"):
+        progress.facts["probe"] = _probe(ctx, recipe, progress, site_packages)
+    if reused and _damaged(recipe, progress.facts["probe"]):
+        ctx.log("the environment is not as it was built; building it again")
+        _build_locked(ctx, recipe, home, progress, fresh=True)
+        return
+    if not reused:
+        _write_atomically(home / FINISHED, {"lock": digest_file(recipe.lock), "layout": LAYOUT})
+    progress.facts |= {
+        "built": True,
+        "patched": {name: expected.get("post") or "" for name, expected in recipe.manifest.items()},
+        "step": "",
+        "reason": "",
+        "tail": "",
+    }
+
+
+def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress) -> None:
+    settings = index_environment(os.environ).with_indexes(recipe.indexes)
+    # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+    ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    common = ["--quiet", "--color", "never"]
+    with progress.step("venv"):
+        argv = [uv_binary(), "venv", "--python", recipe.interpreter, "--no-project", *common, str(prefix)]
+        _require_done(
+            _uv(ctx, argv, settings, recipe), "venv", settings, "The virtual environment could not be made."
+        )
+    builds = [argument for name in recipe.from_sdist for argument in ("--no-binary", name)]
+    with progress.step("install"):
+        argv = [
+            uv_binary(),
+            *("pip", "sync", "--python", str(prefix / "bin" / "python")),
+            *("--require-hashes", "--only-binary", ":all:", *builds),
+            *settings.uv_arguments(),
+            *common,
+            str(recipe.lock),
+        ]
+        _require_done(
+            _uv(ctx, argv, settings, recipe),
+            "install",
+            settings,
+            "The locked packages could not be installed.",
+        )
+
+
+def _uv(ctx: TaskContext, argv: list[str], settings: IndexSettings, recipe: Recipe) -> Completed:
+    variables = settings.uv_environment()
+    for values in recipe.build_env.values():
+        variables |= values
+    return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_INSTALL)
+
+
+def _require_done(completed: Completed, step: str, settings: IndexSettings, what: str) -> None:
+    if completed.returncode == 0:
+        return
+    tail = settings.hide(completed.tail)
+    if completed.timed_out:
+        raise InfrastructureError(
+            f"{what} It took more than {SECONDS_TO_INSTALL:.0f} s.",
+            why=tail[-500:],
+            fix="run again: what was fetched is kept",
+        )
+    if failure := fetch_failure(tail):
+        raise failure.error()
+    if error := machine_failure(tail):
+        raise error
+    if "hash mismatch" in tail.lower():
+        what = "A file of the package index is not the one that was locked."
+    raise StepError(step, what, tail=tail)
+
+
+def _patch(recipe: Recipe, site_packages: Path) -> None:
+    if recipe.patched is None:
+        return
+    try:
+        install_patched(recipe.patched, recipe.manifest, site_packages)
+    except MismatchError as error:
+        raise StepError("patch", f"{error}.") from error
+
+
+def _runtime(ctx: TaskContext, site_packages: Path) -> Path:
+    try:
+        return build_runtime(site_packages, ctx.cache)
+    except InputError as error:
+        raise StepError(
+            "runtime", "The simulated runtime cannot stand under this torch_npu.", tail=str(error)
+        ) from error
+
+
+def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: Path) -> Mapping[str, Any]:
+    bundle = make_bundle(Path(__file__).parents[1], ctx.cache)
+    names = ctx.workdir / "patched-names.json"
+    names.write_text(json.dumps(sorted(recipe.manifest)), "utf-8")
+    out = ctx.workdir / "probe.json"
+    modules = [name for name in ("torch", "torch_npu", "verl") if _locked(recipe, name)]
+    if recipe.device["kind"] == "cpu":
+        modules = [name for name in modules if name != "torch_npu"]
+    args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
+    args += ["--device", "cpu" if recipe.device["kind"] == "cpu" else "npu", "--modules", ",".join(modules)]
+    argv, variables = cell_command(progress.facts, bundle, PROBE, args)
+    # The first import of these packages writes their bytecode, which every later start in this cell saves.
+    variables["PYTHONDONTWRITEBYTECODE"] = ""
+    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
+    if completed.timed_out or completed.returncode != 0 or not out.is_file():
+        reason = "The environment could not be looked into: "
+        reason += (
+            "no answer in time." if completed.timed_out else f"the probe ended with {completed.returncode}."
+        )
+        raise StepError("probe", reason, tail=completed.tail)
+    found: Mapping[str, Any] = json.loads(out.read_text("utf-8"))
+    return found
+
+
+def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
+    there = {normal_name(name): version for name, version in probe["packages"].items()}
+    changed = any(probe["files"][name] != (e.get("post") or "") for name, e in recipe.manifest.items())
+    return changed or there != {package.name: package.version for package in recipe.packages}
+
+
+def _locked(recipe: Recipe, module: str) -> bool:
+    return any(package.name == module.replace("_", "-") for package in recipe.packages)
+
+
+def _write_atomically(path: Path, value: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value), "utf-8")
+    temporary.replace(path)
+
+
+def _evidence(facts: Mapping[str, Any]) -> Evidence:
+    if not facts["built"]:
+        return Evidence.STATIC
+    device = facts["probe"]["device"]
+    if device["kind"] == "cpu":
+        return Evidence.CPU
+    return Evidence.SIMULATED if device["simulated"] else Evidence.HARDWARE

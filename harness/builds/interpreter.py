@@ -1,0 +1,70 @@
+"""Finding a Python of the version a cell wants."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+VERSION_PROGRAM = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+ASK_SECONDS = 20.0
+
+
+def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """(path, full version) of an interpreter of `version` (`3.11`), or None when this machine has none.
+
+    This program's own interpreter first; then what PATH and the usual version managers offer. Each candidate
+    is run: a shim of a version manager can exist without a Python behind it.
+    """
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        full = ".".join(map(str, sys.version_info[:3]))
+        return str(_base_executable()), full
+    for candidate in _candidates(version, environ):
+        full = _version_of(candidate)
+        if full == version or full.startswith(f"{version}."):
+            return str(candidate), full
+    return None
+
+
+def _base_executable() -> Path:
+    """The interpreter behind a virtual environment, which lives longer than the environment."""
+    minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (Path(sys.base_prefix) / "bin" / minor, Path(sys.base_prefix) / "bin/python3"):
+        if candidate.is_file():
+            return candidate
+    return Path(sys.executable)
+
+
+def _candidates(version: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    name = f"python{version}"
+    for entry in environ.get("PATH", os.defpath).split(os.pathsep):
+        if entry and (path := Path(entry) / name).is_file():
+            yield path
+    home = Path(environ.get("HOME") or Path.home())
+    pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
+    uv_pythons = Path(environ.get("UV_PYTHON_INSTALL_DIR") or home / ".local/share/uv/python")
+    conda = Path(environ.get("CONDA_PREFIX") or home / "miniconda3")
+    for folder, pattern in (
+        (pyenv / "versions", f"{version}*"),
+        (uv_pythons, f"cpython-{version}.*"),
+        (conda / "envs", "*"),
+    ):
+        for root in sorted(folder.glob(pattern), reverse=True):
+            if (path := root / "bin" / name).is_file():
+                yield path
+
+
+def _version_of(candidate: Path) -> str:
+    try:
+        done = subprocess.run(
+            [str(candidate), "-I", "-c", VERSION_PROGRAM],
+            capture_output=True,
+            text=True,
+            timeout=ASK_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
