@@ -1,0 +1,213 @@
+"""The convergence tier: does a short training on this cell's device learn as the reference does?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.check import Check, Completed, TaskContext
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+
+if TYPE_CHECKING:
+    from harness.convergence.decision import Decision
+    from harness.convergence.reference_set import ReferenceSet
+    from harness.convergence.telemetry import Run
+
+# Reference sets use the seeds from 0 on; a candidate must be independent of them.
+CANDIDATE_SEEDS = (1000, 1001, 1002)
+MEASURED, HUNG, CRASHED = "measured", "hung", "crashed"
+RUN_TIMEOUT_S = 240.0
+MOST_TAIL = 4000
+
+
+def run(context: TaskContext) -> Measured:
+    """Train the screening seed; train the others only when the first does not settle it."""
+    from harness.convergence import recipe as recipes
+    from harness.convergence.reference_set import for_recipe
+
+    algorithm = str(context.params["algorithm"])
+    device = "cpu" if context.facets.get("device", {}).get("kind") == "cpu" else "npu:0"
+    chosen = recipes.recipe(algorithm)
+    reference = for_recipe(chosen.digest())
+    trained: list[tuple[int, Run]] = []
+    failure: Mapping[str, Any] = {"state": MEASURED}
+    for seeds in (CANDIDATE_SEEDS[:1], CANDIDATE_SEEDS[1:]):
+        found, failure = _train(context, algorithm, device, seeds)
+        trained += found
+        if failure["state"] != MEASURED or not _decided(trained, reference).runs_wanted:
+            break
+    context.log(f"{len(trained)} runs, evidence from the device's own facts")
+    return _measured(context, algorithm, chosen.digest(), reference, trained, failure)
+
+
+def _train(
+    context: TaskContext, algorithm: str, device: str, seeds: tuple[int, ...]
+) -> tuple[list[tuple[int, Run]], Mapping[str, Any]]:
+    from harness.convergence.telemetry import read
+
+    out = context.workdir / f"run-{seeds[0]}.jsonl"
+    arguments = [text for seed in seeds for text in ("--seed", str(seed))]
+    completed = context.in_cell(
+        "harness.convergence.train",
+        *("--algorithm", algorithm, *arguments, "--device", device, "--out", str(out)),
+        timeout=RUN_TIMEOUT_S,
+    )
+    telemetry = read(out)
+    runs = [(int(run.header.get("seed", -1)), run) for run in telemetry.runs]
+    failure = _failure(completed)
+    if failure["state"] == MEASURED and [seed for seed, _ in runs] != list(seeds):
+        failure = {**failure, "state": CRASHED, "tail": "; ".join(telemetry.problems)}
+    return runs, failure
+
+
+def _failure(completed: Completed) -> Mapping[str, Any]:
+    if completed.returncode == 0 and not completed.timed_out:
+        return {"state": MEASURED}
+    return {
+        "state": HUNG if completed.timed_out else CRASHED,
+        "returncode": completed.returncode,
+        "tail": completed.tail[-MOST_TAIL:],
+    }
+
+
+def _decided(trained: list[tuple[int, Run]], reference: ReferenceSet | None) -> Decision:
+    from harness.convergence.decision import decide
+
+    return decide(reference.runs if reference else (), [run.series for _, run in trained])
+
+
+def _measured(
+    context: TaskContext,
+    algorithm: str,
+    recipe_digest: str,
+    reference: ReferenceSet | None,
+    trained: list[tuple[int, Run]],
+    failure: Mapping[str, Any],
+) -> Measured:
+    from harness.convergence.curves import drawing
+    from harness.convergence.reference_set import LEFT_OUT
+    from harness.convergence.telemetry import encode, encode_series
+    from harness.numerics.device import evidence_of
+
+    header = trained[0][1].header if trained else {}
+    facts = header.get("device", {})
+    seconds = [second for _, run in trained for second in run.series.get("seconds", ())]
+    measurements = {
+        **failure,
+        "algorithm": algorithm,
+        "recipe_digest": header.get("digest", recipe_digest),
+        "recipe": header.get("recipe", {}),
+        "reference": reference.digest if reference else "",
+        "reference_provenance": dict(reference.provenance) if reference else {},
+        "runs": [
+            {
+                "seed": seed,
+                "fault": run.header.get("fault"),
+                "problems": list(run.problems),
+                "series": encode_series(
+                    {name: values for name, values in run.series.items() if name not in LEFT_OUT}
+                ),
+            }
+            for seed, run in trained
+        ],
+        "curves": drawing(reference.runs if reference else (), trained),
+        "device": facts,
+        "seconds_per_step": encode(sorted(seconds)[len(seconds) // 2]) if seconds else None,
+        "decision": _decided(trained, reference).as_json() if trained else None,
+    }
+    return Measured(
+        measurements=measurements,
+        # Without a header nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run-*.jsonl"))},
+        environment={"versions": header.get("versions", {}), "device": facts},
+    )
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """Decide again from the recorded series and the reference set they were measured against."""
+    from harness.convergence.decision import decide
+    from harness.convergence.reference_set import by_digest, for_recipe
+    from harness.convergence.telemetry import decode_series
+
+    if measurements["state"] != MEASURED:
+        return _not_measured(measurements)
+    reference = by_digest(measurements["reference"]) or for_recipe(measurements["recipe_digest"])
+    if reference is None or reference.recipe_digest != measurements["recipe_digest"]:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(
+                "The reference is for other settings than this run's, so the curves cannot be compared.",
+            ),
+            remedies=("Record a reference: python -m harness.convergence.record in a trusted cell.",),
+        )
+    runs = [decode_series(run["series"]) for run in measurements["runs"]]
+    decision = decide(reference.runs, runs)
+    problems = [
+        f"Run {run['seed']}: {problem}." for run in measurements["runs"] for problem in run["problems"]
+    ]
+    faults = sorted({run["fault"] for run in measurements["runs"] if run["fault"]})
+    notes = [f"These runs carry the seeded fault {name}." for name in faults]
+    cost = (
+        f"{decision.runs_used} run{'s' if decision.runs_used != 1 else ''} (seed {_seeds(measurements)}), "
+        f"reference {reference.name} {reference.digest[:12]}: {len(reference.runs)} runs on "
+        f"{reference.provenance['device']['device']}."
+    )
+    return Judgement(
+        status=decision.status,
+        reasons=(
+            *decision.reasons,
+            *notes,
+            *problems,
+            *(f"{note}." for note in decision.notes),
+            f"Measured in {cost}",
+        ),
+        remedies=decision.remedies,
+    )
+
+
+def _seeds(measurements: Mapping[str, Any]) -> str:
+    return ", ".join(str(run["seed"]) for run in measurements["runs"])
+
+
+def _not_measured(measurements: Mapping[str, Any]) -> Judgement:
+    reached = [
+        max((len(values) for values in run["series"].values()), default=0) for run in measurements["runs"]
+    ]
+    where = f"after {reached[-1]} steps" if reached else "before its first step"
+    hung = measurements["state"] == HUNG
+    what = (
+        f"did not end within {RUN_TIMEOUT_S:.0f} s"
+        if hung
+        else f"ended with code {measurements['returncode']}"
+    )
+    words = [line.strip() for line in measurements["tail"].splitlines() if line.strip()]
+    return Judgement(
+        status=Status.FAIL,
+        reasons=(f"The training {what}, {where}.", *((f"Its last words: {words[-1]}",) if words else ())),
+        remedies=("Read the task's log; an operation the device lacks is named there.",),
+    )
+
+
+FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "device", "versions")
+
+
+def _check(algorithm: str) -> Check:
+    return Check(
+        name=algorithm,
+        tier=Tier.CONVERGENCE,
+        question=f"Does a short {algorithm.upper()} training with verl's functions learn as it should?",
+        facets=FACETS,
+        # The device's facts and what the numerics tier calls evidence come from numerics.
+        sources=("harness.convergence", "harness.numerics.device"),
+        run=run,
+        judge=judge,
+        needs=("environment",),
+        params={"algorithm": algorithm},
+        device=True,
+        timeout_s=2 * RUN_TIMEOUT_S + 60.0,
+        expected_s=25.0,
+    )
+
+
+CHECKS = (_check("grpo"), _check("gspo"))

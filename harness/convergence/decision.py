@@ -1,0 +1,310 @@
+"""Does a stack train as the reference does? Gates, then a screen with one run, then a confirmation with up
+to three.
+
+`decide` is pure and takes any team's curves: a run is a mapping of series names to numbers, one per step.
+What it needs is `reward`; what it knows besides is listed in `rule.FEATURES`. Host side: uses scipy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.convergence import gates
+from harness.convergence.bands import Floats, Reference, Series, Statistic, arrays, reference
+from harness.convergence.rule import REWARD_HINT, Rule
+from harness.outcome import Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One test of the rule. purpose: "screen" or "confirm"; alarm: the statistic's p fell below `level`."""
+
+    purpose: str
+    runs: int
+    fraction: float
+    statistic: Statistic | None
+    level: float
+    alarm: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
+
+    decided_by: "gate", "statistic", "non-inferiority", "reference" (it cannot be used), "runs" (more are
+    needed) or "input". runs_wanted: runs still needed for a decision, 0 when it is final. runs_used:
+    candidate runs looked at. runs_cost: runs paid for when each is stopped at the look that settled it;
+    runs_full: the same without early stops. shortfall: 95 % bound of how far the candidate may lie below
+    the reference, as a share of its rise.
+    """
+
+    status: Status
+    decided_by: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+    statistic: Statistic | None = None
+    looks: tuple[Look, ...] = ()
+    runs_used: int = 0
+    runs_wanted: int = 0
+    runs_cost: float = 0.0
+    runs_full: float = 0.0
+    shortfall: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The decision as JSON values."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def decide(
+    reference_runs: Sequence[Series], candidate_runs: Sequence[Series], rule: Rule | None = None
+) -> Decision:
+    """Judge candidate runs of one stack against reference runs of the same settings.
+
+    The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
+    allows). With too few of them the decision is INCONCLUSIVE and says how many are wanted. A run stopped
+    early at a look that gave an alarm may be shorter than the reference's; any other short run fails as
+    truncated. The order of the reference runs does not matter. Never raises for any numbers in the series.
+    """
+    return judge(reference(reference_runs, rule or Rule()), candidate_runs)
+
+
+def judge(bands: Reference, candidate_runs: Sequence[Series]) -> Decision:
+    """`decide` for reference bands that are already there."""
+    if bands.problem:
+        return Decision(
+            status=Status.INCONCLUSIVE,
+            decided_by="reference",
+            reasons=(f"Cannot decide: {bands.problem}.",),
+            remedies=("Record more reference runs of these settings.",),
+            notes=bands.notes,
+        )
+    if not candidate_runs:
+        return Decision(
+            status=Status.INCONCLUSIVE,
+            decided_by="runs",
+            reasons=("There is no candidate run.",),
+            runs_wanted=1,
+            notes=bands.notes,
+        )
+    with np.errstate(all="ignore"):
+        return _Trial(bands).hear([arrays(run) for run in candidate_runs])
+
+
+class _Trial:
+    """The state of one decision: what was looked at so far, and what it cost."""
+
+    def __init__(self, bands: Reference) -> None:
+        self.bands = bands
+        self.rule = bands.rule
+        self.looks: list[Look] = []
+        self.cost = 0.0
+        self.heard: list[Mapping[str, Floats]] = []
+        self.notes = list(bands.notes)
+
+    def hear(self, candidates: Sequence[Mapping[str, Floats]]) -> Decision:
+        if len(candidates) > self.rule.most_runs:
+            self.notes.append(
+                f"{len(candidates) - self.rule.most_runs} candidate runs beyond the rule's "
+                f"{self.rule.most_runs} are not used"
+            )
+        for run in candidates[: self.rule.most_runs]:
+            final = self._refuse(run) or (self._confirm(run) if self.heard else self._screen(run))
+            if final is not None:
+                return final
+        missing = self.rule.most_runs - len(self.heard)
+        if missing:
+            return self._final(
+                Status.INCONCLUSIVE,
+                "runs",
+                f"The first run is suspicious ({self._suspicion()}); {missing} more must clear it.",
+                wanted=missing,
+            )
+        return self._weigh()
+
+    def _refuse(self, run: Mapping[str, Floats]) -> Decision | None:
+        reward = run.get(self.rule.reward)
+        if reward is None or not len(reward):
+            return self._final(
+                Status.INCONCLUSIVE,
+                "input",
+                f"Candidate run {len(self.heard) + 1} has no series called {self.rule.reward}.",
+            )
+        known = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
+        lacking = sorted(name for name in known if name not in run or len(run[name]) < len(reward))
+        if lacking:
+            self.notes.append(
+                f"candidate run {len(self.heard) + 1} lacks {', '.join(lacking)}: not judged by it"
+            )
+        return None
+
+    def _screen(self, run: Mapping[str, Floats]) -> Decision | None:
+        stopped = self._watch(run, "screen", self.rule.screen_alpha)
+        if stopped is not None:
+            return stopped
+        if self.looks and self.looks[-1].alarm:
+            return None
+        shortfall = self.bands.shortfall([run], self.rule.last_look)
+        if shortfall < self.rule.margin:
+            return self._pass(shortfall, self.rule.last_look)
+        return None
+
+    def _confirm(self, run: Mapping[str, Floats]) -> Decision | None:
+        stopped = self._watch(run, "confirm", self.rule.confirm_alpha / (self.rule.most_runs - 1))
+        if stopped is not None:
+            return stopped
+        if self.looks[-1].alarm and self.looks[-1].purpose == "confirm":
+            return self._failed(self.looks[-1])
+        return None
+
+    def _watch(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
+        """Look at a run until something settles it; a decision unless only an alarm or its last look does."""
+        steps = self.bands.steps
+        recorded = len(run[self.rule.reward])
+        self.heard.append(run)
+        for look, fraction in enumerate(self.rule.looks):
+            seen = self.rule.steps_at(look, steps)
+            gate = gates.crossed({name: values[:seen] for name, values in run.items()}, self.rule)
+            if gate is not None:
+                self.cost += (gate.step + 1) / steps
+                return self._gated(gate)
+            if recorded < seen:
+                self.cost += recorded / steps
+                return self._final(
+                    Status.FAIL,
+                    "gate",
+                    f"Run {len(self.heard)} ended after {recorded} of {steps} steps.",
+                    remedies=("Look at the end of the training's log.",),
+                )
+            level = alpha * self.rule.spend[look]
+            here = [one for one in self.heard if len(one[self.rule.reward]) >= seen]
+            found = self.bands.statistics(here, look)
+            worst = found[0] if found else None
+            alarm = worst is not None and worst.p < level
+            self.looks.append(
+                Look(
+                    purpose=purpose,
+                    runs=len(here),
+                    fraction=fraction,
+                    statistic=worst,
+                    level=level,
+                    alarm=alarm,
+                )
+            )
+            if alarm or (purpose == "screen" and self._good_enough(run, look)):
+                self.cost += seen / steps
+                return None if alarm else self._pass(self.bands.shortfall([run], look), look)
+        self.cost += 1.0
+        return None
+
+    def _good_enough(self, run: Mapping[str, Floats], look: int) -> bool:
+        """Whether an early look may accept: the reference has learned by then, and so has the run."""
+        if not self.rule.accept_early or look == self.rule.last_look:
+            return False
+        reward = self.rule.reward
+        start = self.bands.bands[look][f"{reward}/start"].mean
+        rise = self.bands.bands[self.rule.last_look][f"{reward}/rise"].mean
+        learned = (self.bands.bands[look][f"{reward}/final"].mean - start) / rise
+        return learned >= self.rule.learned and self.bands.shortfall([run], look) < self.rule.margin
+
+    def _weigh(self) -> Decision:
+        last = self.rule.last_look
+        whole = [run for run in self.heard if len(run[self.rule.reward]) >= self.bands.steps]
+        if not whole:
+            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", wanted=1)
+        shortfall = self.bands.shortfall(whole, last)
+        if shortfall < self.rule.margin:
+            return self._pass(shortfall, last)
+        return self._final(
+            Status.INCONCLUSIVE,
+            "non-inferiority",
+            f"{len(whole)} runs do not differ significantly from the reference, but may lie below it by "
+            f"{shortfall:.0%} of its rise, and {self.rule.margin:.0%} is the most that is accepted.",
+            remedies=("Run more seeds, or record more reference runs.",),
+            shortfall=shortfall,
+        )
+
+    def _pass(self, shortfall: float, look: int) -> Decision:
+        bound = f"{max(0.0, shortfall):.0%} of its rise (accepted: {self.rule.margin:.0%})"
+        reasons = [
+            f"{_runs(len(self.heard))} within the reference's bands, and not below it by more than {bound}."
+        ]
+        if look != self.rule.last_look:
+            reasons.append(
+                f"Accepted at {self.rule.looks[look]:.0%} of the steps; what comes after was not looked at."
+            )
+        return self._final(Status.PASS, "non-inferiority", *reasons, shortfall=shortfall)
+
+    def _failed(self, look: Look) -> Decision:
+        statistic = look.statistic
+        assert statistic is not None
+        series = statistic.name.split("/")[0]
+        hint = next((one.hint for one in self.rule.features if one.name == series), REWARD_HINT)
+        return self._final(
+            Status.FAIL,
+            "statistic",
+            f"{sentence(statistic)}; p {statistic.p:.1g} for a healthy stack, the limit is {look.level:.2g}.",
+            remedies=(f"Look at {hint}.",),
+            statistic=statistic,
+        )
+
+    def _gated(self, gate: gates.Gate) -> Decision:
+        return self._final(
+            Status.FAIL, "gate", f"Run {len(self.heard)}: {gate.reason}.", remedies=(_GATE_HINTS[gate.name],)
+        )
+
+    def _suspicion(self) -> str:
+        statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None
+        return sentence(statistic) if statistic else "it may lie too far below the reference"
+
+    def _final(
+        self,
+        status: Status,
+        decided_by: str,
+        *reasons: str,
+        remedies: tuple[str, ...] = (),
+        statistic: Statistic | None = None,
+        shortfall: float | None = None,
+        wanted: int = 0,
+    ) -> Decision:
+        return Decision(
+            status=status,
+            decided_by=decided_by,
+            reasons=reasons,
+            remedies=remedies,
+            statistic=statistic,
+            looks=tuple(self.looks),
+            runs_used=len(self.heard),
+            runs_wanted=wanted,
+            runs_cost=self.cost,
+            runs_full=float(len(self.heard)),
+            shortfall=shortfall,
+            notes=tuple(self.notes),
+        )
+
+
+_GATE_HINTS = {
+    "non-finite": "Find the first operation that makes it: run the loss check, then use anomaly detection.",
+    "constant reward": "Look at what the rollout returns and at the reward function.",
+    "dead gradient": "Look at the response mask, the advantages, and what the loss depends on.",
+    "no signal in any group": "Look at the sampler (is it greedy?) and at the reward function.",
+    "mismatch": "Look at the weights and the temperature the rollout samples with.",
+}
+
+
+def sentence(statistic: Statistic) -> str:
+    """Which statistic, how far, in which direction, in how many runs."""
+    series, summary = statistic.name.split("/", 1)
+    direction = "above" if statistic.t > 0 else "below"
+    return (
+        f"{series} ({summary}) lies {abs(statistic.distance):.1f} between-run standard deviations "
+        f"{direction} the reference (mean of {_runs(statistic.runs)} at {statistic.look:.0%} of the steps)"
+    )
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"

@@ -1,0 +1,121 @@
+"""Reference sets: recorded runs of one recipe, with where they came from, named by their own content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.convergence.telemetry import decode_series, encode_series
+from harness.digest import digest_json
+from harness.errors import InputError, Location
+
+SCHEMA = {"name": "npu-matrix/reference", "version": 1}
+FOLDER = Path(__file__).parent / "references"
+# Wall time is the machine's, not the algorithm's, and `exact` repeats what the reward says.
+LEFT_OUT = ("seconds", "exact")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceSet:
+    """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run."""
+
+    name: str
+    digest: str
+    recipe_digest: str
+    recipe: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    runs: tuple[Mapping[str, tuple[float, ...]], ...]
+
+
+def content(
+    *,
+    name: str,
+    recipe_digest: str,
+    recipe: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    runs: Sequence[Any],
+) -> dict[str, Any]:
+    """The JSON of a reference set; `runs` are pairs (seed, series)."""
+    body = {
+        "schema": SCHEMA,
+        "name": name,
+        "recipe_digest": recipe_digest,
+        "recipe": dict(recipe),
+        "provenance": dict(provenance),
+        "runs": [
+            {
+                "seed": seed,
+                "series": encode_series({key: series[key] for key in series if key not in LEFT_OUT}),
+            }
+            for seed, series in runs
+        ],
+    }
+    return {**body, "digest": digest_json(body)}
+
+
+def write(folder: Path, body: Mapping[str, Any]) -> Path:
+    """Write a reference set under its name and the first 12 digits of its digest, one series per line."""
+    head = {key: value for key, value in body.items() if key != "runs"}
+    lines = [json.dumps(head, indent=1)[:-2] + ',\n "runs": [']
+    rows = []
+    for run in body["runs"]:
+        series = ",\n   ".join(
+            f"{json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}"
+            for name, values in run["series"].items()
+        )
+        rows.append(f'  {{"seed": {run["seed"]}, "series": {{\n   {series}}}}}')
+    lines.append(",\n".join(rows))
+    lines.append(" ]\n}\n")
+    path = folder / f"{body['name']}-{body['digest'][:12]}.json"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def load(path: Path) -> ReferenceSet:
+    """Read and verify a reference set; InputError when it is not one or was changed by hand."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        digest = body.pop("digest")
+        if body["schema"] != SCHEMA:
+            raise InputError(
+                f"unknown schema {body['schema']!r}", where=Location(path), fix=f"this version reads {SCHEMA}"
+            )
+        if digest_json(body) != digest:
+            raise InputError(
+                "the reference set does not have the digest it states",
+                where=Location(path),
+                why="it was edited after it was recorded",
+                fix="record it again: python -m harness.convergence.record",
+            )
+        return ReferenceSet(
+            name=body["name"],
+            digest=digest,
+            recipe_digest=body["recipe_digest"],
+            recipe=body["recipe"],
+            provenance=body["provenance"],
+            seeds=tuple(run["seed"] for run in body["runs"]),
+            runs=tuple(decode_series(run["series"]) for run in body["runs"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"not a reference set: {error}", where=Location(path), fix="record it again"
+        ) from error
+
+
+def shipped(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
+    """All reference sets of a folder, by name."""
+    return tuple(load(path) for path in sorted(folder.glob("*.json")))
+
+
+def for_recipe(recipe_digest: str, folder: Path = FOLDER) -> ReferenceSet | None:
+    """The reference set recorded with exactly these settings, or None."""
+    return next((one for one in shipped(folder) if one.recipe_digest == recipe_digest), None)
+
+
+def by_digest(digest: str, folder: Path = FOLDER) -> ReferenceSet | None:
+    """The reference set with this content, or None when this checkout does not have it."""
+    return next((one for one in shipped(folder) if one.digest == digest), None)

@@ -1,0 +1,121 @@
+"""The decision rule's settings: which series are judged and how, and the error rates, with sources."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+HIGH_IS_BAD = 1
+BOTH_SIDES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """How one telemetry series is judged.
+
+    scale: "plain"; "log" (log(x + offset), for positive quantities whose spread is proportional); "root"
+    (square root, which makes the variance of a share nearly constant); "signed-log" (asinh(x / offset), for
+    small numbers of either sign). sides: `BOTH_SIDES`, or `HIGH_IS_BAD` where low is never a fault. floor:
+    the smallest between-run standard deviation believed, on that scale. finite: whether NaN or inf in the
+    series is a failure by itself. spike: whether the largest value is judged against the median too. hint:
+    what to look at when it fails.
+    """
+
+    name: str
+    scale: str = "plain"
+    offset: float = 0.0
+    sides: int = BOTH_SIDES
+    floor: float = 0.003
+    finite: bool = False
+    spike: bool = False
+    hint: str = ""
+
+
+# Floors: 0.003 is the standard error of a mean over 256 responses with a standard deviation of 0.05, the
+# least a step of the tiny task can resolve; on log scales it means 0.3 %. The mismatch is judged against
+# 1e-3 with a floor of 0.5, because its size depends on the device's arithmetic: with 10 references that
+# tolerates about 2.5 %, the shift of probabilities when logits of magnitude 5 are rounded to bfloat16 (5 *
+# 2^-8 = 2 %).
+FEATURES = (
+    Feature(
+        name="entropy",
+        scale="log",
+        offset=1e-3,
+        finite=True,
+        hint="the sampling temperature, the log-softmax and its backward",
+    ),
+    Feature(
+        name="grad_norm",
+        scale="log",
+        offset=1e-9,
+        finite=True,
+        spike=True,
+        hint="the scale of the loss: its denominator, masks, the data-parallel size, a missing detach",
+    ),
+    Feature(
+        name="ppo_kl",
+        scale="signed-log",
+        offset=1e-3,
+        finite=True,
+        hint="the old log-probabilities and the size of the updates",
+    ),
+    Feature(name="clip_fraction", scale="root", hint="the policy ratio, its precision, and the clip range"),
+    Feature(name="pg_loss", finite=True, hint="the aggregation of the loss and the advantages"),
+    Feature(name="response_length", hint="the end token, the response mask and the sampler"),
+    Feature(
+        name="mismatch",
+        scale="log",
+        offset=1e-3,
+        sides=HIGH_IS_BAD,
+        floor=0.5,
+        hint="the weights and the temperature the rollout samples with",
+    ),
+    Feature(name="zero_variance_groups", scale="root", hint="the grouping of responses and the sampler"),
+)
+REWARD_HINT = "the advantages (sign, grouping), the optimizer, and the reward function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Screen with one run, confirm with up to `most_runs`.
+
+    screen_alpha 0.15: chance that a healthy stack pays for confirmation; three runs then, so the mean cost
+    of a healthy verdict is at most 1 + 2 * 0.15 = 1.3 runs. confirm_alpha 0.003: chance that a healthy
+    stack fails, split evenly over the second and third run; with Bonferroni over statistics and looks a
+    bound, well below the 0.5 % the project promises. looks, spend: fractions of the planned steps at which
+    a run is tested, and their shares of alpha: little early, when curves say little, most at the end (the
+    shape of O'Brien and Fleming, Biometrics 35, 1979). margin 0.35: a PASS shows with 95 % confidence that
+    the run's area and final reward are not below the reference by more than this share of the reference's
+    rise. The smallest margin that 10 references let a healthy run meet with 99.9 %: (1.83 + 4.3) Student
+    quantiles x between-run sd 0.04 x sqrt(1.1) / rise 0.75 = 0.34, rounded up. least_references 10: below
+    it a Student band with few degrees of freedom is nearly blind (with 5, a fault must move a statistic by
+    14 between-run standard deviations to be found 4 times in 5; with 10, by 7). largest_mismatch 0.15: mean
+    probability shift between rollout and trainer over 5 steps that no arithmetic explains. constant_steps
+    10: as many identical rewards in a row mean that the reward does not depend on the policy. accept_early:
+    PASS at a look before the last, where the reference has made `learned` of its rise; what happens after
+    that look is then not looked at, and the decision says so.
+    """
+
+    screen_alpha: float = 0.15
+    confirm_alpha: float = 0.003
+    looks: tuple[float, ...] = (0.4, 0.7, 1.0)
+    spend: tuple[float, ...] = (0.15, 0.25, 0.60)
+    most_runs: int = 3
+    least_references: int = 10
+    margin: float = 0.35
+    largest_mismatch: float = 0.15
+    constant_steps: int = 10
+    accept_early: bool = False
+    learned: float = 0.8
+    reward: str = "reward"
+    reward_floor: float = 0.003
+    features: tuple[Feature, ...] = field(default=FEATURES)
+
+    def steps_at(self, look: int, steps: int) -> int:
+        """Steps of a run of `steps` that look number `look` sees."""
+        return min(steps, math.ceil(self.looks[look] * steps - 1e-9))
+
+    @property
+    def last_look(self) -> int:
+        """Index of the look that sees everything."""
+        return len(self.looks) - 1

@@ -1,0 +1,188 @@
+"""Runs as named series, and the JSON-lines file a training writes and the host reads back.
+
+A file holds any number of runs, one after the other or interleaved: a `run` line (the header), its `step`
+lines, an `end` line. What is missing, broken or repeated is named in `problems`, never silently dropped.
+In-cell module.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA = {"name": "npu-matrix/training", "version": 1}
+
+# One schema for every trainer. reward: mean of the step's responses; entropy: nats per token; grad_norm: L2
+# before clipping, mean over mini-batches; ppo_kl: mean of old - new log-probability; clip_fraction: share
+# of clipped tokens; response_length: tokens; mismatch: mean |exp(rollout - trainer log-prob) - 1|;
+# zero_variance_groups: share of prompts whose responses all have the same reward; seconds: wall time of the
+# step.
+SERIES = (
+    "reward",
+    "exact",
+    "entropy",
+    "grad_norm",
+    "ppo_kl",
+    "clip_fraction",
+    "pg_loss",
+    "response_length",
+    "mismatch",
+    "zero_variance_groups",
+    "seconds",
+)
+SIGNIFICANT_DIGITS = 6
+
+_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training: series of equal length by name, and where it came from.
+
+    complete: the program said that it reached its end. problems: what was wrong with the file about this run.
+    """
+
+    series: Mapping[str, tuple[float, ...]]
+    header: Mapping[str, Any] = field(default_factory=dict)
+    complete: bool = True
+    problems: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded."""
+        return max((len(values) for values in self.series.values()), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    """What a file holds: its runs in order of their headers, and the problems that belong to no run."""
+
+    runs: tuple[Run, ...]
+    problems: tuple[str, ...] = ()
+
+
+def encode(value: float) -> float | str:
+    """A JSON value for `value`: six significant digits, or the words nan, inf, -inf, which JSON lacks."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def decode(value: Any) -> float:
+    """The number behind what `encode` wrote; ValueError for anything else."""
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError(f"not a number: {value!r}")
+
+
+def encode_series(series: Mapping[str, Sequence[float]]) -> dict[str, list[float | str]]:
+    """Series as JSON values."""
+    return {name: [encode(value) for value in values] for name, values in series.items()}
+
+
+def decode_series(series: Mapping[str, Sequence[Any]]) -> dict[str, tuple[float, ...]]:
+    """The inverse of `encode_series`, but for rounding."""
+    return {name: tuple(decode(value) for value in values) for name, values in series.items()}
+
+
+def read(path: Path) -> Telemetry:
+    """All runs of a file; a file that is not there or is empty gives no runs and says so."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return Telemetry(runs=(), problems=(f"{path.name} cannot be read: {error.strerror or error}",))
+    return parse(text.split("\n"), name=path.name)
+
+
+def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
+    """The runs in JSON lines."""
+    builders: dict[str, _Builder] = {}
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        record = _record(line)
+        if record is None:
+            problems.append(f"{where}: not a complete JSON object: {line.strip()[:60]!r}")
+            continue
+        run, kind = str(record.get("run", "")), record.get("kind")
+        if kind == "run":
+            if run in builders:
+                problems.append(f"{where}: run {run} starts a second time; its later part is kept apart")
+                builders[f"{run} (ended at line {number})"] = builders.pop(run)
+            builders[run] = _Builder(header=record)
+        elif run not in builders:
+            problems.append(f"{where}: {kind or 'a line'} of run {run or '?'}, which has no header")
+        elif kind == "step":
+            builders[run].add(record, where)
+        elif kind == "end":
+            builders[run].ended = True
+        else:
+            problems.append(f"{where}: unknown kind of line {kind!r}")
+    if not builders:
+        problems.append(f"{name} holds no run")
+    return Telemetry(runs=tuple(builder.build() for builder in builders.values()), problems=tuple(problems))
+
+
+class _Builder:
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self.header = header
+        self.steps: dict[int, dict[str, float]] = {}
+        self.problems: list[str] = []
+        self.ended = False
+
+    def add(self, record: Mapping[str, Any], where: str) -> None:
+        step = record.get("step")
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            self.problems.append(f"{where}: a step line without a step number")
+            return
+        if step in self.steps:
+            self.problems.append(f"{where}: step {step} again; the later one is taken")
+        values = {}
+        for metric, value in record.items():
+            if metric in ("kind", "run", "step"):
+                continue
+            try:
+                values[metric] = decode(value)
+            except ValueError:
+                self.problems.append(f"{where}: {metric} is {value!r}, not a number")
+        self.steps[step] = values
+
+    def build(self) -> Run:
+        numbers = sorted(self.steps)
+        problems = list(self.problems)
+        missing = sorted(set(range(numbers[-1] + 1)) - set(numbers)) if numbers else []
+        if missing:
+            problems.append(f"steps missing: {_some(missing)}")
+        series = {}
+        for metric in dict.fromkeys(metric for number in numbers for metric in self.steps[number]):
+            lacking = [number for number in numbers if metric not in self.steps[number]]
+            if lacking:
+                problems.append(f"{metric} is left out: it is missing at steps {_some(lacking)}")
+            else:
+                series[metric] = tuple(self.steps[number][metric] for number in numbers)
+        if not self.ended:
+            problems.append(f"no end line: the program stopped after {len(numbers)} steps")
+        return Run(series=series, header=self.header, complete=self.ended, problems=tuple(problems))
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:5])
+    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
