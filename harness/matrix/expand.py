@@ -1,0 +1,66 @@
+"""Products of axis values, cut as soon as the values assigned so far violate a constraint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.matrix.constraints import Constraint
+from harness.matrix.versions import Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Values of a combination, or of the part of it that already violates `constraint`.
+
+    combinations: how many full combinations it stands for (1 for a full one).
+    """
+
+    versions: Mapping[str, Version]
+    constraint: Constraint | None = None
+    what: str = ""
+    combinations: int = 1
+
+
+def expand(
+    product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
+) -> Iterator[Assignment]:
+    """Every feasible combination, in the order of the lists, and every smallest excluded part of one.
+
+    A constraint is looked at once, when the last axis it reads has got its value, so the work grows with the
+    partial combinations that are still feasible and not with the full product.
+    """
+    axes = list(product)
+    due = _due(axes, constraints)
+    remaining = [math.prod(len(product[axis]) for axis in axes[depth:]) for depth in range(len(axes) + 1)]
+    versions = dict(fixed)
+
+    def descend(depth: int) -> Iterator[Assignment]:
+        for constraint in due[depth]:
+            what = constraint.violation(versions)
+            if what:
+                yield Assignment(
+                    versions=dict(versions), constraint=constraint, what=what, combinations=remaining[depth]
+                )
+                return
+        if depth == len(axes):
+            yield Assignment(versions=dict(versions))
+            return
+        axis = axes[depth]
+        for version in product[axis]:
+            versions[axis] = version
+            yield from descend(depth + 1)
+        del versions[axis]
+
+    yield from descend(0)
+
+
+def _due(axes: Sequence[str], constraints: Sequence[Constraint]) -> list[list[Constraint]]:
+    """For each number of assigned product axes: the constraints that can be decided then, and not before."""
+    depth_of = {axis: depth for depth, axis in enumerate(axes, start=1)}
+    due: list[list[Constraint]] = [[] for _ in range(len(axes) + 1)]
+    for constraint in constraints:
+        # Axes the combination lacks decide nothing, so they are not waited for.
+        due[max((depth_of.get(axis, 0) for axis in constraint.axes), default=0)].append(constraint)
+    return due

@@ -1,0 +1,239 @@
+"""The version matrix: what matrix.yaml says, and the cells its profiles select."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InputError, Location, Problem
+from harness.matrix.cells import Cell, CellSet, Excluded, Finding, cell_id
+from harness.matrix.constraints import Constraint, Table
+from harness.matrix.expand import Assignment, expand
+from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
+from harness.matrix.pins import requirements, resolve_rules
+from harness.matrix.suggest import did_you_mean
+from harness.matrix.versions import Version
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matrix:
+    """All of matrix.yaml. Mappings are by name, in the order of the file."""
+
+    file: Path | str
+    axes: Mapping[str, Axis]
+    stacks: Mapping[str, Stack]
+    published: Mapping[str, Table]
+    constraints: Mapping[str, Constraint]
+    pin_rules: tuple[PinRule, ...]
+    override_rules: tuple[PinRule, ...]
+    recipes: Mapping[str, Recipe]
+    profiles: Mapping[str, Profile]
+    runners: Mapping[str, Runner]
+    expectations: Mapping[str, Expectation]
+
+    def cells(self, profile: str) -> CellSet:
+        """The cells of a profile, those of stacks first come first; InputError for an unknown profile.
+
+        Stacks are taken as their authors state them: what a constraint says against one is a finding of the
+        cell. Combinations of a product that violate a constraint are excluded, with the reason.
+        """
+        if profile not in self.profiles:
+            raise InputError(
+                f"no profile {profile!r}",
+                where=Location(self.file),
+                fix=did_you_mean(profile, self.profiles),
+            )
+        cells: dict[str, Cell] = {}
+        excluded: list[Excluded] = []
+        for selection in self.profiles[profile].select:
+            for stack in selection.stacks:
+                if stack in self.stacks:
+                    _add(cells, self.stack_cell(stack), selection)
+            for assignment in self._assignments(selection):
+                if assignment.constraint is None:
+                    _add(cells, self._product_cell(selection, assignment.versions), selection)
+                else:
+                    excluded.append(_excluded(assignment, assignment.constraint))
+        return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
+
+    def stack_cell(self, name: str) -> Cell:
+        """The cell of a named stack."""
+        stack = self.stacks[name]
+        versions = self.versions(stack.axes)
+        return Cell(
+            id=cell_id(name, stack.axes),
+            stack=name,
+            title=stack.title,
+            axes=stack.axes,
+            provenance=stack.provenance,
+            pins=resolve_rules(self.pin_rules, versions),
+            overrides=resolve_rules(self.override_rules, versions),
+            recipe=stack.recipe,
+            findings=(*stack.findings, *self.violations(versions)),
+            notes=stack.notes,
+            source=stack.source,
+        )
+
+    def versions(self, axes: Mapping[str, str]) -> dict[str, Version]:
+        """The values of a cell, parsed."""
+        return {name: self.axes[name].parse(text) for name, text in axes.items()}
+
+    def violations(self, versions: Mapping[str, Version]) -> tuple[Finding, ...]:
+        """What every constraint has against a combination."""
+        found = ((constraint, constraint.violation(versions)) for constraint in self.constraints.values())
+        return tuple(
+            Finding(
+                what=f"{what}: {constraint.reason}",
+                source=constraint.source,
+                axes=constraint.axes,
+                constraint=constraint.id,
+                where=constraint.where,
+            )
+            for constraint, what in found
+            if what
+        )
+
+    def requirements(self, cell: Cell) -> dict[str, Any]:
+        """The `pins` facet of a cell: see `harness.matrix.pins.requirements`."""
+        return requirements(cell, self.axes)
+
+    def fact(self, axis: str, cell: Cell, name: str) -> str:
+        """A fact the axis states about the cell's value (such as the chip name of a SoC family), or ""."""
+        return self.axes[axis].values.get(cell.axes.get(axis, ""), {}).get(name, "")
+
+    def expectation_for(self, cell: Cell, check: str) -> Expectation | None:
+        """The first expectation that covers this check of this cell, expired ones too."""
+        versions = self.versions(cell.axes)
+        return next(
+            (
+                expectation
+                for expectation in self.expectations.values()
+                if expectation.check == check and expectation.covers(cell, versions)
+            ),
+            None,
+        )
+
+    def nearest(self, name: str, count: int = 3) -> tuple[str, ...]:
+        """The ids of cells (of any profile) most like `name`, best first; a stack's name finds its cell."""
+        known = {word: cell.id for cell in self._all_cells for word in (cell.id, cell.stack) if word}
+        words = difflib.get_close_matches(name, known, n=count * 2, cutoff=0.4)
+        return tuple(dict.fromkeys(known[word] for word in words))[:count]
+
+    @functools.cached_property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What is written in the file and has no effect. Expands every profile."""
+        return tuple(_warnings(self))
+
+    @functools.cached_property
+    def _all_cells(self) -> tuple[Cell, ...]:
+        cells = {cell.id: cell for name in self.profiles for cell in self.cells(name)}
+        cells |= {cell.id: cell for cell in map(self.stack_cell, self.stacks)}
+        return tuple(cells.values())
+
+    def _assignments(self, selection: Selection) -> Iterator[Assignment]:
+        if not selection.product:
+            return iter(())
+        product = {
+            axis: [self.axes[axis].parse(text) for text in texts] for axis, texts in selection.product.items()
+        }
+        return expand(product, self.versions(selection.fixed), tuple(self.constraints.values()))
+
+    def _product_cell(self, selection: Selection, versions: Mapping[str, Version]) -> Cell:
+        # In the order of the file's axes, so that the order of a product's keys changes nothing.
+        axes = {name: str(versions[name]) for name in self.axes if name in versions}
+        return Cell(
+            id=cell_id("", axes),
+            stack="",
+            title=_title(axes),
+            axes=axes,
+            provenance={axis: selection.provenance[axis, text] for axis, text in axes.items()},
+            pins=resolve_rules(self.pin_rules, versions),
+            overrides=resolve_rules(self.override_rules, versions),
+            recipe=selection.recipe,
+        )
+
+
+def _add(cells: dict[str, Cell], cell: Cell, selection: Selection) -> None:
+    known = cells.setdefault(cell.id, cell)
+    if known.axes != cell.axes or known.recipe != cell.recipe:
+        raise InputError(
+            f"two cells have the id {cell.id}",
+            where=selection.where,
+            why=f"{known.recipe!r} with {dict(known.axes)}, and {cell.recipe!r} with {dict(cell.axes)}",
+            fix="give one of them a stack name of its own",
+        )
+
+
+def _excluded(assignment: Assignment, constraint: Constraint) -> Excluded:
+    return Excluded(
+        axes={axis: str(version) for axis, version in assignment.versions.items()},
+        constraint=constraint.id,
+        what=assignment.what,
+        reason=constraint.reason,
+        source=constraint.source,
+        where=constraint.where,
+        combinations=assignment.combinations,
+    )
+
+
+def _title(axes: Mapping[str, str]) -> str:
+    parts = [
+        f"{axis} {axes[axis].partition('@')[0]}"
+        for axis in ("verl", "torch_npu", "vllm_ascend", "cann")
+        if axis in axes
+    ]
+    device = {"sim": "simulated device", "cpu": "CPU"}.get(axes.get("device", "npu"), "NPU")
+    return ", ".join([*parts, device])
+
+
+def _warnings(matrix: Matrix) -> Iterator[Problem]:
+    sets = [matrix.cells(name) for name in matrix.profiles]
+    cells = list({cell.id: cell for cells in sets for cell in cells}.values())
+    excluded = [part for cells in sets for part in cells.excluded]
+    combinations = [cell.axes for cell in cells] + [part.axes for part in excluded]
+    used = {(axis, value) for axes in combinations for axis, value in axes.items()}
+    used |= {(axis, value) for stack in matrix.stacks.values() for axis, value in stack.axes.items()}
+    selected = {(cell.stack, cell.recipe) for cell in cells}
+    yield from _unused_values(matrix, used)
+    hit = {part.constraint for part in excluded}
+    hit |= {finding.constraint for name in matrix.stacks for finding in matrix.stack_cell(name).findings}
+    for constraint in matrix.constraints.values():
+        if constraint.id not in hit:
+            yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where)
+    yield from _idle(
+        matrix.stacks.values(), {stack for stack, _ in selected}, "stack", "no profile selects it"
+    )
+    yield from _idle(matrix.recipes.values(), _used_recipes(matrix, selected), "recipe", "no cell uses it")
+    for expectation in matrix.expectations.values():
+        if not any(expectation.covers(cell, matrix.versions(cell.axes)) for cell in cells):
+            yield Problem(
+                f"expectation {expectation.id!r} covers no cell", expectation.where, fix="remove it"
+            )
+    for rule in (*matrix.pin_rules, *matrix.override_rules):
+        if not any(pin.where == rule.where for cell in cells for pin in (*cell.pins, *cell.overrides)):
+            yield Problem(f"rule {rule.template!r} applies to no cell", rule.where)
+
+
+def _unused_values(matrix: Matrix, used: set[tuple[str, str]]) -> Iterator[Problem]:
+    axes = {axis for axis, _ in used}
+    for axis in matrix.axes.values():
+        if axis.name not in axes:
+            yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where)
+            continue
+        for value in axis.values:
+            if (axis.name, value) not in used:
+                yield Problem(f"no cell uses value {value!r} of axis {axis.name!r}", axis.where)
+
+
+def _idle(entries: Iterable[Stack | Recipe], used: set[str], kind: str, why: str) -> Iterator[Problem]:
+    for entry in entries:
+        if entry.name not in used:
+            yield Problem(f"{kind} {entry.name!r} is not used", entry.where, why=why)
+
+
+def _used_recipes(matrix: Matrix, selected: set[tuple[str, str]]) -> set[str]:
+    return {recipe for _, recipe in selected} | {stack.recipe for stack in matrix.stacks.values()}

@@ -1,0 +1,148 @@
+"""What pydantic says of a document, told with positions, plain words and the nearest known key."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import Problem
+from harness.matrix.schema import MatrixFile
+from harness.matrix.suggest import did_you_mean
+from harness.matrix.yaml_positions import Document, NodePath
+
+MAX_PROBLEMS = 100
+_SHOWN = 60
+_STAND_INS: dict[str, Any] = {
+    "format": 1,
+    "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
+    "pins": {"require": "x", "reason": "-", "source": "-"},
+    "overrides": {"override": "x", "reason": "-", "source": "-"},
+}
+
+
+def validate(document: Document) -> tuple[MatrixFile | None, list[Problem]]:
+    """The model and the problems of form; a model comes with problems when the rest of the file has it.
+
+    Entries with problems are left out of the model, so that what the other entries refer to can be checked
+    in the same pass.
+    """
+    problems: list[Problem] = []
+    data = document.data
+    while True:
+        try:
+            return MatrixFile.model_validate(data), problems
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        places = [(detail, *_place(document.data, detail)) for detail in errors]
+        problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
+        pruned = _prune(data, [path for _, path, _ in places])
+        if pruned is None:
+            return None, problems[:MAX_PROBLEMS]
+        data = pruned
+
+
+def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
+    """The document's path of a pydantic location, whose tags of union branches are dropped."""
+    path: list[str | int] = []
+    key = detail["type"] == "extra_forbidden"
+    parts = list(detail["loc"])
+    for index, part in enumerate(parts):
+        if part == "[key]":
+            key = True
+        elif isinstance(data, dict) and (part in data or index == len(parts) - 1):
+            path.append(part)
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            path.append(part)
+            data = data[part]
+    return tuple(path), key
+
+
+def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, key: bool) -> Problem:
+    name, kind, context = (path[-1] if path else ""), detail["type"], detail.get("ctx", {})
+    where = document.where(path, key=key)
+    if kind == "extra_forbidden":
+        return Problem(f"unknown key {name!r}", where, fix=did_you_mean(str(name), _known_keys(path[:-1])))
+    if kind == "missing":
+        return Problem(f"key {name!r} is missing", document.where(path[:-1]), fix=f"add '{name}:'")
+    if kind in {"string_type", "dict_type", "list_type", "int_type", "bool_type", "model_type"}:
+        wanted = {"string": "text", "dict": "a mapping", "model": "a mapping", "list": "a list"}
+        wanted |= {"int": "a whole number", "bool": "true or false"}
+        what = f"{_name(path)} must be {wanted[kind.removesuffix('_type')]}, not {_shown(detail['input'])}"
+        return Problem(what, where)
+    if kind == "literal_error":
+        expected = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+        what = f"{_name(path)} must be {context['expected']}, not {_shown(detail['input'])}"
+        return Problem(what, where, fix=did_you_mean(str(detail["input"]), expected))
+    if kind == "string_pattern_mismatch":
+        what = f"{_shown(detail['input'])} is not a name that can be used here"
+        return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
+    message = detail["msg"].removeprefix("Value error, ")
+    return Problem(f"{_name(path)}: {message[:1].lower()}{message[1:]}", where)
+
+
+def _name(path: Iterable[str | int]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return f"'{text}'" if text else "the file"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _known_keys(path: NodePath) -> list[str]:
+    """The keys a mapping at `path` may have, read from the JSON schema."""
+    schema = MatrixFile.model_json_schema(by_alias=True)
+    options = [schema]
+    for part in path:
+        options = [branch for option in options for branch in _step(schema, option, part)]
+    return sorted({key for option in options for key in option.get("properties", {})})
+
+
+def _step(schema: dict[str, Any], node: dict[str, Any], part: str | int) -> list[dict[str, Any]]:
+    if isinstance(part, int):
+        below = node.get("items")
+    else:
+        below = node.get("properties", {}).get(part)
+        if below is None:
+            below = node.get("additionalProperties")
+        if below is None:
+            below = next(iter(node.get("patternProperties", {}).values()), None)
+    return _resolve(schema, below) if isinstance(below, dict) else []
+
+
+def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in node:
+        return _resolve(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
+    branches = [*node.get("anyOf", []), *node.get("oneOf", [])]
+    return [leaf for branch in branches for leaf in _resolve(schema, branch)] or [node]
+
+
+def _prune(data: Any, paths: Iterable[NodePath]) -> Any:
+    """A copy of `data` without the entries the paths are in, or None when the rest says too little."""
+    if not isinstance(data, dict):
+        return None
+    pruned = copy.deepcopy(data)
+    for path in paths:
+        section = path[0] if path else ""
+        entries = pruned.get(section)
+        if len(path) > 1 and isinstance(entries, dict):
+            entries.pop(path[1], None)
+        elif len(path) > 1 and isinstance(entries, list) and isinstance(path[1], int):
+            # Its place stays taken, so that the positions of the others still hold.
+            entries[path[1]] = _STAND_INS[str(section)]
+        elif section in {"format", "profiles"}:
+            pruned[section] = _STAND_INS[str(section)]
+        else:
+            pruned.pop(section, None)
+    return pruned if pruned != data else None

@@ -1,0 +1,277 @@
+"""The form of matrix.yaml: strict models at the file's edge, and the JSON schema editors complete from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+SCHEMA_FILE = "docs/schema/matrix.schema.json"
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$"
+AXIS_PATTERN = r"^[a-z][a-z0-9_]{0,40}$"
+
+
+def _as_text(value: Any) -> Any:
+    # An unquoted 9 is an integer in YAML; what was written is what is meant.
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | bool | None):
+        return value
+    raise ValueError(f"must be text, a whole number, true, false or null, not {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", type(None): "empty"}.get(type(value), f"{value!r}")
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, dict):
+        return "same" if "same_as" in value else "listed"
+    return "specifiers"
+
+
+# Editors read an unquoted 8.10 as a number; the loader keeps its text, so both are right.
+Text = Annotated[
+    str,
+    BeforeValidator(_as_text),
+    Field(min_length=1, max_length=2000),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+AxisName = Annotated[str, Field(pattern=AXIS_PATTERN)]
+Specifiers = Annotated[
+    list[Text],
+    BeforeValidator(_as_list),
+    Field(min_length=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["string", "number"]},
+                {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1},
+            ],
+            "description": "'>=8.3.RC1,<9', '2.7.*', '*', or a list of which one must hold",
+        }
+    ),
+]
+Plain = Annotated[
+    Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
+]
+Conditions = dict[AxisName, Specifiers]
+
+
+class Entry(BaseModel):
+    """Base of all: unknown keys are errors, nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class AxisEntry(Entry):
+    """One versioned part of the stack."""
+
+    title: Text
+    scheme: Literal["pep440", "cann", "python", "name"]
+    source: Text = Field(description="where its versions are published")
+    package: Text | None = Field(None, description="distribution name, when it is installed with pip")
+    on_index: bool = Field(True, description="false: releases are not on the package index, only in git")
+    repository: Text | None = Field(None, description="git repository of its source")
+    tag: Text | None = Field(None, description="its release tags, such as 'v{version}'")
+    build_env: dict[str, Text] = Field({}, description="environment variables its installation needs")
+    extra_index: list[Text] = Field([], description="package indexes that hold versions the main one lacks")
+    values: dict[Text, dict[str, Text]] = Field(
+        {}, description="the only values allowed, each with facts about it; empty: any version"
+    )
+
+
+class FindingEntry(Entry):
+    """A known inconsistency of what the authors state."""
+
+    what: Text
+    source: Text
+    axes: list[AxisName] = []
+
+
+class StackEntry(Entry):
+    """A named cell people talk about, as its authors state it."""
+
+    title: Text
+    source: Text
+    axes: dict[AxisName, Text] = Field(min_length=1)
+    recipe: Name | None = None
+    findings: list[FindingEntry] = []
+    notes: list[Text] = []
+
+
+class TableEntry(Entry):
+    """A table somebody publishes: facts with their source, never outcomes."""
+
+    title: Text
+    source: Text
+    date: Text = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    key: AxisName = Field(description="the column by which rows are looked up; it is named after an axis")
+    columns: list[Text] = Field(min_length=2)
+    rows: list[list[Text | None]] = Field(min_length=1)
+
+
+class SameAs(Entry):
+    """The value must agree with that of another axis."""
+
+    same_as: AxisName
+    part: Literal["release", "nominal"] = "nominal"
+
+
+class ListedIn(Entry):
+    """The value must be the one a published table has for the cell's value of the table's key."""
+
+    table: Name
+    column: Text | None = Field(None, description="default: the column named like the axis")
+
+
+Requirement = Annotated[
+    Annotated[Specifiers, Tag("specifiers")]
+    | Annotated[SameAs, Tag("same")]
+    | Annotated[ListedIn, Tag("listed")],
+    Discriminator(_form),
+]
+
+
+class ConstraintEntry(Entry):
+    """Which combinations are out, and the proof of it."""
+
+    when: Conditions = {}
+    require: dict[AxisName, Requirement] | None = None
+    forbid: Conditions | None = None
+    reason: Text
+    source: Text
+
+    @model_validator(mode="after")
+    def _one_of(self) -> ConstraintEntry:
+        if (self.require is None) == (self.forbid is None):
+            raise ValueError("needs exactly one of 'require' and 'forbid'")
+        return self
+
+
+class PinEntry(Entry):
+    """A requirement that cells need beside their axis values; `{axis}` stands for the cell's value."""
+
+    when: Conditions = {}
+    require: Text
+    reason: Text
+    source: Text
+
+
+class OverrideEntry(Entry):
+    """A requirement that replaces what packages ask for; `{axis}` stands for the cell's value."""
+
+    when: Conditions = {}
+    override: Text
+    reason: Text
+    source: Text
+
+
+class RecipeEntry(Entry):
+    """A training or inference job."""
+
+    title: Text
+    kind: Literal["train", "infer"] = "train"
+    algorithm: Text
+    entry: Text
+    base: Name | None = Field(None, description="a recipe whose overrides and env come first")
+    overrides: dict[str, Plain] = {}
+    env: dict[str, Text] = {}
+    nodes: int = Field(1, ge=1, le=10_000)
+    cards: int = Field(1, ge=1, le=1024, description="cards of each node")
+    model: Text
+    source: Text
+    findings: list[FindingEntry] = []
+    notes: list[Text] = []
+
+
+class SelectEntry(Entry):
+    """Cells of a profile: named stacks, or the product of axis values."""
+
+    stacks: Annotated[
+        list[Name],
+        BeforeValidator(_as_list),
+        WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "array", "items": {"type": "string"}}]}),
+    ] = []
+    product: dict[AxisName, Annotated[list[Text], Field(min_length=1)]] = {}
+    with_: dict[AxisName, Text] = Field({}, alias="with")
+    recipe: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> SelectEntry:
+        if bool(self.stacks) == bool(self.product):
+            raise ValueError("needs exactly one of 'stacks' and 'product'")
+        if self.stacks and (self.with_ or self.recipe):
+            raise ValueError("'with' and 'recipe' belong to 'product'; stacks bring their own")
+        return self
+
+
+class ProfileEntry(Entry):
+    """What one command plans."""
+
+    title: Text
+    select: list[SelectEntry] = Field(min_length=1)
+
+
+class RunnerEntry(Entry):
+    """A place that can execute tasks."""
+
+    title: Text
+    kind: Literal["local", "ray"]
+    devices: list[Literal["sim", "npu", "cpu"]] = Field(min_length=1)
+    labels: dict[str, Text] = {}
+
+
+class ExpectationEntry(Entry):
+    """An outcome that is known to differ from pass, and until when."""
+
+    cells: Annotated[
+        str | Conditions,
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+        Field(union_mode="left_to_right"),
+    ]
+    check: Text
+    state: Literal["fail", "inconclusive", "unsupported", "timeout", "error"]
+    reason: Text
+    source: Text
+    owner: Text
+    until: Text = Field(description="a date, 2027-01-31, or an axis and a specifier, 'verl >=0.7.0'")
+
+
+class MatrixFile(Entry):
+    """matrix.yaml: the version matrix of npu-matrix."""
+
+    format: Literal[1]
+    axes: dict[AxisName, AxisEntry] = Field(min_length=1)
+    stacks: dict[Name, StackEntry] = {}
+    published: dict[Name, TableEntry] = {}
+    constraints: dict[Name, ConstraintEntry] = {}
+    pins: list[PinEntry] = []
+    overrides: list[OverrideEntry] = []
+    recipes: dict[Name, RecipeEntry] = {}
+    profiles: dict[Name, ProfileEntry] = Field(min_length=1)
+    runners: dict[Name, RunnerEntry] = {}
+    expectations: dict[Name, ExpectationEntry] = {}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of matrix.yaml, as it is committed in `SCHEMA_FILE`."""
+    schema = MatrixFile.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,244 @@
+"""YAML with positions: plain Python data, and for every key and value the line and column it stands at.
+
+Only `true`, `false`, `null` and decimal integers are resolved; every other scalar stays the text that was
+written, because YAML would turn the version 8.10 into the number 8.1, `3:15` into 195 and `on` into true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import InputError, Location, Problem
+
+MAX_BYTES = 5 << 20
+MAX_DEPTH = 40
+MAX_PROBLEMS = 50
+
+# CBaseLoader resolves nothing, so the rule below is the only one; libyaml is missing from some builds.
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "": None}
+_CORE_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "bool", "null", "map", "seq")} | {"!"}
+
+NodePath = tuple[str | int, ...]
+Mark = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A file's data and where each part of it stands (lines and columns count from 1)."""
+
+    file: Path | str
+    data: Any
+    values: dict[NodePath, Mark] = field(repr=False)
+    keys: dict[NodePath, Mark] = field(repr=False)
+
+    def where(self, path: NodePath, *, key: bool = False) -> Location:
+        """Location of the value at `path` (of its key when `key`), or of the nearest part that exists."""
+        for end in range(len(path), -1, -1):
+            known = self.keys if key and end == len(path) else self.values
+            mark = known.get(path[:end])
+            if mark is not None:
+                return Location(self.file, *mark)
+        return Location(self.file)
+
+
+def load_yaml(path: Path) -> Document:
+    """Read a YAML file; InputError with every problem that could be found, each with its position."""
+    return parse_yaml(_read_text(path), path)
+
+
+def parse_yaml(text: str, file: Path | str) -> Document:
+    """The document in `text`; `file` names it in errors. Raises InputError only."""
+    bad = _UNPRINTABLE.search(text)
+    if bad:
+        where = _location(file, text, bad.start())
+        raise InputError(
+            f"character U+{ord(bad.group()):04X} is not allowed in YAML",
+            where=where,
+            fix="write it as an escape in double quotes, or remove it",
+        )
+    reader = _Reader(file)
+    try:
+        reader.read(yaml.parse(text, Loader=_LOADER))
+    except yaml.MarkedYAMLError as error:
+        reader.problems.append(_syntax_problem(file, text, error))
+    if reader.problems:
+        raise InputError.of(reader.problems[:MAX_PROBLEMS])
+    if not reader.documents:
+        raise InputError(
+            "the file is empty", where=Location(file, 1, 1), fix="see `npu-matrix matrix schema`"
+        )
+    return Document(file=file, data=reader.documents[0], values=reader.values, keys=reader.keys)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}",
+            where=Location(path),
+            why=error.strerror or str(error),
+            fix="check the path, or name the file with --matrix",
+        ) from error
+    if len(raw) > MAX_BYTES:
+        raise InputError(
+            f"the file is larger than {MAX_BYTES >> 20} MB",
+            where=Location(path),
+            why="a matrix is written by people; data this large belongs elsewhere",
+            fix="check that this is the right file",
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8", "replace")
+        raise InputError(
+            f"byte 0x{raw[error.start]:02x} is not UTF-8",
+            where=_location(path, before, len(before)),
+            fix="save the file as UTF-8",
+        ) from error
+
+
+class _Reader:
+    """Builds data from YAML events with an explicit stack, so that no depth of nesting can overflow ours."""
+
+    def __init__(self, file: Path | str) -> None:
+        self.file = file
+        self.documents: list[Any] = []
+        self.values: dict[NodePath, Mark] = {}
+        self.keys: dict[NodePath, Mark] = {}
+        self.problems: list[Problem] = []
+
+    def read(self, events: Iterator[Any]) -> None:
+        stack: list[_Open] = []
+        for event in events:
+            if isinstance(event, yaml.ScalarEvent):
+                self._check_node(event)
+                if stack and stack[-1].wants_key:
+                    self._key(stack[-1], event)
+                else:
+                    self._place(stack, event, self._scalar(event))
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._check_node(event)
+                if stack and stack[-1].wants_key:
+                    self._stop(event, "a key must be a single word or text", "write the key as plain text")
+                container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+                path = self._place(stack, event, container)
+                stack.append(_Open(container, path))
+                if len(stack) > MAX_DEPTH:
+                    self._stop(event, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                stack.pop()
+            elif isinstance(event, yaml.AliasEvent):
+                self._stop(event, f"alias *{event.anchor} is not supported", "write the value out")
+            elif isinstance(event, yaml.DocumentStartEvent) and self.documents:
+                self._stop(event, "a second document starts here", "keep one document to a file")
+
+    def _place(self, stack: list[_Open], event: Any, value: Any) -> NodePath:
+        mark = (event.start_mark.line + 1, event.start_mark.column + 1)
+        if not stack:
+            self.documents.append(value)
+            self.values[()] = mark
+            return ()
+        top = stack[-1]
+        if isinstance(top.container, dict):
+            if top.key is None:
+                path = (*top.path, *mark)
+            else:
+                path = (*top.path, top.key)
+                top.container[top.key] = value
+            top.wants_key = True
+        else:
+            path = (*top.path, len(top.container))
+            top.container.append(value)
+        self.values[path] = mark
+        return path
+
+    def _key(self, top: _Open, event: Any) -> None:
+        name: str = event.value
+        path = (*top.path, name)
+        mark = (event.start_mark.line + 1, event.start_mark.column + 1)
+        if path in self.keys:
+            line, column = self.keys[path]
+            self.problems.append(
+                Problem(
+                    f"key {name!r} is written twice",
+                    Location(self.file, *mark),
+                    why=f"the first one is at line {line}, column {column}; YAML would silently drop it",
+                    fix="keep one",
+                )
+            )
+        elif name == "<<" and event.implicit[0]:
+            self._stop(event, "merge keys (<<) are not supported", "write the values out")
+        # The first of two values stays; the second gets a path of its own, so that it is read but not kept.
+        top.key = None if path in self.keys else name
+        top.wants_key = False
+        self.keys.setdefault(path, mark)
+
+    def _scalar(self, event: Any) -> Any:
+        text: str = event.value
+        if event.style or not event.implicit[0]:
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        return int(text) if _INTEGER.fullmatch(text) else text
+
+    def _check_node(self, event: Any) -> None:
+        if event.tag is not None and event.tag not in _CORE_TAGS:
+            self._stop(event, f"tag {event.tag} is not supported", "write plain values")
+        if event.anchor is not None:
+            self._stop(
+                event, f"anchor &{event.anchor} is not supported", "write the value out where it is used"
+            )
+
+    def _stop(self, event: Any, what: str, fix: str) -> None:
+        where = Location(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+        raise InputError.of([*self.problems[: MAX_PROBLEMS - 1], Problem(what, where, fix=fix)])
+
+
+@dataclass
+class _Open:
+    """A collection that has started and not ended."""
+
+    container: Any
+    path: NodePath
+    key: str | None = None
+    wants_key: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wants_key = isinstance(self.container, dict)
+
+
+def _location(file: Path | str, text: str, index: int) -> Location:
+    line_start = text.rfind("\n", 0, index) + 1
+    return Location(file, text.count("\n", 0, index) + 1, index - line_start + 1)
+
+
+def _syntax_problem(file: Path | str, text: str, error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return Problem(f"not YAML: {error.problem or error}", Location(file))
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: mark.column + 1]:
+        return Problem(
+            "a tab is used for indentation",
+            Location(file, mark.line + 1, line.index("\t") + 1),
+            why="YAML allows spaces only",
+            fix="replace it by spaces",
+        )
+    return Problem(
+        f"not YAML: {error.problem or 'syntax error'}",
+        Location(file, mark.line + 1, mark.column + 1),
+        why=error.context or "",
+        fix="check indentation, quotes and brackets here and just above",
+    )
