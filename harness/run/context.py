@@ -1,0 +1,166 @@
+"""All a running check may touch: its folder, its log, programs, and the inside of its cell."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.check import Completed
+from harness.errors import InfrastructureError, InterruptedRunError, Location
+from harness.outcome import Outcome
+from harness.run.job import Handle, Job, Site
+from harness.run.process import run_program, scrubbed_environment
+from harness.run.scrub import Scrubber
+from harness.run.tasklog import TaskLog
+
+ENVIRONMENT = "environment"
+KEY_CHARACTERS = 16
+
+
+class TaskTimeoutError(Exception):
+    """The task's own time ran out."""
+
+
+class RunContext:
+    """`harness.check.TaskContext` for real: one job on one site. Close it to end the log."""
+
+    def __init__(self, job: Job, site: Site, handle: Handle) -> None:
+        self.job = job
+        self.site = site
+        self._handle = handle
+        self._deadline = time.monotonic() + job.task.check.timeout_s
+        self.workdir = _fresh_folder(site.work, job)
+        self._scrub = Scrubber(site.environ)
+        self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
+
+    @property
+    def facets(self) -> Mapping[str, Any]:
+        """Facet name -> JSON value."""
+        return self.job.task.facets
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The check's parameters."""
+        return self.job.task.check.params
+
+    @property
+    def inputs(self) -> Mapping[str, Outcome]:
+        """Check name -> outcome of each needed check."""
+        return self.job.inputs
+
+    @property
+    def root(self) -> Path:
+        """The checkout."""
+        return self.site.root
+
+    @property
+    def cache(self) -> Path:
+        """The folder shared by all tasks."""
+        self.site.cache.mkdir(parents=True, exist_ok=True)
+        return self.site.cache
+
+    def log(self, text: str) -> None:
+        """Append to the log."""
+        self.task_log.write(text)
+        self._handle.last_line = self.task_log.last_line
+
+    def artifact(self, check: str, name: str) -> Path:
+        """The stored file; InfrastructureError when the needed check has none of that name, or it is gone."""
+        outcome = self._input(check)
+        ref = outcome.artifact(name)
+        if ref is None:
+            known = ", ".join(repr(one.name) for one in outcome.artifacts) or "none"
+            raise InfrastructureError(
+                f"{check!r} has no artifact {name!r}",
+                why=f"it has {known}",
+                fix="run it again: its outcome may be of an older version (`npu-matrix run --rerun`)",
+            )
+        return self.site.artifacts.get(ref)
+
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run a program within `timeout` seconds and within what is left of the task's own time.
+
+        TaskTimeoutError when the task's time is up, InterruptedRunError when the run is being stopped.
+        """
+        self._go_on()
+        left = self._deadline - time.monotonic()
+        self.log("$ " + " ".join(argv))
+        completed = run_program(
+            argv,
+            env=scrubbed_environment(self.site.environ, env),
+            cwd=cwd or self.workdir,
+            write=self.log,
+            timeout=left if timeout is None else min(timeout, left),
+            stopped=self._handle.cancelled.is_set,
+        )
+        self._go_on()
+        return replace(completed, tail=self._scrub(completed.tail))
+
+    def in_cell(
+        self,
+        module: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run a module inside the cell that the check `environment` made."""
+        if self.site.cell is None:
+            raise InfrastructureError(
+                "cells cannot be entered here",
+                why="this executor was made without a way into cells",
+                fix="run the plan with `npu-matrix run`",
+            )
+        argv, added = self.site.cell(self._input(ENVIRONMENT), module, args)
+        return self.command(argv, env={**added, **(env or {})}, timeout=timeout)
+
+    def close(self, *, completed: bool) -> None:
+        """End the log; remove the folder of a completed task unless folders are kept."""
+        self.task_log.close()
+        if completed and not self.site.keep:
+            shutil.rmtree(self.workdir, ignore_errors=True)
+
+    def _input(self, check: str) -> Outcome:
+        try:
+            return self.job.inputs[check]
+        except KeyError:
+            raise InfrastructureError(
+                f"{self.job.task.check.name!r} asks for {check!r}, which it does not need",
+                why=f"its declared needs are {', '.join(self.job.task.check.needs) or 'none'}",
+                fix=f"declare {check!r} among the needs of this check",
+            ) from None
+
+    def _go_on(self) -> None:
+        if self._handle.cancelled.is_set():
+            raise InterruptedRunError("the run was stopped", fix="run the same command again: it resumes")
+        if time.monotonic() >= self._deadline:
+            raise TaskTimeoutError
+
+
+def _fresh_folder(work: Path, job: Job) -> Path:
+    """An empty folder of this attempt's own; those of earlier attempts, which nobody reads any more, go."""
+    name = job.task.key[:KEY_CHARACTERS]
+    folder = work / f"{name}-{job.attempt}"
+    try:
+        for old in (*work.glob(f"{name}-*/"), folder):
+            if old.is_dir():
+                shutil.rmtree(old)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InfrastructureError(
+            "cannot make a working folder",
+            where=Location(error.filename or folder),
+            why=error.strerror or str(error),
+            fix="free space on this disk or make the state folder writable, then run again",
+        ) from error
+    return folder

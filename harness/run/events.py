@@ -1,0 +1,115 @@
+"""What happens during a run, as values: for a board, a log, or another program."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness.outcome import Judgement, Outcome, Status, Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened; `at` is Unix seconds."""
+
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """The run begins: entries planned, tasks whose outcome is reused, tasks that are going to run at most."""
+
+    run_id: str
+    entries: int
+    reused: Mapping[Tier, int]
+    to_run: Mapping[Tier, int]
+    expected_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStarted(Event):
+    """A task was handed to the executor; `cells` are those it answers for."""
+
+    key: str
+    check: str
+    tier: Tier
+    cells: tuple[str, ...]
+    attempt: int
+    expected_s: float
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFinished(Event):
+    """A task came back and is recorded; `retried` when it is going to run once more."""
+
+    key: str
+    check: str
+    tier: Tier
+    cells: tuple[str, ...]
+    outcome: Outcome
+    judgement: Judgement
+    retried: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryLeft(Event):
+    """An entry is not going to have an outcome: blocked, skipped, or the run was stopped."""
+
+    cell_id: str
+    check: str
+    tier: Tier
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """Time passes: the last log line of each running key, and how many tasks are left as far as is known."""
+
+    last_lines: Mapping[str, str]
+    left: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Event):
+    """Something to tell the user: stopping, waiting, a notice of the ledger."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(Event):
+    """The run is over."""
+
+    run_id: str
+    executed: int
+    reused: int
+    left: int
+    seconds: float
+    interrupted: bool
+
+
+Observer = Callable[[Event], None]
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event as a JSON object with its kind; an outcome appears by its key and state only."""
+    data: dict[str, Any] = {"event": type(event).__name__}
+    for field in fields(event):
+        data[field.name] = _plain(getattr(event, field.name))
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Outcome):
+        return {"key": value.key, "state": value.state.value, "evidence": value.evidence.value}
+    if isinstance(value, Judgement):
+        return {"status": value.status.value, "reasons": list(value.reasons)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {_plain(name): _plain(one) for name, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,279 @@
+"""Which tasks of a plan may run now, and why the others may not: decisions only, no effects."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.check import Check
+from harness.outcome import Judgement, Outcome, State, Status
+from harness.plan.task import Entry, Plan, Task
+
+Judge = Callable[[Check, Outcome], Judgement]
+
+# A cell with one of these in a tier does not spend a dearer one. Inconclusive and unsupported are no failure.
+STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
+
+
+class Phase(enum.Enum):
+    """Where an entry of the plan stands."""
+
+    SKIPPED = "skipped"
+    DONE = "done"
+    WANTED = "wanted"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The phase of one entry, and the reason where it is not going to run."""
+
+    entry: Entry
+    phase: Phase
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """An outcome and what its check says of it; `reused` when it was in the ledger before this run."""
+
+    outcome: Outcome
+    judgement: Judgement
+    reused: bool
+
+
+class Schedule:
+    """The state of one run over a plan.
+
+    known: key -> reusable outcome. The same tasks are decided in the same order whatever order cells come in:
+    cheap tiers first, then what failed last time, then the longest first, so that the end is not one long
+    task.
+
+    A task runs when an entry wants it, or a task that is wanted needs it. An entry wants its task unless a
+    need has failed, or unless (without `keep_going`) its cell has failed a cheaper tier; it waits until
+    that is known.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        known: Mapping[str, Outcome],
+        judge: Judge,
+        *,
+        keep_going: bool = False,
+        failed_before: Collection[str] = (),
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.running: set[str] = set()
+        self.stopped = False
+        self._judge = judge
+        self._keep_going = keep_going
+        self._failed_before = frozenset(failed_before)
+        self._seconds = seconds or {}
+        self._results: dict[str, Result] = {}
+        self._fallback: dict[str, Result] = {}
+        self._trusted: set[str] = set()
+        self._again: set[str] = set()
+        self._cells = _by_cell(plan.entries)
+        self._cells_of = _cells_of_keys(plan)
+        self._decisions: dict[str, tuple[Decision, ...]] = {}
+        for key, outcome in known.items():
+            if key in plan.tasks:
+                self._results[key] = self._result(outcome, reused=True)
+
+    def ready(self) -> list[Task]:
+        """Tasks that may start now, the first one first; nothing when the run is being stopped."""
+        if self.stopped:
+            return []
+        tasks = [self.plan.tasks[key] for key in self._demanded() if key not in self.running]
+        return sorted((task for task in tasks if self._has_inputs(task)), key=self._rank)
+
+    def to_verify(self, task: Task) -> list[Result]:
+        """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
+        results = [self._results[need] for need in task.needs]
+        return [one for one in results if one.reused and one.outcome.key not in self._trusted]
+
+    def trust(self, key: str) -> None:
+        """The reused outcome of `key` can be built upon."""
+        self._trusted.add(key)
+
+    def distrust(self, key: str) -> None:
+        """The reused outcome of `key` cannot be built upon: its task runs again, because a task needs it."""
+        self._fallback[key] = self._results.pop(key)
+        self._touch(key)
+
+    def inputs(self, task: Task) -> dict[str, Outcome]:
+        """Check name -> outcome of each need; KeyError unless the task is ready."""
+        outcomes = [self._results[need].outcome for need in task.needs]
+        return {outcome.check: outcome for outcome in outcomes}
+
+    def start(self, key: str) -> None:
+        """The task has been submitted."""
+        self.running.add(key)
+
+    def finish(self, outcome: Outcome) -> Judgement:
+        """The task has ended for good; returns what its check says."""
+        result = self._result(outcome, reused=False)
+        self.running.discard(outcome.key)
+        # What was cut off by stopping is left over for the run that resumes; it answers nothing.
+        if not (self.stopped and outcome.state is State.INTERRUPTED):
+            self._results[outcome.key] = result
+            self._touch(outcome.key)
+        return result.judgement
+
+    def judge(self, outcome: Outcome) -> Judgement:
+        """What the check of the outcome's task says of it."""
+        return self._judge(self.plan.tasks[outcome.key].check, outcome)
+
+    def retry(self, key: str) -> None:
+        """The task has ended without an answer and runs once more, after everything else of its tier."""
+        self.running.discard(key)
+        self._again.add(key)
+
+    def result(self, key: str) -> Result | None:
+        """What is known of a task: this run's result, or else the one it had before."""
+        return self._results.get(key) or self._fallback.get(key)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every entry of the plan, in its order, with where it stands."""
+        by_entry = {
+            (decision.entry.cell_id, decision.entry.check): decision
+            for cell in self._cells
+            for decision in self._decide(cell)
+        }
+        return tuple(by_entry[entry.cell_id, entry.check] for entry in self.plan.entries)
+
+    def tasks_left(self) -> int:
+        """How many tasks are running or, as far as is known now, going to run."""
+        return len(self._demanded() | self.running)
+
+    def seconds(self, task: Task) -> float:
+        """How long the task is likely to take."""
+        return self._seconds.get(task.check.name, task.expected_s)
+
+    def _result(self, outcome: Outcome, *, reused: bool) -> Result:
+        return Result(outcome=outcome, judgement=self.judge(outcome), reused=reused)
+
+    def _touch(self, key: str) -> None:
+        for cell in self._cells_of.get(key, ()):
+            self._decisions.pop(cell, None)
+
+    def _demanded(self) -> set[str]:
+        """Keys without a result that a wanting entry needs, itself or through others."""
+        pending = [
+            decision.entry.key
+            for cell in self._cells
+            for decision in self._decide(cell)
+            if decision.phase is Phase.WANTED
+        ]
+        demanded: set[str] = set()
+        while pending:
+            key = pending.pop()
+            if key not in demanded and key not in self._results:
+                demanded.add(key)
+                pending.extend(self.plan.tasks[key].needs)
+        return demanded
+
+    def _decide(self, cell: str) -> tuple[Decision, ...]:
+        if cell not in self._decisions:
+            self._decisions[cell] = decide_cell(
+                self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
+            )
+        return self._decisions[cell]
+
+    def _has_inputs(self, task: Task) -> bool:
+        return all(need in self._results for need in task.needs)
+
+    def _rank(self, task: Task) -> tuple[int, bool, bool, float, str]:
+        return (
+            task.check.tier.rank,
+            task.key in self._again,
+            task.key not in self._failed_before,
+            -self.seconds(task),
+            task.key,
+        )
+
+
+def decide_cell(
+    entries: Sequence[Entry],
+    results: Mapping[str, Result],
+    tasks: Mapping[str, Task],
+    *,
+    keep_going: bool,
+) -> tuple[Decision, ...]:
+    """Where each entry of one cell stands, in the order given; pure."""
+    decided: dict[int, Decision] = {}
+    for index, entry in sorted(enumerate(entries), key=lambda item: item[1].tier.rank):
+        cheaper = [one for one in decided.values() if one.entry.tier.rank < entry.tier.rank]
+        decided[index] = _decide(entry, () if keep_going else cheaper, results, tasks)
+    return tuple(decided[index] for index in range(len(entries)))
+
+
+def _decide(
+    entry: Entry, cheaper: Iterable[Decision], results: Mapping[str, Result], tasks: Mapping[str, Task]
+) -> Decision:
+    if entry.skip is not None:
+        return Decision(entry=entry, phase=Phase.SKIPPED, reason=entry.skip.reason)
+    if entry.key in results:
+        return Decision(entry=entry, phase=Phase.DONE)
+    obstacle = _failed_need(entry.key, results, tasks)
+    if obstacle:
+        return Decision(entry=entry, phase=Phase.BLOCKED, reason=obstacle)
+    waiting = False
+    for decision in cheaper:
+        if decision.phase is Phase.BLOCKED:
+            return Decision(entry=entry, phase=Phase.BLOCKED, reason=decision.reason)
+        if decision.phase is Phase.DONE:
+            judgement = results[decision.entry.key].judgement
+            if judgement.status in STOPPING:
+                reason = _failure(decision.entry.check, judgement)
+                return Decision(entry=entry, phase=Phase.BLOCKED, reason=reason)
+        waiting = waiting or decision.phase in (Phase.WANTED, Phase.WAITING)
+    return Decision(entry=entry, phase=Phase.WAITING if waiting else Phase.WANTED)
+
+
+def _failed_need(key: str, results: Mapping[str, Result], tasks: Mapping[str, Task]) -> str:
+    """Why a task can never run: a need, its own or one further down, that did not pass or is not planned."""
+    pending, seen = [key], {key}
+    while pending:
+        task = tasks.get(pending.pop())
+        if task is None:
+            return "it needs a task that is not in this plan"
+        for need in task.needs:
+            result = results.get(need)
+            if result is None and need not in seen:
+                seen.add(need)
+                pending.append(need)
+            elif result is not None and result.judgement.status is not Status.PASS:
+                return _failure(tasks[need].check.name, result.judgement)
+    return ""
+
+
+def _failure(check: str, judgement: Judgement) -> str:
+    words = {Status.FAIL: "failed", Status.ERROR: "ended in an error", Status.NOT_RUN: "was not run"}
+    word = words.get(judgement.status, f"is {judgement.status.value}")
+    return f"{check} {word}" + (f": {judgement.reasons[0]}" if judgement.reasons else "")
+
+
+def _by_cell(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    cells: dict[str, list[Entry]] = {}
+    for entry in entries:
+        cells.setdefault(entry.cell_id, []).append(entry)
+    return cells
+
+
+def _cells_of_keys(plan: Plan) -> dict[str, set[str]]:
+    """Key -> the cells whose decisions depend on it: those that have it, and those that need it."""
+    cells: dict[str, set[str]] = {}
+    for entry in plan.entries:
+        pending = [entry.key] if entry.key else []
+        while pending:
+            key = pending.pop()
+            if entry.cell_id not in cells.setdefault(key, set()):
+                cells[key].add(entry.cell_id)
+                if key in plan.tasks:
+                    pending.extend(plan.tasks[key].needs)
+    return cells

@@ -1,0 +1,390 @@
+"""Runs a plan: takes what the ledger has, executes the rest, and accounts for every entry."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.ledger.store import Disposition, Ledger
+from harness.outcome import Outcome, State, Status, Tier
+from harness.plan.task import Entry, Plan, Task
+from harness.run.events import (
+    EntryLeft,
+    Event,
+    Observer,
+    Progress,
+    RunFinished,
+    RunStarted,
+    TaskFinished,
+    TaskStarted,
+    Told,
+)
+from harness.run.execute import INFRASTRUCTURE
+from harness.run.executor import Executor, Finished
+from harness.run.job import Job
+from harness.run.schedule import Decision, Judge, Phase, Schedule
+
+TICK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How a run decides.
+
+    keep_going: a cell that fails a tier still spends the dearer ones. retries: how often a task that ended
+    in an infrastructure error runs again; nothing else is ever retried. rerun: keys whose stored outcomes
+    are not taken.
+    """
+
+    keep_going: bool = False
+    retries: int = 1
+    rerun: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryResult:
+    """How one entry of the plan ended. `outcome` is None where it has none, and `reason` says why."""
+
+    entry: Entry
+    status: Status
+    outcome: Outcome | None = None
+    reused: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did; one `EntryResult` per entry of the plan, in its order.
+
+    executed, reused, errors and retried count tasks; blocked, not_run and incomplete are of entries.
+    `incomplete` lists the planned entries that were neither answered nor blocked nor skipped: the run
+    stopped before them.
+    """
+
+    run_id: str
+    entries: tuple[EntryResult, ...]
+    executed: int
+    reused: int
+    errors: int
+    retried: int
+    seconds: float
+    interrupted: bool
+    incomplete: tuple[Entry, ...] = ()
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """Key -> outcome, of every task of the plan that has one."""
+        return {one.outcome.key: one.outcome for one in self.entries if one.outcome}
+
+    @property
+    def blocked(self) -> int:
+        """Entries not run because a check before them failed."""
+        return sum(one.status is Status.BLOCKED and not one.outcome for one in self.entries)
+
+    @property
+    def not_run(self) -> int:
+        """Entries that cannot be run here, with the reason in each."""
+        return sum(one.entry.skip is not None for one in self.entries)
+
+
+def run_plan(
+    plan: Plan,
+    ledger: Ledger,
+    executor: Executor,
+    judge: Judge,
+    *,
+    policy: Policy | None = None,
+    observer: Observer = lambda _event: None,
+    stopped: Callable[[], bool] = lambda: False,
+    argv: Sequence[str] = (),
+    host: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> RunResult:
+    """Execute what the ledger cannot answer, and record every outcome as it comes.
+
+    The caller ends the run with `ledger.finish_run(result.run_id, exit_code)`: a run without an end was
+    killed. When `stopped()` turns true nothing new starts, what runs is stopped and recorded, and the
+    result says interrupted. The executor stays open. InfrastructureError when the ledger cannot be written.
+    """
+    policy = policy or Policy()
+    run_id = ledger.begin_run(plan.to_json(), argv, host or {}, now=clock())
+    run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
+    return run.go(stopped)
+
+
+@dataclass(kw_only=True)
+class _Counts:
+    executed: int = 0
+    errors: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        executor: Executor,
+        judge: Judge,
+        policy: Policy,
+        observer: Observer,
+        clock: Callable[[], float],
+        run_id: str,
+    ) -> None:
+        self._plan, self._ledger, self._executor = plan, ledger, executor
+        self._policy, self._observer, self._clock, self._run_id = policy, observer, clock, run_id
+        self._counts = _Counts()
+        self._why: dict[str, str] = {}
+        self._cells = _cells_by_key(plan)
+        known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
+        self._schedule = Schedule(
+            plan,
+            known,
+            judge,
+            keep_going=policy.keep_going,
+            failed_before=failed_before(plan, ledger, judge, run_id, set(plan.tasks) - set(known)),
+            seconds=ledger.typical_seconds(),
+        )
+
+    def go(self, stopped: Callable[[], bool]) -> RunResult:
+        started = self._clock()
+        self._announce()
+        while True:
+            if stopped() and not self._schedule.stopped:
+                self._stop()
+            self._submit()
+            if not self._schedule.running:
+                break
+            for finished in self._executor.collect(TICK_SECONDS):
+                self._take(finished)
+            self._tell(
+                Progress(
+                    at=self._clock(),
+                    last_lines=self._executor.last_lines(),
+                    left=self._schedule.tasks_left(),
+                )
+            )
+        return self._result(self._clock() - started)
+
+    def _submit(self) -> None:
+        room = self._executor.slots - len(self._schedule.running)
+        while room > 0:
+            ready = self._schedule.ready()
+            if not ready:
+                return
+            for task in ready[:room]:
+                # A need that no longer holds changes what is ready: look again.
+                if self._needs_hold(task):
+                    self._start(task)
+                    room -= 1
+            if all(task.key in self._schedule.running for task in ready):
+                return
+
+    def _needs_hold(self, task: Task) -> bool:
+        holds = True
+        for result in self._schedule.to_verify(task):
+            key = result.outcome.key
+            reason = self._broken(result.outcome)
+            if reason:
+                self._why[key] = reason
+                self._schedule.distrust(key)
+                holds = False
+            else:
+                self._schedule.trust(key)
+        return holds
+
+    def _broken(self, outcome: Outcome) -> str:
+        """Why an outcome of an earlier run cannot be built upon, or ""."""
+        missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
+        if missing:
+            return f"its artifact {missing[0]} is gone"
+        return self._plan.tasks[outcome.key].check.holds(outcome)
+
+    def _start(self, task: Task) -> None:
+        attempt = self._ledger.next_attempt(task.key)
+        job = Job(task=task, inputs=self._schedule.inputs(task), attempt=attempt, run_id=self._run_id)
+        self._schedule.start(task.key)
+        self._executor.submit(job)
+        self._tell(
+            TaskStarted(
+                at=self._clock(),
+                key=task.key,
+                check=task.check.name,
+                tier=task.check.tier,
+                cells=self._cells.get(task.key, ()),
+                attempt=attempt,
+                expected_s=self._schedule.seconds(task),
+                why=self._why.get(task.key, ""),
+            )
+        )
+
+    def _take(self, finished: Finished) -> None:
+        outcome = self._ledger.record(finished.outcome)
+        task = self._plan.tasks[outcome.key]
+        retried = self._retries(outcome)
+        if retried:
+            self._counts.retries[outcome.key] += 1
+            judgement = self._schedule.judge(outcome)
+            self._schedule.retry(outcome.key)
+        else:
+            judgement = self._schedule.finish(outcome)
+            self._counts.executed += 1
+            self._counts.errors += outcome.state is State.ERROR
+        self._tell(
+            TaskFinished(
+                at=self._clock(),
+                key=outcome.key,
+                check=outcome.check,
+                tier=task.check.tier,
+                cells=self._cells.get(outcome.key, ()),
+                outcome=outcome,
+                judgement=judgement,
+                retried=retried,
+            )
+        )
+
+    def _retries(self, outcome: Outcome) -> bool:
+        return (
+            outcome.state is State.ERROR
+            and outcome.failure is not None
+            and outcome.failure.kind == INFRASTRUCTURE
+            and self._counts.retries[outcome.key] < self._policy.retries
+            and not self._schedule.stopped
+        )
+
+    def _stop(self) -> None:
+        self._schedule.stopped = True
+        self._executor.cancel()
+        running = len(self._schedule.running)
+        self._tell(Told(at=self._clock(), text=f"stopping {running} running task(s); once more to force"))
+
+    def _announce(self) -> None:
+        for notice in self._ledger.notices:
+            self._tell(Told(at=self._clock(), text=str(notice)))
+        reused = Counter[Tier]()
+        to_run = Counter[Tier]()
+        seconds = 0.0
+        for task in self._plan.tasks.values():
+            if self._schedule.result(task.key):
+                reused[task.check.tier] += 1
+            else:
+                to_run[task.check.tier] += 1
+                seconds += self._schedule.seconds(task)
+        self._tell(
+            RunStarted(
+                at=self._clock(),
+                run_id=self._run_id,
+                entries=len(self._plan.entries),
+                reused=reused,
+                to_run=to_run,
+                expected_s=seconds / max(1, self._executor.slots),
+            )
+        )
+
+    def _result(self, seconds: float) -> RunResult:
+        decisions = self._schedule.decisions()
+        entries = tuple(self._entry_result(decision) for decision in decisions)
+        left = [one for one in entries if one.outcome is None]
+        self._ledger.record_dispositions([self._disposition(one) for one in left], now=self._clock())
+        for one in left:
+            self._tell(
+                EntryLeft(
+                    at=self._clock(),
+                    cell_id=one.entry.cell_id,
+                    check=one.entry.check,
+                    tier=one.entry.tier,
+                    status=one.status,
+                    reason=one.reason,
+                )
+            )
+        result = RunResult(
+            run_id=self._run_id,
+            entries=entries,
+            executed=self._counts.executed,
+            reused=len({one.entry.key for one in entries if one.reused}),
+            errors=self._counts.errors,
+            retried=sum(self._counts.retries.values()),
+            seconds=seconds,
+            interrupted=self._schedule.stopped,
+            incomplete=tuple(one.entry for one in left if one.status is Status.ERROR),
+        )
+        self._tell(
+            RunFinished(
+                at=self._clock(),
+                run_id=self._run_id,
+                executed=result.executed,
+                reused=result.reused,
+                left=len(left),
+                seconds=seconds,
+                interrupted=result.interrupted,
+            )
+        )
+        return result
+
+    def _entry_result(self, decision: Decision) -> EntryResult:
+        entry = decision.entry
+        if entry.skip is not None:
+            return EntryResult(entry=entry, status=entry.skip.status, reason=entry.skip.reason)
+        result = self._schedule.result(entry.key)
+        if result is not None:
+            reasons = result.judgement.reasons
+            return EntryResult(
+                entry=entry,
+                status=result.judgement.status,
+                outcome=result.outcome,
+                reused=result.reused,
+                reason=reasons[0] if reasons else "",
+            )
+        if decision.phase is Phase.BLOCKED:
+            return EntryResult(entry=entry, status=Status.BLOCKED, reason=decision.reason)
+        reason = (
+            "the run was stopped before this; the same command resumes"
+            if self._schedule.stopped
+            else "it could never start: the needs of its task form a circle"
+        )
+        return EntryResult(entry=entry, status=Status.ERROR, reason=reason)
+
+    def _disposition(self, one: EntryResult) -> Disposition:
+        return Disposition(
+            run_id=self._run_id,
+            cell_id=one.entry.cell_id,
+            check=one.entry.check,
+            key=one.entry.key,
+            status=one.status,
+            reason=one.reason,
+        )
+
+    def _tell(self, event: Event) -> None:
+        self._observer(event)
+
+
+def failed_before(
+    plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
+) -> frozenset[str]:
+    """Of `keys`, those that answer an entry which failed in the run before this one, under whatever key."""
+    wanted = set(keys)
+    previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
+    if previous is None or not wanted:
+        return frozenset()
+    former = {(e["cell"], e["check"]): e["key"] for e in previous.plan.get("entries", ()) if e.get("key")}
+    pairs = [
+        (entry.key, former[entry.cell_id, entry.check])
+        for entry in plan.entries
+        if entry.key in wanted and (entry.cell_id, entry.check) in former
+    ]
+    outcomes = ledger.latest(old for _, old in pairs)
+    return frozenset(
+        key
+        for key, old in pairs
+        if old in outcomes and judge(plan.tasks[key].check, outcomes[old]).status is Status.FAIL
+    )
+
+
+def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
+    cells: dict[str, list[str]] = {}
+    for entry in plan.entries:
+        if entry.key:
+            cells.setdefault(entry.key, []).append(entry.cell_id)
+    return {key: tuple(names) for key, names in cells.items()}

@@ -1,0 +1,42 @@
+"""Makes program output fit to be kept and shown: no terminal control, no credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+MASK = "***"
+# Shorter values (`1`, `true`, `main`) occur everywhere, and masking them would only garble the log.
+MINIMUM_SECRET = 6
+
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY", re.IGNORECASE
+)
+# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes.
+ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
+# user:password@ and token@ in front of a host.
+URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]{1,512}@")
+
+
+class Scrubber:
+    """Removes escapes and control characters, and masks credentials and the secret values of `environ`."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        secrets = {value for name, value in environ.items() if SECRET_NAME.search(name)}
+        # The longest first, so that a secret that contains another is masked whole.
+        usable = sorted((value for value in secrets if len(value) >= MINIMUM_SECRET), key=len, reverse=True)
+        self._secrets = re.compile("|".join(map(re.escape, usable))) if usable else None
+
+    def __call__(self, text: str) -> str:
+        """`text` without what must not be kept; lines stay lines."""
+        if "\x1b" in text:
+            text = ESCAPES.sub("", text)
+        text = CONTROLS.sub("", text)
+        if "://" in text:
+            text = URL_CREDENTIALS.sub(f"{MASK}@", text)
+        return self._secrets.sub(MASK, text) if self._secrets else text

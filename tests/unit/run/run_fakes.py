@@ -1,0 +1,166 @@
+"""Small real implementations for tests of the run room: checks, plans, an executor and a clock without effects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.digest import digest_json
+from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.plan.task import Entry, Plan, Skip, Task
+from harness.run.executor import Finished
+from harness.run.job import Job
+
+
+def measure_ok(_context: TaskContext) -> Measured:
+    return Measured(measurements={"ok": True}, evidence=Evidence.STATIC)
+
+
+def judge_ok(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    if measurements["ok"]:
+        return Judgement(status=Status.PASS)
+    return Judgement(status=Status.FAIL, reasons=("it is not ok",))
+
+
+def judge(check: Check, outcome: Outcome) -> Judgement:
+    if outcome.state is State.COMPLETED:
+        return check.judge(outcome.measurements, check.params)
+    status = Status.FAIL if outcome.state is State.TIMEOUT else Status.ERROR
+    return Judgement(status=status, reasons=(outcome.failure.message if outcome.failure else "",))
+
+
+def make_check(name: str, tier: Tier = Tier.STATIC, **changes: Any) -> Check:
+    given = {
+        "question": f"does {name} hold?",
+        "facets": (),
+        "sources": (),
+        "run": measure_ok,
+        "judge": judge_ok,
+        **changes,
+    }
+    return Check(name=name, tier=tier, **given)
+
+
+def make_task(
+    check: Check, *, facets: Mapping[str, Any] | None = None, needs: Sequence[Task] = (), key: str = ""
+) -> Task:
+    facets = facets or {}
+    return Task(
+        key=key or digest_json([check.name, facets]),
+        check=check,
+        facets=facets,
+        facet_digests={name: digest_json(value) for name, value in facets.items()},
+        code_digest="c0de",
+        needs=tuple(task.key for task in needs),
+        expected_s=check.expected_s,
+    )
+
+
+def entry(cell: str, task: Task) -> Entry:
+    return Entry(
+        cell_id=cell,
+        check=task.check.name,
+        tier=task.check.tier,
+        question=task.check.question,
+        key=task.key,
+    )
+
+
+def skipped(cell: str, check: Check) -> Entry:
+    skip = Skip(status=Status.NOT_RUN, reason="no NPU on this host")
+    return Entry(cell_id=cell, check=check.name, tier=check.tier, question=check.question, skip=skip)
+
+
+def make_plan(entries: Sequence[Entry], tasks: Sequence[Task]) -> Plan:
+    return Plan(
+        profile="test",
+        matrix_digest="m",
+        cells=(),
+        entries=tuple(entries),
+        tasks={task.key: task for task in tasks},
+    )
+
+
+def outcome_of(task: Task, *, ok: bool = True, state: State = State.COMPLETED, **changes: Any) -> Outcome:
+    failure = None if state is State.COMPLETED else Failure(kind="InfrastructureError", message="broken")
+    given = {
+        "measurements": {"ok": ok} if state is State.COMPLETED else {},
+        "failure": failure,
+        "started": 1.0,
+        "finished": 2.0,
+        **changes,
+    }
+    return Outcome(
+        key=task.key,
+        check=task.check.name,
+        tier=task.check.tier,
+        state=state,
+        evidence=Evidence.STATIC,
+        facets=task.facet_digests,
+        **given,
+    )
+
+
+class FakeClock:
+    """Time that passes by a millisecond whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+class FakeExecutor:
+    """Runs nothing: answers each job from a table, in an order of its own, and keeps what it was asked to do.
+
+    answers: key -> outcomes to give one after the other; a job without any passes.
+    """
+
+    def __init__(
+        self,
+        slots: int = 2,
+        answers: Mapping[str, list[Callable[[Task], Outcome]]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.slots = slots
+        self.started: list[Job] = []
+        self.answers = {key: list(queue) for key, queue in (answers or {}).items()}
+        self.cancelled = False
+        self.on_collect: Callable[[], None] = lambda: None
+        self._random = random.Random(seed)
+        self._running: list[Job] = []
+
+    def submit(self, job: Job) -> None:
+        assert len(self._running) < self.slots, "more jobs than slots"
+        self.started.append(job)
+        self._running.append(job)
+
+    def collect(self, timeout: float) -> list[Finished]:
+        self.on_collect()
+        if not self._running:
+            return []
+        count = 1 if not self.cancelled else len(self._running)
+        picked = [self._running.pop(self._random.randrange(len(self._running))) for _ in range(count)]
+        return [Finished(job=job, outcome=self._outcome(job)) for job in picked]
+
+    def last_lines(self) -> Mapping[str, str]:
+        return {job.task.key: "working" for job in self._running}
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def close(self) -> None:
+        self._running.clear()
+
+    def _outcome(self, job: Job) -> Outcome:
+        number = float(len(self.started))
+        extra = {"run_id": job.run_id, "started": number, "finished": number + 1}
+        if self.cancelled:
+            return outcome_of(job.task, state=State.INTERRUPTED, **extra)
+        queue = self.answers.get(job.task.key)
+        made = queue.pop(0)(job.task) if queue else outcome_of(job.task)
+        return Outcome(**{**vars(made), **extra})
