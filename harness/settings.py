@@ -54,6 +54,15 @@ class Settings:
     def __getitem__(self, name: str) -> str:
         return self.values[name].value
 
+    def overridden(self, flags: Mapping[str, str | None]) -> Settings:
+        """The same with a command's own flags on top; None leaves a setting as it is."""
+        made = {
+            name: Setting(name=name, value=value, origin=f"--{name}")
+            for name, value in flags.items()
+            if value is not None
+        }
+        return Settings({**self.values, **made}, self.root)
+
     def path(self, name: str) -> Path:
         """A setting that is a path, relative ones taken from the checkout."""
         return (self.root / self[name]).absolute()

@@ -99,6 +99,7 @@ def _show_config(settings: Settings) -> None:
 @click.pass_context
 def app(
     ctx: click.Context,
+    /,
     root: Path | None,
     show_config: bool,
     debug: bool,  # noqa: ARG001 - read by main() before click runs

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.app import no_match
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from harness.devices.host import HostReport
     from harness.matrix.cells import Cell
     from harness.matrix.matrix import Matrix
+    from harness.outcome import Outcome
     from harness.plan.task import Plan
+    from harness.run.job import CellCommand
     from harness.verdict.verdict import Expected
 
 
@@ -35,7 +38,7 @@ class Bench:
 
 def open_matrix(settings: Settings) -> Matrix:
     """Load the matrix the settings name."""
-    from harness.matrix.matrix import load_matrix
+    from harness.matrix.load import load_matrix
 
     return load_matrix(settings.path("matrix"))
 
@@ -100,10 +103,10 @@ def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
 
 def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
     """What facets read beyond the cell, gathered once."""
-    from harness.patchstack.select import selected_patches
+    from harness.patchstack.stack import selected_patches
     from harness.plan.facets import FacetInputs
 
-    @cache
+    @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
         return tuple(selected_patches(settings.root, upstream, version))
 
@@ -111,7 +114,7 @@ def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
         host_python=f"{sys.version_info.major}.{sys.version_info.minor}",
         host_arch=platform.machine(),
         patches=lambda upstream, version: list(patches(upstream, version)),
-        recipes={name: recipe.to_json() for name, recipe in matrix.recipes.items()},
+        recipes=matrix.recipes,
         axes=matrix.axes,
     )
 
@@ -150,6 +153,21 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
         )
 
     return expected
+
+
+def cell_entry(cache: Path) -> CellCommand:
+    """How a module is started inside a built cell."""
+    import harness
+    from harness.builds.bundle import make_bundle
+    from harness.builds.runtime import cell_command
+
+    def enter(
+        environment: Outcome, module: str, args: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        bundle = make_bundle(Path(harness.__file__).parent, cache)
+        return cell_command(environment.measurements, bundle, module, args)
+
+    return enter
 
 
 def _selected(cell_id: str, patterns: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.matrix.cells import Cell
-from harness.matrix.model import Axis
+from harness.matrix.model import Axis, Recipe
 from harness.matrix.pins import requirements
 
 HOST_PYTHON = "host"
@@ -20,14 +20,14 @@ class FacetInputs:
 
     host_python, host_arch: `3.11`, `x86_64` of the interpreter and machine that plan.
     patches: (upstream, version) -> the selected patches with their digests.
-    recipes: recipe name -> its content.
+    recipes: recipe name -> what the matrix says of it.
     axes: axis name -> what the matrix says of it.
     """
 
     host_python: str
     host_arch: str
     patches: Callable[[str, str], list[dict[str, Any]]]
-    recipes: Mapping[str, Any]
+    recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
 
 
@@ -53,7 +53,20 @@ def _versions(cell: Cell, _inputs: FacetInputs) -> Any:
 
 
 def _recipe(cell: Cell, inputs: FacetInputs) -> Any:
-    return inputs.recipes.get(cell.recipe) if cell.recipe else None
+    recipe = inputs.recipes.get(cell.recipe)
+    if recipe is None:
+        return None
+    return {
+        "name": recipe.name,
+        "kind": recipe.kind,
+        "algorithm": recipe.algorithm,
+        "entry": recipe.entry,
+        "overrides": dict(recipe.overrides),
+        "env": dict(recipe.env),
+        "nodes": recipe.nodes,
+        "cards": recipe.cards,
+        "model": recipe.model,
+    }
 
 
 def _pins(cell: Cell, inputs: FacetInputs) -> Any:

@@ -1,0 +1,112 @@
+"""Writes reports and prints what a run amounts to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness import __version__
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.matrix.matrix import Matrix
+    from harness.plan.task import Plan
+    from harness.run.scheduler import RunResult
+    from harness.verdict.summary import Summary
+    from harness.verdict.verdict import Verdict
+
+
+def write_report(
+    settings: Settings,
+    matrix: Matrix,
+    plan: Plan,
+    verdicts: Sequence[Verdict],
+    ledger: Ledger,
+    run_id: str,
+    executed: Collection[str],
+    code: int,
+) -> Path:
+    """Write the report of a run; returns its folder."""
+    from harness.report.gather import Gathered, gather
+    from harness.report.inputs import ExcludedInput, RunFacts
+    from harness.report.model import build_model
+    from harness.report.write import render_all
+
+    run = ledger.run(run_id)
+    now = time.time()
+    started = run.started if run else now
+    facts = RunFacts(
+        run_id=run_id,
+        command=" ".join(("npu-matrix", *(run.argv if run else ()))),
+        profile=plan.profile,
+        version=__version__,
+        started=started,
+        seconds=(run.finished if run and run.finished else now) - started,
+        executed=len(executed),
+        reused=len(plan.tasks) - len(executed),
+        exit_code=code,
+    )
+    excluded = tuple(
+        ExcludedInput(
+            axes=out.axes, reason=f"{out.reason} ({out.constraint}, {out.where})", source=out.source
+        )
+        for out in (matrix.cells(plan.profile).excluded if plan.profile in matrix.profiles else ())
+    )
+    inputs = gather(
+        plan,
+        verdicts,
+        ledger,
+        Gathered(
+            generated=now,
+            run=facts,
+            executed=executed,
+            host={name: str(value) for name, value in (run.host if run else {}).items()},
+            excluded=excluded,
+        ),
+    )
+    folder = settings.path("reports")
+    render_all(build_model(inputs), folder)
+    return folder
+
+
+def print_summary(verdicts: Sequence[Verdict], summary: Summary, result: RunResult) -> None:
+    """What came out, everything unexpected with its reason, remedy and reproduce command."""
+    from harness.report.gather import reproduce_command
+    from harness.verdict.verdict import Expectation
+
+    quiet = {Expectation.AS_EXPECTED, Expectation.KNOWN}
+    for verdict in verdicts:
+        if verdict.standing in quiet:
+            continue
+        click.echo(f"\n{verdict.status.value}: {verdict.cell_id} {verdict.check} ({verdict.standing.value})")
+        for reason in verdict.reasons:
+            click.echo(f"  {reason}")
+        for remedy in verdict.remedies:
+            click.echo(f"  do: {remedy}")
+        click.echo(f"  reproduce: {reproduce_command(verdict.cell_id, verdict.check)}")
+    known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
+    if known:
+        click.echo(f"\n{len(known)} known failures, as expected")
+    not_run = Counter(
+        verdict.reasons[0] if verdict.reasons else "no reason given"
+        for verdict in verdicts
+        if verdict.status.value == "not-run"
+    )
+    for reason, count in not_run.items():
+        click.echo(f"not run: {count} x {reason}")
+    evidence = Counter(
+        verdict.evidence.value for verdict in verdicts if verdict.status.value == "pass" and verdict.evidence
+    )
+    passed = ", ".join(f"{count} {kind}" for kind, count in sorted(evidence.items()))
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(summary.by_status.items()))
+    click.echo(f"\n{statuses}; evidence of what passed: {passed or 'none'}")
+    click.echo(
+        f"{result.executed} executed, {result.reused} reused in {result.seconds:.1f} s; "
+        f"exit {summary.exit_code}: {'; '.join(summary.reasons)}"
+    )

@@ -1,0 +1,177 @@
+"""`npu-matrix run`: run the plan, resume what was interrupted, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.bench import Bench, cell_entry, expectations, open_bench
+from harness.cli.reporting import print_summary, write_report
+from harness.errors import EXIT_INTERRUPTED, InputError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.run.events import Event, Observer
+    from harness.run.scheduler import RunResult
+
+
+@click.command(
+    "run",
+    epilog="\b\nExamples:\n  npu-matrix run\n  npu-matrix run --only 'verl-0-9-1*'\n"
+    "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl",
+)
+@click.option("--only", multiple=True, metavar="GLOB", help="Cells to run; may be repeated.")
+@click.option("--check", "checks", multiple=True, help="Checks to run, with what they need; may be repeated.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Run the named checks even if their outcome is known (all of them without --check).",
+)
+@click.option("--keep-going", is_flag=True, help="Spend dearer tiers on cells that failed a cheaper one.")
+@click.option("--keep-work", is_flag=True, help="Keep the working folders of completed tasks.")
+@click.option("--jobs", help="Tasks at a time; 0 means one per CPU.")
+@click.option("--reports", help="Where reports are written.")
+@click.option(
+    "--wait/--no-wait", default=None, help="Wait for another run in this checkout, or stop at once."
+)
+@click.option("--events", type=click.Path(dir_okay=False), help="Append every event to this file as JSON.")
+@click.pass_obj
+def command(settings: Settings, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:
+    """Run what the ledger cannot answer yet, write the report, and exit with a documented code.
+
+    An interrupted run is resumed by the same command. Outcomes of unchanged tasks are reused.
+    """
+    from harness.run.interruption import Interruption
+    from harness.run.lock import run_lock
+
+    flags = {name: options[name] for name in ("jobs", "reports")}
+    flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
+    settings = settings.overridden(flags)
+    bench = open_bench(settings, only=only, checks=checks)
+    state = settings.path("state")
+    with (
+        Interruption() as stopped,
+        run_lock(
+            state,
+            command=["npu-matrix", *sys.argv[1:]],
+            wait=settings["wait"] == "true",
+            tell=lambda text: click.echo(text, err=True),
+            stopped=stopped,
+        ),
+    ):
+        return _run(bench, set(checks), options, stopped)
+
+
+def _run(bench: Bench, checks: set[str], options: dict[str, Any], stopped: Any) -> int:
+    from harness.ledger.store import Ledger
+    from harness.run.executor import LocalExecutor
+    from harness.run.scheduler import Policy, run_plan
+    from harness.verdict.verdict import judge_outcome
+
+    settings = bench.settings
+    fresh = {key for key, task in bench.plan.tasks.items() if not checks or task.check.name in checks}
+    policy = Policy(keep_going=options["keep_going"], rerun=fresh if options["fresh"] else frozenset())
+    with Ledger.open(settings.path("state")) as ledger:
+        executor = LocalExecutor(_site(settings, keep=options["keep_work"]), settings.jobs)
+        try:
+            with _observing(options["events"]) as observer:
+                result = run_plan(
+                    bench.plan,
+                    ledger,
+                    executor,
+                    judge_outcome,
+                    policy=policy,
+                    observer=observer,
+                    stopped=stopped,
+                    argv=sys.argv[1:],
+                    host=_host(bench),
+                )
+        finally:
+            executor.close()
+        return _conclude(bench, ledger, result)
+
+
+def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
+    from harness.verdict.join import Disposition, judge_plan
+    from harness.verdict.summary import summarise
+
+    dispositions = {
+        (entry.entry.cell_id, entry.entry.check): Disposition(status=entry.status, reason=entry.reason)
+        for entry in result.entries
+        if entry.outcome is None
+    }
+    verdicts = judge_plan(
+        bench.plan, result.outcomes, dispositions, expectations(bench.matrix, bench.settings["profile"])
+    )
+    summary = summarise(verdicts)
+    code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
+    ledger.finish_run(result.run_id, code)
+    executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}
+    folder = write_report(
+        bench.settings, bench.matrix, bench.plan, verdicts, ledger, result.run_id, executed, code
+    )
+    print_summary(verdicts, summary, result)
+    click.echo(f"report: {folder / 'index.html'}")
+    return code
+
+
+def _site(settings: Settings, *, keep: bool) -> Any:
+    from harness.run.job import Site
+
+    cache = settings.cache
+    return Site(
+        root=settings.root,
+        state=settings.path("state"),
+        cache=cache,
+        environ=os.environ,
+        cell=cell_entry(cache),
+        keep=keep,
+    )
+
+
+def _host(bench: Bench) -> dict[str, str]:
+    import platform
+
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": str(bench.host.cpus),
+        "npu": f"{len(bench.host.usable_chips)} x {bench.host.soc}" if bench.host.usable_chips else "none",
+        "cann": bench.host.cann or "none",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@contextlib.contextmanager
+def _observing(events: str | None) -> Iterator[Observer]:
+    from rich.console import Console
+
+    from harness.run.board import json_lines, observing
+
+    with contextlib.ExitStack() as stack:
+        board = stack.enter_context(observing(Console(stderr=True), os.environ))
+        if events is None:
+            yield board
+            return
+        try:
+            stream = stack.enter_context(Path(events).open("a", encoding="utf-8"))
+        except OSError as error:
+            raise InputError(
+                f"cannot write events to {events}", why=str(error), fix="name another file"
+            ) from error
+        also = json_lines(stream)
+
+        def both(event: Event) -> None:
+            board(event)
+            also(event)
+
+        yield both
