@@ -1,1 +1,1 @@
-"""One model, several renderings."""
+"""One model, several renderings: `build_model(inputs)` and `render_all(model, folder)`."""

@@ -1,0 +1,167 @@
+"""What a report is made of, as plain data; the caller joins plan, ledger and verdict on the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.outcome import Evidence, Status, Tier
+
+KNOWN = "known"
+UNEXPECTED = "unexpected"
+UNEXPECTED_PASS = "unexpected-pass"  # noqa: S105 - a verdict, not a credential
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """The run a report was made after. `started` is Unix seconds; `exit_code` None means still running."""
+
+    run_id: str = ""
+    command: str = ""
+    profile: str = ""
+    revision: str = ""
+    version: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+    executed: int = 0
+    reused: int = 0
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckInput:
+    """A column of the grid."""
+
+    name: str
+    tier: Tier
+    question: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingInput:
+    """Something known about a cell that is not an outcome: an inconsistency of its sources, a caveat."""
+
+    what: str
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedInput:
+    """What others say of a cell, with its source. Shown as published, never as an outcome."""
+
+    cell_id: str
+    what: str
+    source: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExcludedInput:
+    """A combination the matrix rules out, and why."""
+
+    axes: Mapping[str, str]
+    reason: str
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellInput:
+    """A row of the grid.
+
+    axes: axis -> version. provenance: axis -> place in the matrix file. planned: names of the checks planned
+    for the cell; a planned check without a result makes the report incomplete. excluded: why the cell is not
+    run at all, or "".
+    """
+
+    id: str
+    title: str = ""
+    stack: str = ""
+    axes: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[FindingInput, ...] = ()
+    device: str = ""
+    recipe: str = ""
+    planned: tuple[str, ...] = ()
+    excluded: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationInput:
+    """Why a failure is known, where that is written, and until when it holds."""
+
+    reason: str
+    source: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryInput:
+    """An earlier verdict on the same check of the same cell; `time` is Unix seconds."""
+
+    time: float
+    status: Status
+    run_id: str = ""
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactInput:
+    """A file a task left; `path` is where it can be read now, None when it is gone."""
+
+    name: str
+    digest: str = ""
+    size: int = 0
+    path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultInput:
+    """The verdict on one check of one cell and all that led to it.
+
+    expected: "" no expectation, "known" a known failure, "unexpected" a failure nobody expected,
+    "unexpected-pass" a known failure that passed. evidence: None when nothing ran. `log_text` wins over
+    `log_path`. facets: facet name -> digest or value. history: earlier verdicts, oldest first. seconds:
+    wall time.
+    """
+
+    cell_id: str
+    check: str
+    tier: Tier
+    status: Status
+    question: str = ""
+    expected: str = ""
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    key: str = ""
+    facets: Mapping[str, Any] = field(default_factory=dict)
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    seconds: float = 0.0
+    attempt: int = 1
+    run_id: str = ""
+    reused: bool = False
+    log_text: str = ""
+    log_path: Path | None = None
+    artifacts: tuple[ArtifactInput, ...] = ()
+    reproduce: str = ""
+    history: tuple[HistoryInput, ...] = ()
+    expectation: ExpectationInput | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs:
+    """Everything `build_model` needs. `generated` is Unix seconds; `checks` are the columns in order."""
+
+    generated: float
+    cells: tuple[CellInput, ...]
+    checks: tuple[CheckInput, ...] = ()
+    results: tuple[ResultInput, ...] = ()
+    run: RunFacts = field(default_factory=RunFacts)
+    host: Mapping[str, str] = field(default_factory=dict)
+    excluded: tuple[ExcludedInput, ...] = ()
+    published: tuple[PublishedInput, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,296 @@
+"""The one model behind every rendering: cells, checks, what needs attention, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.outcome import Evidence, Status, Tier
+from harness.report.inputs import (
+    CellInput,
+    CheckInput,
+    ExcludedInput,
+    PublishedInput,
+    ReportInputs,
+    ResultInput,
+    RunFacts,
+)
+from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
+from harness.report.patterns import Pattern, find_patterns
+from harness.report.text import file_name
+
+PRINCIPAL_AXES = (
+    "verl",
+    "torch_npu",
+    "vllm_ascend",
+    "cann",
+    "soc",
+    "vllm",
+    "torch",
+    "transformers",
+    "python",
+)
+SHOWN_AXES = 4
+CLOCK_SLACK_S = 120.0
+NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
+RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
+BROKEN, FIXED, LOST = "broken", "fixed", "lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A verdict, its mark, what changed since the one before (`broken`, `fixed`, `lost` or ""), and notes."""
+
+    facts: ResultInput
+    mark: Mark
+    change: str = ""
+    notes: tuple[str, ...] = ()
+    missing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A cell and its results by check; `worst` is None when nothing was planned for it."""
+
+    cell: CellInput
+    slug: str
+    results: Mapping[str, Result]
+    worst: Mark | None
+    published: tuple[PublishedInput, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierColumns:
+    """A tier and its checks, in order."""
+
+    tier: Tier
+    checks: tuple[CheckInput, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Something a person should look at, with the cells that share it (one task can serve several cells)."""
+
+    check: str
+    mark: Mark
+    evidence: Evidence | None
+    change: str
+    reason: str
+    remedy: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportModel:
+    """What every rendering shows.
+
+    counts: results by mark. passed: passes by evidence. missing: planned checks that have no result, as
+    (cell, check). strangers: results of cells that the matrix does not have.
+    """
+
+    generated: float
+    run: RunFacts
+    tiers: tuple[TierColumns, ...]
+    rows: tuple[Row, ...]
+    axes: tuple[str, ...]
+    counts: Mapping[Mark, int]
+    passed: Mapping[Evidence, int]
+    planned: int
+    missing: tuple[tuple[str, str], ...]
+    attention: tuple[Attention, ...]
+    patterns: tuple[Pattern, ...]
+    headline: str
+    strangers: tuple[ResultInput, ...] = ()
+    excluded: tuple[ExcludedInput, ...] = ()
+    host: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def checks(self) -> tuple[CheckInput, ...]:
+        """All columns, in order."""
+        return tuple(check for tier in self.tiers for check in tier.checks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was planned has a result and nothing ended in an infrastructure error."""
+        return not self.missing and not self.counts.get(Mark.ERROR, 0)
+
+    def row(self, cell_id: str) -> Row | None:
+        """The row of a cell, or None."""
+        return next((row for row in self.rows if row.cell.id == cell_id), None)
+
+
+def build_model(inputs: ReportInputs) -> ReportModel:
+    """Join cells and results into the report's model. Pure: equal inputs give equal models."""
+    known = {cell.id for cell in inputs.cells}
+    by_cell: dict[str, dict[str, ResultInput]] = defaultdict(dict)
+    for result in inputs.results:
+        if result.cell_id in known:
+            by_cell[result.cell_id][result.check] = result
+    published: dict[str, list[PublishedInput]] = defaultdict(list)
+    for fact in inputs.published:
+        published[fact.cell_id].append(fact)
+    tiers = _columns(inputs)
+    tier_of = {check.name: check.tier for tier in tiers for check in tier.checks}
+    rows = tuple(
+        _row(cell, by_cell[cell.id], tuple(published[cell.id]), tier_of, inputs) for cell in inputs.cells
+    )
+    results = [result for row in rows for result in row.results.values()]
+    counts = Counter(result.mark for result in results)
+    passed = Counter(r.facts.evidence for r in results if r.mark is Mark.PASS and r.facts.evidence)
+    missing = tuple((r.facts.cell_id, r.facts.check) for r in results if r.missing)
+    return ReportModel(
+        generated=inputs.generated,
+        run=inputs.run,
+        tiers=tiers,
+        rows=rows,
+        axes=_principal_axes(inputs.cells),
+        counts={mark: counts[mark] for mark in Mark},
+        passed={evidence: passed[evidence] for evidence in EVIDENCE},
+        planned=len(results),
+        missing=missing,
+        attention=_attention(results),
+        patterns=find_patterns(
+            [(row.cell.axes, {name: r.mark for name, r in row.results.items()}) for row in rows]
+        ),
+        headline=_headline(counts, passed, missing),
+        strangers=tuple(result for result in inputs.results if result.cell_id not in known),
+        excluded=inputs.excluded,
+        host=inputs.host,
+        notes=inputs.notes,
+    )
+
+
+def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
+    checks = {check.name: check for check in inputs.checks}
+    for result in inputs.results:
+        checks.setdefault(
+            result.check, CheckInput(name=result.check, tier=result.tier, question=result.question)
+        )
+    for cell in inputs.cells:
+        for name in cell.planned:
+            checks.setdefault(name, CheckInput(name=name, tier=Tier.STATIC))
+    return tuple(
+        TierColumns(tier=tier, checks=tuple(check for check in checks.values() if check.tier is tier))
+        for tier in Tier
+        if any(check.tier is tier for check in checks.values())
+    )
+
+
+def _row(
+    cell: CellInput,
+    found: Mapping[str, ResultInput],
+    published: tuple[PublishedInput, ...],
+    tier_of: Mapping[str, Tier],
+    inputs: ReportInputs,
+) -> Row:
+    results: dict[str, Result] = {}
+    for check, tier in tier_of.items():
+        if check in found:
+            results[check] = _result(found[check], inputs.generated)
+        elif check in cell.planned:
+            results[check] = _no_result(cell.id, check, tier)
+    return Row(
+        cell=cell,
+        slug=file_name(cell.id),
+        results=results,
+        worst=worst([result.mark for result in results.values()]),
+        published=published,
+    )
+
+
+def _no_result(cell_id: str, check: str, tier: Tier) -> Result:
+    return Result(
+        facts=ResultInput(
+            cell_id=cell_id,
+            check=check,
+            tier=tier,
+            status=Status.NOT_RUN,
+            reasons=("This check was planned, but it has no outcome: the run is incomplete.",),
+            remedies=("Run the same command again; it resumes with what is missing.",),
+        ),
+        mark=Mark.NOT_RUN,
+        missing=True,
+    )
+
+
+def _result(facts: ResultInput, generated: float) -> Result:
+    mark = mark_of(facts.status, facts.expected)
+    notes = []
+    if facts.started > generated + CLOCK_SLACK_S:
+        notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
+    if facts.evidence is None and mark in RAN:
+        notes.append("No evidence is recorded with this verdict.")
+    earlier = tuple(past for past in facts.history if not facts.run_id or past.run_id != facts.run_id)
+    return Result(
+        facts=replace(facts, history=earlier),
+        mark=mark,
+        change=_change(earlier[-1].status, mark) if earlier else "",
+        notes=tuple(notes),
+    )
+
+
+def _change(before: Status, now: Mark) -> str:
+    if before is Status.PASS and now in {Mark.FAIL, Mark.KNOWN_FAIL, Mark.INCONCLUSIVE}:
+        return BROKEN
+    if before in {Status.FAIL, Status.INCONCLUSIVE} and now in {Mark.PASS, Mark.UNEXPECTED_PASS}:
+        return FIXED
+    return LOST if before in RAN_BEFORE and now in NOT_RUN else ""
+
+
+def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
+    values: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        for axis, value in cell.axes.items():
+            values[axis].add(value)
+    preferred = [axis for axis in PRINCIPAL_AXES if axis in values]
+    preferred += [axis for axis in values if axis not in PRINCIPAL_AXES]
+    varied = [axis for axis in preferred if len(values[axis]) > 1]
+    return tuple((varied or preferred)[:SHOWN_AXES])
+
+
+def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
+    groups: dict[tuple[str, str, Mark], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.mark in NEEDS_ATTENTION:
+            identity = result.facts.key or result.facts.cell_id
+            groups[identity, result.facts.check, result.mark].append(result)
+    found = [
+        Attention(
+            check=check,
+            mark=mark,
+            evidence=group[0].facts.evidence,
+            change=group[0].change,
+            reason=group[0].facts.reasons[0] if group[0].facts.reasons else STYLES[mark].meaning,
+            remedy=group[0].facts.remedies[0] if group[0].facts.remedies else "",
+            cells=tuple(result.facts.cell_id for result in group),
+        )
+        for (_, check, mark), group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda item: (SEVERITY[item.mark], item.change != BROKEN)))
+
+
+def _headline(
+    counts: Mapping[Mark, int], passed: Mapping[Evidence, int], missing: Sequence[tuple[str, str]]
+) -> str:
+    """What needs a person first, then what passed and on what evidence, then what was not run."""
+    bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
+    if missing:
+        bad.append(f"{len(missing)} planned without an outcome")
+    ran = sum(counts[mark] for mark in RAN)
+    idle = sum(counts[mark] for mark in NOT_RUN)
+    if not ran and not idle:
+        return "Nothing was planned, so nothing was proved."
+    text = f"{', '.join(bad) or 'Nothing unexpected'}. {counts[Mark.PASS]} of {ran} that ran pass"
+    shares = [f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if passed[kind]]
+    text += f" ({', '.join(shares)})" if shares else ""
+    text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
+    return text + (f" {idle} did not run." if idle else "")
+
+
+def _plural(mark: Mark, count: int) -> str:
+    label = STYLES[mark].label
+    endings = {"failure": "failures", "pass": "passes", "error": "errors"}
+    last = label.rsplit(" ", 1)[-1]
+    return label if count == 1 or last not in endings else label[: -len(last)] + endings[last]

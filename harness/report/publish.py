@@ -1,0 +1,122 @@
+"""All renderings into one folder, which changes as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import InfrastructureError, InputError, Location
+from harness.report.badge import write_badges
+from harness.report.export import SCHEMA_NAME, report_json
+from harness.report.html import render_html
+from harness.report.markdown import summary, table
+from harness.report.model import ReportModel
+
+MARKER = "report.json"
+# The schema stands first in the file; what follows can be large.
+HEAD_BYTES = 200
+
+
+def render_all(
+    model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
+) -> list[Path]:
+    """Write every rendering, and `extra` files by relative name, into `folder`; return what is there now.
+
+    The new report is written beside the old one and takes its place only when it is complete. InputError when
+    `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
+    old report is still there.
+    """
+    folder = folder.absolute()
+    _refuse_foreign(folder)
+    fresh: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _recover(folder)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+        fresh.chmod(0o755)
+        written = _render(model, fresh, extra or {})
+        _swap(fresh, folder)
+    except OSError as error:
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+        raise InfrastructureError(
+            "the report cannot be written",
+            where=Location(error.filename or folder),
+            why=error.strerror or str(error),
+            fix="free space or choose another folder with --reports; an older report was left as it was",
+        ) from error
+    return [folder / path.relative_to(fresh) for path in written]
+
+
+def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[Path]:
+    written = [*render_html(model, folder), *write_badges(model, folder)]
+    texts: dict[str, str | bytes] = {
+        MARKER: report_json(model),
+        "summary.md": summary(model),
+        "table.md": table(model) + "\n",
+    }
+    for name, content in {**texts, **extra}.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{name!r} is not a name inside the report's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+        )
+        written.append(path)
+    return written
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """Put `fresh` in the place of `folder`; a crash in between is undone by `_recover`."""
+    old = _old(folder)
+    if folder.exists():
+        folder.rename(old)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _recover(folder: Path) -> None:
+    """Undo what a killed process left: bring an old report back, remove half-written ones."""
+    old = _old(folder)
+    if old.exists():
+        if folder.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(folder)
+    for left in folder.parent.glob(f".{folder.name}.new-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder is replaced only when a report is what is in it."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(
+            f"{folder.name!r} is not a folder",
+            where=Location(folder),
+            fix="choose another folder with --reports",
+        )
+    if not folder.exists() or not os.access(folder, os.R_OK) or not any(folder.iterdir()):
+        return
+    with contextlib.suppress(OSError), (folder / MARKER).open("rb") as stream:
+        if f'"{SCHEMA_NAME}"'.encode() in stream.read(HEAD_BYTES):
+            return
+    raise InputError(
+        "this folder holds something that is not a report",
+        where=Location(folder),
+        why="writing a report replaces the whole folder",
+        fix="choose another folder with --reports, or empty this one",
+    )

@@ -1,0 +1,153 @@
+"""Curves and bars as inline SVG: no scripts, no style attributes, colours by class so that themes work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup, escape
+
+from harness.report.measures import Chart
+from harness.report.text import clip, number, visible
+
+WIDTH, HEIGHT = 640, 220
+SMALL_WIDTH, SMALL_HEIGHT = 240, 110
+LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 24
+MAX_POINTS = 600
+TICKS = 4
+
+
+def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
+    """The chart as one `<svg>` with a text alternative; "" when there is no finite point."""
+    width, height = (SMALL_WIDTH, SMALL_HEIGHT) if small else (WIDTH, HEIGHT)
+    values = [v for s in chart.series for v in s.values] + [*chart.low, *chart.high]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return Markup()
+    bottom, top = _padded(min(finite), max(finite))
+    steps = max([len(s.values) for s in chart.series] + [len(chart.low), len(chart.high), 2])
+
+    def x(step: int) -> float:
+        return LEFT + (width - LEFT - RIGHT) * step / (steps - 1)
+
+    def y(value: float) -> float:
+        return TOP + (height - TOP - BOTTOM) * (top - value) / (top - bottom)
+
+    parts = [_axes(width, height, bottom, top, steps, 2 if small else TICKS, y)]
+    if chart.low and chart.high:
+        upper = [(x(i), y(v)) for i, v in _thin(chart.high) if math.isfinite(v)]
+        lower = [(x(i), y(v)) for i, v in _thin(chart.low) if math.isfinite(v)]
+        points = " ".join(f"{px:.1f},{py:.1f}" for px, py in upper + lower[::-1])
+        parts.append(Markup('<polygon class="band" points="{}"/>').format(points))
+    for place, series in enumerate(chart.series):
+        role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
+        path = _path([(x(i), y(v)) for i, v in _thin(series.values)])
+        parts.append(Markup('<path class="curve {}" d="{}"/>').format(role, path))
+        broken = [x(i) for i, v in enumerate(series.values) if not math.isfinite(v)][:MAX_POINTS]
+        parts += [
+            Markup('<path class="gap" d="M{:.1f} {}l6 6m0 -6l-6 6"/>').format(px - 3, TOP) for px in broken
+        ]
+    return Markup(
+        '<svg class="chart{}" viewBox="0 0 {} {}" role="img" aria-label="{}" '
+        'preserveAspectRatio="xMidYMid meet">{}</svg>'
+    ).format(" small" if small else "", width, height, describe(chart), Markup().join(parts))
+
+
+def describe(chart: Chart) -> str:
+    """What the chart says, in words, for readers who cannot see it."""
+    texts = []
+    for series in chart.series:
+        finite = [value for value in series.values if math.isfinite(value)]
+        if finite:
+            text = (
+                f"{series.name}: {len(series.values)} points from {number(finite[0])} to {number(finite[-1])}"
+            )
+            lost = len(series.values) - len(finite)
+            texts.append(text + (f", {lost} not finite" if lost else ""))
+    band = ", with a band of what is expected" if chart.low and chart.high else ""
+    return visible(clip(f"{chart.title}. {'; '.join(texts)}{band}", 400))
+
+
+def _axes(
+    width: int, height: int, bottom: float, top: float, steps: int, ticks: int, y: Callable[[float], float]
+) -> Markup:
+    parts = []
+    for tick in range(ticks + 1):
+        value = bottom + (top - bottom) * tick / ticks
+        line = Markup('<path class="rule" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}">{}</text>')
+        parts.append(
+            line.format(LEFT, y(value), width - RIGHT, LEFT - 6, y(value) + 3.5, _tick(value, top - bottom))
+        )
+    foot = Markup('<text class="tick {}" x="{}" y="{}">{}</text>')
+    parts.append(foot.format("first", LEFT, height - 8, "1"))
+    parts.append(foot.format("", width - RIGHT, height - 8, f"step {steps}"))
+    return Markup().join(parts)
+
+
+def _tick(value: float, span: float) -> str:
+    if abs(value) >= 1e5 or 0 < span < 1e-3:
+        return f"{value:.2e}"
+    digits = max(0, min(6, 2 - math.floor(math.log10(span)))) if span else 2
+    return f"{value:.{digits}f}"
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    pad = (high - low) * 0.06 or abs(low) * 0.05 or 1.0
+    return low - pad, high + pad
+
+
+def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
+    """At most about `MAX_POINTS` points, keeping the lowest and highest of each stretch."""
+    numbered = list(enumerate(values))
+    if len(numbered) <= MAX_POINTS:
+        return numbered
+    stretch = math.ceil(len(numbered) / (MAX_POINTS / 2))
+    kept: set[tuple[int, float]] = set()
+    for start in range(0, len(numbered), stretch):
+        part = [point for point in numbered[start : start + stretch] if math.isfinite(point[1])]
+        if part:
+            kept |= {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
+    return sorted(kept)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    commands = []
+    pen = "M"
+    for px, py in points:
+        if not math.isfinite(py):
+            pen = "M"
+            continue
+        commands.append(f"{pen}{px:.1f} {py:.1f}")
+        pen = "L"
+    return "".join(commands)
+
+
+def legend(chart: Chart) -> Markup:
+    """Names of the curves beside samples of their lines; "" for a single curve without a band."""
+    entries = []
+    for place, series in enumerate(chart.series):
+        role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
+        entries.append(_legend_entry(f'<path class="curve {role}" d="M1 6H23"/>', series.name))
+    if chart.low and chart.high:
+        entries.append(_legend_entry('<rect class="band" x="1" y="2" width="22" height="8"/>', "expected"))
+    if len(entries) < 2:
+        return Markup()
+    return Markup('<p class="chart-legend">{}</p>').format(Markup().join(entries))
+
+
+def share_bar(share: float | None) -> Markup:
+    """How much of a budget is used, as a bar and a percentage; over 100 % the bar is full and marked."""
+    if share is None or math.isnan(share):
+        return Markup("—")
+    text = f"{share:.0%}" if share < 100 else "over 100 times"
+    return Markup(
+        '<svg class="share{}" viewBox="0 0 80 10" width="80" height="10" aria-hidden="true">'
+        '<rect class="room" width="80" height="10" rx="2"/>'
+        '<rect class="used" width="{:.1f}" height="10" rx="2"/></svg> {}'
+    ).format(" over" if share > 1 else "", 80 * min(share, 1.0), text)
+
+
+def _legend_entry(sample: str, name: str) -> Markup:
+    svg = Markup('<svg viewBox="0 0 24 12" width="24" height="12" aria-hidden="true">{}</svg>')
+    # `sample` is built from constants of this module only.
+    return Markup("<span>{}{}</span>").format(svg.format(Markup(sample)), escape(visible(clip(name, 80))))  # noqa: S704

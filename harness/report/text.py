@@ -1,0 +1,100 @@
+"""Text from anywhere, safe to look at: hidden characters become visible, length is bounded."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from datetime import datetime, timezone
+
+from harness.digest import digest_bytes
+
+TEXT_LIMIT = 2_000
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+
+# Bidirectional overrides and isolates, zero-width characters, controls, lone surrogates, line separators:
+# what can make a reader see something else than what is written.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def visible(text: str) -> str:
+    """`text` with every hidden character written as `⟦U+202E⟧`; tabs and newlines stay."""
+    return _HIDDEN.sub(lambda found: f"⟦U+{ord(found[0]):04X}⟧", text)
+
+
+def clip(text: str, limit: int = TEXT_LIMIT) -> str:
+    """At most `limit` characters of `text`, and how many are missing."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+
+
+def plain_log(text: str) -> str:
+    """A log without terminal colours and with universal newlines; a progress bar keeps its last state."""
+    text = _ANSI.sub("", text).replace("\r\n", "\n")
+    return "\n".join(line.rsplit("\r", 1)[-1] for line in text.split("\n"))
+
+
+def file_name(identity: str) -> str:
+    """A file name for an identity: itself where that is safe, otherwise its letters and a digest."""
+    if SAFE_NAME.fullmatch(identity) and identity == identity.lower():
+        return identity
+    folded = unicodedata.normalize("NFKD", identity).encode("ascii", "ignore").decode()
+    letters = re.sub(r"[^A-Za-z0-9._-]+", "-", folded).strip("-._").lower()[:60] or "cell"
+    return f"{letters}-{digest_bytes(identity.encode('utf-8', 'surrogatepass'))[:10]}"
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as `2026-11-20 07:31 UTC`; what is no time at all is shown as a dash."""
+    try:
+        when = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return "—"
+    return when.strftime("%Y-%m-%d %H:%M UTC") if seconds > 0 else "—"
+
+
+def iso(seconds: float) -> str:
+    """Unix seconds as `2026-11-20T07:31:00Z`, or "" for what is no time."""
+    try:
+        when = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ") if seconds > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """A wall time as people say it: `12 ms`, `3.4 s`, `5 min 10 s`, `2 h 5 min`."""
+    if not 0 < seconds < float("inf"):
+        return "—"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def number(value: float) -> str:
+    """A number with as many digits as are worth reading."""
+    if not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.3g}"
+    magnitude = abs(value)
+    return f"{value:.4g}" if 1e-3 <= magnitude < 1e6 else f"{value:.2e}"

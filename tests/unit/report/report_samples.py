@@ -1,0 +1,467 @@
+"""A report with everything in it: every verdict, every kind of evidence, figures like those of the real checks."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from harness.outcome import Evidence, Status, Tier
+from harness.report.inputs import (
+    ArtifactInput,
+    CellInput,
+    CheckInput,
+    ExcludedInput,
+    ExpectationInput,
+    FindingInput,
+    HistoryInput,
+    PublishedInput,
+    ReportInputs,
+    ResultInput,
+    RunFacts,
+)
+
+NOW = 1_795_161_600.0
+DAY = 86_400.0
+CHECKS = (
+    CheckInput(name="resolve", tier=Tier.STATIC, question="Do the pins resolve together?"),
+    CheckInput(name="patches", tier=Tier.STATIC, question="Do our patches still apply?"),
+    CheckInput(name="lint", tier=Tier.STATIC, question="Does the recipe fit this verl?"),
+    CheckInput(
+        name="environment", tier=Tier.BUILD, question="Can the environment be built, and is it what it says?"
+    ),
+    CheckInput(name="loss", tier=Tier.NUMERICS, question="Are verl's policy losses right on this device?"),
+    CheckInput(name="grpo", tier=Tier.CONVERGENCE, question="Does GRPO learn?"),
+    CheckInput(name="gspo", tier=Tier.CONVERGENCE, question="Does GSPO learn?"),
+)
+TIER = {check.name: check.tier for check in CHECKS}
+NAMES = tuple(check.name for check in CHECKS)
+
+ROWS = (
+    ("verl-0.9.1-sim", "verl 0.9.1 on the simulated NPU", "sim", "0.9.1", "2.13.0", "—", "9.0.0", "sim"),
+    ("verl-0.6.1-sim", "verl 0.6.1 on the simulated NPU", "sim", "0.6.1", "2.13.0", "—", "9.0.0", "sim"),
+    (
+        "gptoss-20b-grpo",
+        "gpt-oss-20b GRPO",
+        "npu",
+        "0.6.1+d62da495",
+        "2.7.1",
+        "941d54a2",
+        "8.5.0",
+        "Ascend910B3",
+    ),
+    ("verl-npu-plugin", "verl_npu plugin", "npu", "796871d7", "2.7.1", "1de16ead", "8.3.RC1", "Ascend910B3"),
+    (
+        "one-step-off-2card",
+        "One step off, 2 cards",
+        "npu",
+        "ccd7d934",
+        "2.7.1",
+        "0.11.0rc1",
+        "8.3.RC1",
+        "Ascend910_9382",
+    ),
+    ("gptoss-infer", "gpt-oss inference", "npu", "—", "7.2.RC1", "—", "8.3.RC1.alpha002", "Ascend910_9382"),
+    (
+        "gspo-qwen25-3b",
+        "GSPO Qwen2.5-3B",
+        "npu",
+        "0.7.0.dev0",
+        "2.7.1",
+        "0.10.0rc1",
+        "8.2.RC2",
+        "Ascend910B3",
+    ),
+    (
+        "gspo-qwen3-30b-a3b",
+        "GSPO Qwen3-30B-A3B",
+        "npu",
+        "0.7.0.dev0",
+        "2.7.1",
+        "0.10.0rc1",
+        "8.2.RC2",
+        "Ascend910B3",
+    ),
+    ("gspo-async", "GSPO async rollout", "npu", "5a2e0b1c", "2.7.1", "0.11.0rc1", "8.3.RC1", "Ascend910B3"),
+    ("verl-0.7.1-a2", "verl 0.7.1 as released", "npu", "0.7.1", "2.7.1", "0.11.0", "8.3.RC1", "Ascend910B3"),
+    ("verl-0.8.0-a3", "verl 0.8.0 as released", "npu", "0.8.0", "2.9.0", "0.14.0", "8.5.0", "Ascend910_9382"),
+    (
+        "verl-0.9.0-a3",
+        "verl 0.9.0 as released",
+        "npu",
+        "0.9.0",
+        "2.10.0",
+        "0.17.0",
+        "8.5.0",
+        "Ascend910_9382",
+    ),
+)
+
+
+def curve(seed: int, start: float, end: float, steps: int = 60, noise: float = 0.02) -> list[float]:
+    """A learning curve from `start` to `end`."""
+    draw = random.Random(seed)
+    return [
+        round(end + (start - end) * math.exp(-4 * step / steps) + draw.gauss(0, noise), 5)
+        for step in range(steps)
+    ]
+
+
+def loss_measurements() -> dict:
+    """A battery of loss cases with errors and budgets."""
+    cases = []
+    draw = random.Random(7)
+    for algorithm in ("vanilla", "gspo"):
+        for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
+            for quantity in ("loss", "gradient"):
+                budget = 3.2e-6 if quantity == "loss" else 8.1e-6
+                cases.append(
+                    {
+                        "case": f"{algorithm}/{mode}",
+                        "quantity": quantity,
+                        "error": budget * draw.uniform(0.02, 0.6),
+                        "budget": budget,
+                        "dtype": "float32",
+                    }
+                )
+    return {"device": "npu:0", "simulated": True, "torch": "2.13.0", "cases": cases}
+
+
+def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
+    """A training with its reward curve, the reference's band, and telemetry."""
+    reference = curve(seed + 50, 0.25, 0.92)
+    reward = curve(seed, 0.24, 0.9 if learns else 0.31)
+    return {
+        "algorithm": "grpo",
+        "decision": "learns" if learns else "does not learn",
+        "steps": 60,
+        "reward": {
+            "candidate": reward,
+            "reference": reference,
+            "low": [value - 0.08 for value in reference],
+            "high": [value + 0.08 for value in reference],
+        },
+        "telemetry": {
+            "entropy": curve(seed + 1, 2.1, 0.7),
+            "kl": curve(seed + 2, 0.0, 0.04, noise=0.002),
+            "grad norm": curve(seed + 3, 1.4, 0.3),
+            "clip fraction": [abs(value) for value in curve(seed + 4, 0.12, 0.02, noise=0.005)],
+        },
+    }
+
+
+LOCK = "\n".join(f"package-{i}==1.{i}.0 --hash=sha256:{i:064x}" for i in range(40))
+LOG = "\n".join(
+    [f"[{i:04d}] compile kernel {i} ok" for i in range(260)]
+    + ["RuntimeError: NCCL is not available, and this build of verl asked for it", "exit code 1"]
+)
+
+
+def result(cell: str, check: str, status: Status, **more) -> ResultInput:
+    """A result with what every executed task has."""
+    ran = status in {Status.PASS, Status.FAIL, Status.INCONCLUSIVE}
+    evidence = more.pop("evidence", None)
+    if evidence is None and ran:
+        evidence = Evidence.STATIC if TIER[check] is Tier.STATIC else Evidence.SIMULATED
+    filled = {
+        "question": next(item.question for item in CHECKS if item.name == check),
+        "key": f"{abs(hash((cell, check))) % 16**16:016x}" * 4
+        if False
+        else (f"{cell}:{check}".encode().hex() * 8)[:64],
+        "facets": {"pins": "9f2c" * 16, "platform": {"python": "3.11", "arch": "x86_64"}},
+        "started": NOW - 400,
+        "seconds": 12.5,
+        "run_id": "20261120-0731",
+        "reproduce": f"npu-matrix run --only {cell} --check {check}",
+    }
+    return ResultInput(
+        cell_id=cell, check=check, tier=TIER[check], status=status, evidence=evidence, **{**filled, **more}
+    )
+
+
+def _simulated(cell: str, verl: str) -> list[ResultInput]:
+    lock = [
+        {"package": name, "version": version, "from": "index"}
+        for name, version in (
+            ("torch", "2.13.0+cpu"),
+            ("torch-npu", "2.13.0"),
+            ("verl", verl),
+            ("ray", "2.60.0"),
+        )
+    ]
+    patches = [
+        {"patch": "npu-device-name", "state": "applies", "range": ">=0.6,<0.10", "hunks": 2, "offset": 0},
+        {"patch": "nccl-guard", "state": "applies with offset", "range": ">=0.6", "hunks": 1, "offset": 14},
+    ]
+    return [
+        result(cell, "resolve", Status.PASS, measurements={"packages": lock}, seconds=4.1),
+        result(cell, "patches", Status.PASS, measurements={"patches": patches}, seconds=0.3),
+        result(cell, "lint", Status.PASS, measurements={"findings": []}, seconds=0.2),
+        result(
+            cell,
+            "environment",
+            Status.PASS,
+            measurements={
+                "versions": {"torch": "2.13.0+cpu", "torch_npu": "2.13.0", "verl": verl},
+                "patched_files": 3,
+            },
+            log_text=LOG[:3000],
+            history=(
+                HistoryInput(
+                    time=NOW - DAY, status=Status.PASS, run_id="20261119-0200", evidence=Evidence.SIMULATED
+                ),
+            ),
+        ),
+    ]
+
+
+def sample_inputs() -> ReportInputs:
+    """The whole sample."""
+    cells = []
+    results: list[ResultInput] = []
+    for identity, title, device, verl, torch_npu, ascend, cann, soc in ROWS:
+        axes = {
+            "verl": verl,
+            "torch_npu": torch_npu,
+            "vllm_ascend": ascend,
+            "cann": cann,
+            "soc": soc,
+            "python": "3.11" if device == "sim" else "3.10",
+        }
+        cells.append(
+            CellInput(
+                id=identity,
+                title=title,
+                stack=identity,
+                axes=axes,
+                provenance={axis: f"matrix.yaml:{40 + place}:7" for place, axis in enumerate(axes)},
+                findings=(
+                    FindingInput(
+                        what="The article pins vllm 0.11.0 but its log shows 0.10.1.", source="seeds/002"
+                    ),
+                )
+                if identity == "one-step-off-2card"
+                else (),
+                device=device,
+                recipe="gspo-3b" if "gspo" in identity else "",
+                planned=tuple(
+                    name
+                    for name in NAMES
+                    if not (identity == "gptoss-infer" and TIER[name] is Tier.CONVERGENCE)
+                ),
+            )
+        )
+    results += _simulated("verl-0.9.1-sim", "0.9.1")
+    results += [
+        result("verl-0.9.1-sim", "loss", Status.PASS, measurements=loss_measurements(), seconds=9.4),
+        result(
+            "verl-0.9.1-sim",
+            "grpo",
+            Status.PASS,
+            measurements=training_measurements(),
+            seconds=48,
+            history=(
+                HistoryInput(
+                    time=NOW - DAY, status=Status.FAIL, run_id="20261119-0200", evidence=Evidence.SIMULATED
+                ),
+            ),
+        ),
+        result(
+            "verl-0.9.1-sim",
+            "gspo",
+            Status.FAIL,
+            expected="unexpected",
+            reasons=(
+                "The reward stays at 0.31 where the reference reaches 0.92: outside its band from step 9 on.",
+                "entropy falls as usual, so the policy moves, but not uphill",
+            ),
+            remedies=(
+                "Compare the sign of the advantages in verl/trainer/ppo/core_algos.py with 0.6.1.",
+                "npu-matrix bisect --check gspo --good 0.8.0 --bad 0.9.1",
+            ),
+            measurements=training_measurements(learns=False, seed=9),
+            seconds=51,
+            log_text=LOG,
+            history=(
+                HistoryInput(
+                    time=NOW - 2 * DAY,
+                    status=Status.PASS,
+                    run_id="20261118-0200",
+                    evidence=Evidence.SIMULATED,
+                ),
+                HistoryInput(
+                    time=NOW - DAY, status=Status.PASS, run_id="20261119-0200", evidence=Evidence.SIMULATED
+                ),
+            ),
+        ),
+    ]
+    results += _simulated("verl-0.6.1-sim", "0.6.1")
+    results += [
+        result(
+            "verl-0.6.1-sim",
+            "loss",
+            Status.PASS,
+            expected="unexpected-pass",
+            measurements=loss_measurements(),
+            expectation=ExpectationInput(
+                reason="gspo divided by the padded length",
+                source="expectations.yaml:12:3",
+                until="2026-12-31",
+            ),
+            reasons=("Listed as a known failure, but it passes.",),
+            remedies=("Remove expectations.yaml:12, or run npu-matrix expect update.",),
+        ),
+        result("verl-0.6.1-sim", "grpo", Status.PASS, measurements=training_measurements(seed=3)),
+        result(
+            "verl-0.6.1-sim",
+            "gspo",
+            Status.INCONCLUSIVE,
+            reasons=("3 of 5 seeds end inside the band: not enough to decide at 5 %.",),
+            remedies=("Run with --seeds 12.",),
+            measurements=training_measurements(seed=4),
+        ),
+    ]
+    for identity, _, _, _, torch_npu, _, cann, _ in ROWS[2:]:
+        known = torch_npu == "2.7.1" and cann == "8.2.RC2"
+        results.append(
+            result(
+                identity,
+                "resolve",
+                Status.FAIL if known else Status.PASS,
+                expected="known" if known else "",
+                reasons=(
+                    "vllm-ascend 0.10.0rc1 wants torch-npu 2.7.1.dev20250724, which is not on any index.",
+                )
+                if known
+                else (),
+                expectation=ExpectationInput(
+                    reason="development wheel was withdrawn",
+                    source="expectations.yaml:4:3",
+                    until="2027-01-31",
+                )
+                if known
+                else None,
+                measurements={"packages": []},
+            )
+        )
+        results.append(
+            result(identity, "patches", Status.UNSUPPORTED if identity == "gptoss-infer" else Status.PASS)
+        )
+        if identity == "one-step-off-2card":
+            findings = [
+                {
+                    "where": "train.sh:41",
+                    "rule": "nccl-on-npu",
+                    "why": "one_step_off_policy builds an NCCL group; NPUs have HCCL",
+                    "fix": "apply patch nccl-guard",
+                },
+                {
+                    "where": "train.sh:57",
+                    "rule": "renamed-option",
+                    "why": "trainer.n_gpus_per_node is n_cards here",
+                    "fix": "rename it",
+                },
+            ]
+            results.append(
+                result(
+                    identity,
+                    "lint",
+                    Status.FAIL,
+                    expected="unexpected",
+                    reasons=("2 findings that stop the training before the first step.",),
+                    remedies=("Apply patch nccl-guard.",),
+                    measurements={"findings": findings},
+                )
+            )
+        elif identity == "verl-0.8.0-a3":
+            results.append(
+                result(identity, "lint", Status.STALE, reasons=("The recipe changed after this outcome.",))
+            )
+        else:
+            results.append(result(identity, "lint", Status.PASS))
+        if identity == "gspo-async":
+            results.append(
+                result(
+                    identity,
+                    "environment",
+                    Status.ERROR,
+                    reasons=("The package index answered 503 five times.",),
+                    remedies=("Try again; nothing else was lost.",),
+                )
+            )
+        elif known:
+            results.append(
+                result(identity, "environment", Status.BLOCKED, reasons=("resolve did not pass.",))
+            )
+        elif identity == "verl-0.9.0-a3":
+            results.append(
+                result(
+                    identity,
+                    "environment",
+                    Status.PASS,
+                    evidence=Evidence.HARDWARE,
+                    artifacts=(ArtifactInput(name="lock.txt", size=len(LOCK)),),
+                )
+            )
+            results.append(
+                result(
+                    identity,
+                    "loss",
+                    Status.PASS,
+                    evidence=Evidence.HARDWARE,
+                    measurements=loss_measurements(),
+                )
+            )
+        elif identity == "verl-0.7.1-a2":
+            results.append(result(identity, "environment", Status.PASS, evidence=Evidence.CPU))
+        else:
+            results.append(
+                result(identity, "environment", Status.NOT_RUN, reasons=("no NPU on this machine",))
+            )
+        done = {item.check for item in results if item.cell_id == identity}
+        planned = next(cell.planned for cell in cells if cell.id == identity)
+        results += [
+            result(
+                identity,
+                check,
+                Status.BLOCKED if known else Status.NOT_RUN,
+                reasons=("resolve did not pass." if known else "no NPU on this machine",),
+                started=0.0,
+                seconds=0.0,
+            )
+            for check in planned
+            if check not in done and not (identity == "gspo-async" and check == "gspo")
+        ]
+    return ReportInputs(
+        generated=NOW,
+        cells=tuple(cells),
+        checks=CHECKS,
+        results=tuple(results),
+        run=RunFacts(
+            run_id="20261120-0731",
+            command="npu-matrix run",
+            profile="default",
+            revision="168809f",
+            version="0.1.0",
+            started=NOW - 420,
+            seconds=254,
+            executed=26,
+            reused=58,
+            exit_code=1,
+        ),
+        host={"machine": "x86_64, 2 cores", "NPUs": "none", "python": "3.11.7", "driver": "—"},
+        excluded=(
+            ExcludedInput(
+                axes={"torch_npu": "2.9.0", "cann": "8.3.RC1"},
+                reason="torch_npu 2.9.0 asks for CANN 8.5.0 or later.",
+                source="vllm-ascend release notes",
+            ),
+        ),
+        published=(
+            PublishedInput(
+                cell_id="gspo-qwen25-3b",
+                what="The reward rises on A2 over 300 steps.",
+                source="seeds/004",
+                date="2025-10-12",
+            ),
+        ),
+    )

@@ -1,0 +1,172 @@
+"""The model: joining, marks, completeness, changes, what needs attention, what failing cells share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_samples import NOW, result, sample_inputs
+
+from harness.outcome import Evidence, Status, Tier
+from harness.report.inputs import CellInput, CheckInput, HistoryInput, ReportInputs, ResultInput
+from harness.report.marks import EVIDENCE, STYLES, Mark, mark_of
+from harness.report.model import build_model
+from harness.report.patterns import find_patterns
+from harness.report.text import clip, file_name, visible
+
+
+def one(status: Status, **more: object) -> ReportInputs:
+    return ReportInputs(
+        generated=NOW,
+        cells=(CellInput(id="cell", planned=("loss",)),),
+        results=(result("cell", "loss", status, **more),),
+    )
+
+
+def test_report_model_is_pure() -> None:
+    assert build_model(sample_inputs()) == build_model(sample_inputs())
+
+
+def test_every_mark_and_kind_of_evidence_looks_different() -> None:
+    for field in ("label", "word", "code", "glyph", "plain", "meaning"):
+        assert len({getattr(style, field) for style in STYLES.values()}) == len(Mark)
+    for field in ("label", "tag", "code", "meaning"):
+        assert len({getattr(style, field) for style in EVIDENCE.values()}) == len(Evidence)
+
+
+@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("expected", ["", "known", "unexpected", "unexpected-pass"])
+def test_only_a_pass_is_marked_as_a_pass(status: Status, expected: str) -> None:
+    mark = mark_of(status, expected)
+    assert (mark is Mark.PASS) == (status is Status.PASS and expected != "unexpected-pass")
+    assert (mark is Mark.KNOWN_FAIL) == (status is Status.FAIL and expected == "known")
+
+
+def test_a_planned_check_without_a_result_makes_the_report_incomplete() -> None:
+    inputs = ReportInputs(
+        generated=NOW,
+        cells=(CellInput(id="cell", planned=("loss", "grpo")),),
+        checks=(CheckInput(name="loss", tier=Tier.NUMERICS), CheckInput(name="grpo", tier=Tier.CONVERGENCE)),
+        results=(result("cell", "loss", Status.PASS),),
+    )
+    model = build_model(inputs)
+    assert not model.complete
+    assert model.missing == (("cell", "grpo"),)
+    assert model.rows[0].results["grpo"].mark is Mark.NOT_RUN
+    assert model.planned == 2
+    assert "1 planned without an outcome" in model.headline
+
+
+def test_an_infrastructure_error_is_not_complete() -> None:
+    assert not build_model(one(Status.ERROR)).complete
+    assert build_model(one(Status.FAIL)).complete
+
+
+def test_nothing_planned_proves_nothing() -> None:
+    model = build_model(ReportInputs(generated=NOW, cells=()))
+    assert model.headline == "Nothing was planned, so nothing was proved."
+
+
+def test_simulated_passes_are_never_counted_as_hardware() -> None:
+    model = build_model(one(Status.PASS, evidence=Evidence.SIMULATED))
+    assert model.passed[Evidence.HARDWARE] == 0
+    assert model.passed[Evidence.SIMULATED] == 1
+    assert "none on hardware" in model.headline
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [
+        (Status.PASS, Status.FAIL, "broken"),
+        (Status.FAIL, Status.PASS, "fixed"),
+        (Status.PASS, Status.NOT_RUN, "lost"),
+        (Status.FAIL, Status.ERROR, "lost"),
+        (Status.PASS, Status.PASS, ""),
+        (Status.NOT_RUN, Status.FAIL, ""),
+        (Status.NOT_RUN, Status.NOT_RUN, ""),
+    ],
+)
+def test_changes_since_the_verdict_before(before: Status, now: Status, change: str) -> None:
+    history = (HistoryInput(time=NOW - 100, status=before, run_id="earlier"),)
+    model = build_model(one(now, history=history))
+    assert model.rows[0].results["loss"].change == change
+
+
+def test_the_run_itself_is_not_its_own_history() -> None:
+    history = (
+        HistoryInput(time=NOW - 100, status=Status.PASS, run_id="earlier"),
+        HistoryInput(time=NOW, status=Status.FAIL, run_id="now"),
+    )
+    model = build_model(one(Status.FAIL, history=history, run_id="now"))
+    assert model.rows[0].results["loss"].change == "broken"
+
+
+def test_results_of_strange_cells_and_unknown_checks_are_shown_as_what_they_are() -> None:
+    inputs = one(Status.PASS)
+    stranger = replace(inputs.results[0], cell_id="elsewhere")
+    unknown = ResultInput(
+        cell_id="cell", check="of-tomorrow", tier=Tier.STATIC, status=Status.PASS, evidence=Evidence.STATIC
+    )
+    model = build_model(replace(inputs, results=(*inputs.results, stranger, unknown)))
+    assert model.strangers == (stranger,)
+    assert [check.name for check in model.checks] == ["of-tomorrow", "loss"]
+
+
+def test_clock_skew_and_missing_evidence_are_said() -> None:
+    notes = build_model(one(Status.PASS, started=NOW + 9999)).rows[0].results["loss"].notes
+    assert "clocks" in notes[0]
+    inputs = one(Status.PASS)
+    bare = replace(inputs, results=(replace(inputs.results[0], evidence=None),))
+    assert "evidence" in build_model(bare).rows[0].results["loss"].notes[0]
+
+
+def test_cells_that_share_a_task_are_one_item_of_attention() -> None:
+    inputs = ReportInputs(
+        generated=NOW,
+        cells=(CellInput(id="a"), CellInput(id="b"), CellInput(id="c")),
+        results=tuple(
+            result(cell, "loss", Status.FAIL, key=key)
+            for cell, key in (("a", "same"), ("b", "same"), ("c", "other"))
+        ),
+    )
+    assert [item.cells for item in build_model(inputs).attention] == [("a", "b"), ("c",)]
+
+
+def test_patterns_name_the_axis_that_splits_failing_from_passing() -> None:
+    rows = [
+        ({"torch": "2.7", "cann": "8.2"}, {"loss": Mark.FAIL}),
+        ({"torch": "2.7", "cann": "8.3"}, {"loss": Mark.KNOWN_FAIL}),
+        ({"torch": "2.8", "cann": "8.3"}, {"loss": Mark.PASS}),
+        ({"torch": "2.7", "cann": "8.3"}, {"loss": Mark.NOT_RUN}),
+    ]
+    (pattern,) = find_patterns(rows)
+    assert (pattern.axis, pattern.values, pattern.failing, pattern.passing) == ("torch", ("2.7",), 2, 1)
+    assert find_patterns(rows[:2]) == ()
+
+
+@given(st.text(max_size=200))
+def test_file_names_are_safe(identity: str) -> None:
+    name = file_name(identity)
+    assert name
+    assert not name.startswith(".")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
+    assert len(name) <= 120
+
+
+@given(st.lists(st.text(max_size=30), unique=True, max_size=20))
+def test_file_names_are_injective(identities: list[str]) -> None:
+    assert len({file_name(identity) for identity in identities}) == len(identities)
+
+
+@given(st.text())
+def test_nothing_invisible_is_left(text: str) -> None:
+    shown = visible(text)
+    assert not any(character in shown for character in "\u202e\u2066\u200b\ufeff\x00\x1b\r\u2028")
+    shown.encode()
+
+
+def test_clipping_says_how_much_is_missing() -> None:
+    assert clip("a" * 10, 10) == "a" * 10
+    assert clip("a" * 1_000_000, 10) == "a" * 10 + "… (999,990 more characters)"

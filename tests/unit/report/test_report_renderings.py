@@ -1,0 +1,266 @@
+"""What the renderings say: verdicts with their evidence, not run never as a pass, files that appear as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_samples import LOG, NOW, result, sample_inputs
+
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Evidence, Status
+from harness.report import publish
+from harness.report.badge import badge_svg, badges
+from harness.report.export import SCHEMA_NAME, SCHEMA_VERSION, report_data
+from harness.report.grid import grid_data
+from harness.report.html import render_html
+from harness.report.inputs import ArtifactInput, CellInput, ReportInputs
+from harness.report.logs import INLINE_LINES, read_artifact, read_log
+from harness.report.markdown import summary, table
+from harness.report.marks import Mark
+from harness.report.model import ReportModel, build_model
+from harness.report.publish import render_all
+from harness.report.terminal import plain_grid, rich_grid
+
+
+def model_of(status: Status, evidence: Evidence | None, expected: str = "") -> ReportModel:
+    return build_model(
+        ReportInputs(
+            generated=NOW,
+            cells=(CellInput(id="cell", planned=("loss",)),),
+            results=(replace(result("cell", "loss", status, expected=expected), evidence=evidence),),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def sample() -> ReportModel:
+    return build_model(sample_inputs())
+
+
+def grid_part(page: str) -> str:
+    return page[page.index('id="rows"') : page.index("</tbody>", page.index('id="rows"'))]
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.PASS])
+def test_what_did_not_pass_is_never_shown_as_a_pass(status: Status, tmp_path: Path) -> None:
+    model = model_of(status, Evidence.SIMULATED)
+    render_html(model, tmp_path)
+    assert "m-pass" not in grid_part((tmp_path / "index.html").read_text())
+    cell = (tmp_path / "cells" / "cell.html").read_text()
+    assert "m-pass" not in cell[cell.index('class="strip"') :]
+    assert not any(name.startswith("p") for name in [grid_data(model)["rows"][0][7]])
+    assert "✓" not in table(model)
+    assert "pass" not in plain_grid(model).splitlines()[1]
+    for badge in badges(model).values():
+        assert badge.colour != "#14713f"
+
+
+@pytest.mark.parametrize("evidence", [Evidence.SIMULATED, Evidence.CPU, Evidence.STATIC])
+def test_what_is_not_hardware_is_never_shown_as_hardware(evidence: Evidence, tmp_path: Path) -> None:
+    model = model_of(Status.PASS, evidence)
+    render_html(model, tmp_path)
+    assert "hardware" not in grid_part((tmp_path / "index.html").read_text())
+    cell = (tmp_path / "cells" / "cell.html").read_text()
+    assert "e-hardware" not in cell[cell.index("<main") :]
+    assert grid_data(model)["rows"][0][7][1] != "h"
+    assert "HW" not in table(model)
+    assert "HW" not in plain_grid(model)
+    assert badges(model)["hardware"].text == "not run"
+    assert not any(badge.solid for badge in badges(model).values())
+    assert "simulated" in badges(model)["status"].text or evidence is not Evidence.SIMULATED
+
+
+def test_the_badge_of_simulated_passes_says_so() -> None:
+    badge = badges(model_of(Status.PASS, Evidence.SIMULATED))["simulated"]
+    assert (badge.label, badge.text) == ("simulated", "1/1")
+    assert "simulated: 1/1" in badge_svg(badge)
+
+
+def test_a_known_failure_looks_different_from_an_unexpected_one(tmp_path: Path) -> None:
+    texts = []
+    for expected in ("known", "unexpected"):
+        model = model_of(Status.FAIL, Evidence.STATIC, expected)
+        folder = tmp_path / expected
+        folder.mkdir()
+        render_html(model, folder)
+        texts.append(grid_part((folder / "index.html").read_text()))
+    known, unexpected = texts
+    assert "g-known-fail" in known
+    assert "g-fail" not in known
+    assert "g-fail" in unexpected
+    assert "known" not in unexpected
+
+
+def test_verdicts_of_checks_that_did_not_run_carry_no_evidence() -> None:
+    model = model_of(Status.NOT_RUN, Evidence.SIMULATED)
+    assert grid_data(model)["rows"][0][7] == "n-"
+    assert "(sim)" not in table(model)
+
+
+def test_pages_say_everything_a_result_has(sample: ReportModel, tmp_path: Path) -> None:
+    render_html(sample, tmp_path)
+    page = (tmp_path / "cells" / "verl-0.9.1-sim.html").read_text()
+    failing = page[page.index('id="check-gspo"') :]
+    for text in (
+        "The reward stays at 0.31",
+        "npu-matrix bisect --check gspo",
+        'data-copy="npu-matrix run --only verl-0.9.1-sim --check gspo"',
+        "whole log",
+        'id="check-gspo-L262"',
+        "20261119-0200",
+        "broken",
+        "matrix.yaml:40:7",
+    ):
+        assert text in page
+    assert '<path class="curve reference"' in failing
+    assert '<polygon class="band"' in failing
+    assert "Content-Security-Policy" in page
+
+
+def test_a_long_log_is_cut_at_its_start_and_kept_beside_the_page() -> None:
+    log = read_log(result("cell", "loss", Status.FAIL, log_text=LOG))
+    assert log.total == 262
+    assert log.skipped == 262 - INLINE_LINES
+    assert log.lines[-1].text == "exit code 1"
+    assert log.lines[-2].bad
+    assert log.whole == LOG
+
+
+def test_a_log_or_artifact_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    assert "gone" in read_log(result("cell", "loss", Status.FAIL, log_path=gone)).lines[0].text
+    assert "gone" in read_artifact(ArtifactInput(name="lock.txt", path=gone)).note
+    assert read_artifact(ArtifactInput(name="lock.txt")).note == "not kept"
+
+
+def test_a_log_of_bytes_and_colours_becomes_text(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\x1b[31mred\x1b[0m\r\n10%\r50%\r100%\n\xff\xfe\n")
+    assert [line.text for line in read_log(result("cell", "loss", Status.PASS, log_path=path)).lines] == [
+        "red",
+        "100%",
+        "\ufffd\ufffd",
+    ]
+
+
+def test_artifacts_are_copied_under_names_that_browsers_show_as_text(tmp_path: Path) -> None:
+    for name in ("page.html", "script.js", "picture.svg", "lock.txt", "../../up.sh"):
+        path = tmp_path / "file"
+        path.write_text("<script>alert(1)</script>")
+        stored = read_artifact(ArtifactInput(name=name, path=path)).stored
+        assert stored.endswith(".txt")
+        assert "/" not in stored
+
+
+def test_export_has_a_versioned_schema_and_every_result(sample: ReportModel) -> None:
+    data = json.loads(json.dumps(report_data(sample), allow_nan=False))
+    assert data["schema"] == {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}
+    assert sum(len(cell["results"]) for cell in data["cells"]) == sample.planned
+    assert data["missing"] == [{"cell": "gspo-async", "check": "gspo"}]
+
+
+def test_export_survives_numbers_json_cannot_hold() -> None:
+    model = model_of(Status.FAIL, Evidence.SIMULATED)
+    broken = replace(sample_inputs().results[0], measurements={"loss": float("nan"), "grad": [float("inf")]})
+    inputs = ReportInputs(generated=NOW, cells=(CellInput(id=broken.cell_id),), results=(broken,))
+    data = json.loads(json.dumps(report_data(build_model(inputs)), allow_nan=False))
+    assert data["cells"][0]["results"][0]["measurements"] == {"loss": "NaN", "grad": ["Infinity"]}
+    assert report_data(model)["complete"]
+
+
+def test_markdown_says_what_the_grid_says(sample: ReportModel) -> None:
+    text = summary(sample)
+    assert "2 unexpected failures" in text
+    assert "✓ pass (sim)" in text
+    assert "✓ pass (HW)" in text
+    assert "○ not run" in text
+    assert table(sample, max_rows=3).endswith("9 more cells in the report.")
+
+
+def test_terminal_grid_in_any_width(sample: ReportModel) -> None:
+    import io
+
+    from rich.console import Console
+
+    for width in (60, 200):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        console.print(rich_grid(sample, width))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "✗" in text
+        assert "✓" in text
+    assert "FAIL sim" in plain_grid(sample)
+    assert "XPASS sim" in plain_grid(sample)
+
+
+def test_a_report_replaces_the_older_one_as_a_whole(sample: ReportModel, tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    render_all(sample, folder, {"junit.xml": "<testsuites/>"})
+    assert (folder / "junit.xml").is_file()
+    render_all(model_of(Status.PASS, Evidence.STATIC), folder)
+    assert not (folder / "junit.xml").exists()
+    assert [path.name for path in (folder / "cells").iterdir()] == ["cell.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]
+
+
+def test_a_folder_that_is_not_a_report_is_left_alone(sample: ReportModel, tmp_path: Path) -> None:
+    precious = tmp_path / "reports" / "thesis.tex"
+    precious.parent.mkdir()
+    precious.write_text("ten years")
+    with pytest.raises(InputError) as caught:
+        render_all(sample, precious.parent)
+    assert "--reports" in str(caught.value)
+    assert precious.read_text() == "ten years"
+
+
+def test_an_extra_file_cannot_leave_the_folder(sample: ReportModel, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        render_all(sample, tmp_path / "reports", {"../up.txt": "x"})
+
+
+def test_a_full_disk_leaves_the_older_report(
+    sample: ReportModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reports"
+    render_all(sample, folder)
+    before = (folder / "index.html").read_bytes()
+
+    def full(*_: object) -> list[Path]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publish, "render_html", full)
+    with pytest.raises(InfrastructureError) as caught:
+        render_all(model_of(Status.PASS, Evidence.STATIC), folder)
+    assert "No space left" in str(caught.value)
+    assert (folder / "index.html").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not run: root can write everywhere")
+def test_an_unwritable_folder_is_an_infrastructure_error(sample: ReportModel, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InfrastructureError):
+        render_all(sample, tmp_path / "reports")
+    tmp_path.chmod(0o700)
+
+
+def test_a_report_lost_between_two_renames_comes_back(sample: ReportModel, tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    render_all(sample, folder)
+    folder.rename(tmp_path / ".reports.old")
+    (tmp_path / ".reports.new-dead").mkdir()
+    render_all(sample, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]
+
+
+def test_marks_in_the_grid_data_are_the_models(sample: ReportModel) -> None:
+    data = grid_data(sample)
+    names = [check[0] for check in data["checks"]]
+    for row, encoded in zip(sample.rows, data["rows"], strict=True):
+        for place, name in enumerate(names):
+            code = encoded[7][2 * place]
+            expected = row.results[name].mark if name in row.results else None
+            assert (Mark(data["marks"][code][0]) if code != "-" else None) is expected
