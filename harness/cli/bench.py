@@ -81,7 +81,6 @@ def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence
         inputs=facet_inputs(settings, matrix),
         code=code_digests(wanted),
         host=host_facts(host),
-        notices=tuple(str(warning) for warning in matrix.warnings),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
 
@@ -148,8 +147,8 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
             state=found.state,
             reason=found.reason,
             source=found.source,
-            until=found.until,
-            where=str(found.location),
+            until=str(found.until_date or found.until_version or ""),
+            where=str(found.where),
         )
 
     return expected

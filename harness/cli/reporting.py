@@ -36,7 +36,7 @@ def write_report(
     from harness.report.gather import Gathered, gather
     from harness.report.inputs import ExcludedInput, RunFacts
     from harness.report.model import build_model
-    from harness.report.write import render_all
+    from harness.report.publish import render_all
 
     run = ledger.run(run_id)
     now = time.time()

@@ -33,18 +33,16 @@ if TYPE_CHECKING:
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Run the named checks even if their outcome is known (all of them without --check).",
+    help="Run the named checks (without --check all) even if known.",
 )
 @click.option("--keep-going", is_flag=True, help="Spend dearer tiers on cells that failed a cheaper one.")
 @click.option("--keep-work", is_flag=True, help="Keep the working folders of completed tasks.")
 @click.option("--jobs", help="Tasks at a time; 0 means one per CPU.")
 @click.option("--reports", help="Where reports are written.")
-@click.option(
-    "--wait/--no-wait", default=None, help="Wait for another run in this checkout, or stop at once."
-)
+@click.option("--wait/--no-wait", default=None, help="Wait for another run in this checkout.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Append every event to this file as JSON.")
 @click.pass_obj
-def command(settings: Settings, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:
+def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:
     """Run what the ledger cannot answer yet, write the report, and exit with a documented code.
 
     An interrupted run is resumed by the same command. Outcomes of unchanged tasks are reused.
