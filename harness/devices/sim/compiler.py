@@ -1,0 +1,88 @@
+"""Which C compiler builds the simulated runtime on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.errors import InfrastructureError
+
+_NAMES = ("cc", "gcc", "clang")
+_TIMEOUT_S = 300
+_OUTPUT_LINES = 12
+
+
+def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The command of a C compiler: `CC`, the system's, else the one in the `ziglang` wheel.
+
+    InfrastructureError when there is none.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get("CC"):
+        command = shlex.split(environ["CC"])
+        if shutil.which(command[0], path=environ.get("PATH")):
+            return tuple(command)
+    for name in _NAMES:
+        found = shutil.which(name, path=environ.get("PATH"))
+        if found:
+            return (found,)
+    if importlib.util.find_spec("ziglang"):
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise InfrastructureError(
+        "no C compiler was found",
+        why="the simulated CANN runtime is C, compiled at first use",
+        fix="install gcc or clang, or `python -m pip install 'npu-matrix[compiler]'`",
+    )
+
+
+def compile_library(compiler: Sequence[str], sources: Sequence[Path], output: Path) -> None:
+    """Compile and link `sources` into the shared library `output`, whose soname is its file name.
+
+    InfrastructureError with the compiler's last lines when it fails.
+    """
+    command = [
+        *compiler,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-pthread",
+        "-fvisibility=hidden",
+        f"-Wl,-soname,{output.name}",
+        "-o",
+        str(output),
+        *map(str, sources),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise InfrastructureError(
+            f"the C compiler {compiler[0]!r} cannot be started",
+            why=str(error),
+            fix="set CC to a working compiler",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(
+            f"the C compiler {compiler[0]!r} did not finish within {_TIMEOUT_S} s",
+            fix="set CC to a working compiler",
+        ) from error
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_OUTPUT_LINES:])
+        raise InfrastructureError(
+            f"the C compiler {' '.join(compiler)} failed with exit code {done.returncode}",
+            why=tail or "it printed nothing",
+            fix="set CC to a working compiler",
+        )

@@ -1,0 +1,276 @@
+"""A small reader of 64-bit little-endian ELF shared objects: what they need, lack and define.
+
+Only what the dynamic loader itself uses is read (program headers, dynamic section, hash tables), so stripped
+and patched libraries work. Format: System V ABI, generic part and its GNU extensions.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from harness.errors import InputError, Location
+
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_SHT_DYNSYM = 11
+_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME = 1, 4, 5, 6, 10, 14
+_DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE
+_SHN_UNDEF, _STB_WEAK = 0, 2
+_SYMBOL_BYTES = 24
+_MAX_NAME_BYTES = 1 << 16
+
+
+class _CorruptError(Exception):
+    """The bytes are not a readable shared object; the message says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """What a shared object asks of others.
+
+    needed: sonames of DT_NEEDED, in order.
+    undefined: strong undefined symbol -> the soname its symbol version names, "" when it has no version.
+    """
+
+    machine: str
+    soname: str
+    needed: tuple[str, ...]
+    undefined: Mapping[str, str]
+
+
+class SharedObject:
+    """An open shared object; use it as a context manager. InputError when it is not readable as ELF."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as stream:
+                self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, str(error)) from error
+        try:
+            self.machine = self._read_header()
+            self._dynamic = self._read_dynamic()
+        except _CorruptError as error:
+            self._data.close()
+            raise _unreadable(path, str(error)) from error
+
+    def __enter__(self) -> SharedObject:  # noqa: PYI034 - typing.Self is newer than Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._data.close()
+
+    def imports(self) -> Imports:
+        """Everything this object asks of others; InputError when a table is corrupt."""
+        try:
+            soname = self._dynamic.get(_DT_SONAME)
+            return Imports(
+                machine=self.machine,
+                soname=self._name(soname[0]) if soname else "",
+                needed=tuple(self._name(offset) for offset in self._dynamic.get(_DT_NEEDED, ())),
+                undefined=dict(self._undefined()),
+            )
+        except _CorruptError as error:
+            raise _unreadable(self.path, str(error)) from error
+
+    def defines(self, name: str) -> bool:
+        """Whether the loader would find `name` here, by the object's own hash table."""
+        try:
+            if _DT_GNU_HASH in self._dynamic:
+                return self._gnu_lookup(name.encode())
+            if _DT_HASH in self._dynamic:
+                return self._sysv_lookup(name.encode())
+        except _CorruptError as error:
+            raise _unreadable(self.path, str(error)) from error
+        return False
+
+    def _unpack(self, layout: str, offset: int) -> tuple[int, ...]:
+        if offset < 0:
+            raise _CorruptError(f"offset {offset} is negative")
+        try:
+            return struct.unpack_from(layout, self._data, offset)
+        except struct.error as error:
+            raise _CorruptError(f"it ends before offset {offset}: {error}") from error
+
+    def _read_header(self) -> str:
+        if self._data[:4] != b"\x7fELF":
+            raise _CorruptError("it does not begin with the ELF magic")
+        if self._data[4:6] != b"\x02\x01":
+            raise _CorruptError("it is not a 64-bit little-endian object")
+        kind, machine = self._unpack("<HH", 16)
+        if kind != 3:
+            raise _CorruptError(f"its type is {kind}, not a shared object")
+        if machine not in MACHINES:
+            raise _CorruptError(f"its machine {machine} is neither x86_64 nor aarch64")
+        return MACHINES[machine]
+
+    def _read_dynamic(self) -> dict[int, list[int]]:
+        (table,) = self._unpack("<Q", 32)
+        size, count = self._unpack("<HH", 54)
+        self._loads: list[tuple[int, int, int]] = []
+        dynamic: tuple[int, int] | None = None
+        for index in range(count):
+            kind, _flags, offset, address, _physical, length = self._unpack("<IIQQQQ", table + index * size)
+            if kind == _PT_LOAD:
+                self._loads.append((address, length, offset))
+            elif kind == _PT_DYNAMIC:
+                dynamic = (offset, length)
+        if dynamic is None:
+            raise _CorruptError("it has no dynamic section")
+        entries: dict[int, list[int]] = {}
+        for position in range(dynamic[0], dynamic[0] + dynamic[1], 16):
+            tag, value = self._unpack("<QQ", position)
+            if tag == 0:
+                break
+            entries.setdefault(tag, []).append(value)
+        if _DT_STRTAB not in entries or _DT_SYMTAB not in entries:
+            raise _CorruptError("its dynamic section names no string or symbol table")
+        self._strings = self._offset(entries[_DT_STRTAB][0])
+        self._string_bytes = entries.get(_DT_STRSZ, [0])[0]
+        self._symbols = self._offset(entries[_DT_SYMTAB][0])
+        return entries
+
+    def _offset(self, address: int) -> int:
+        for start, length, offset in self._loads:
+            if start <= address < start + length:
+                return address - start + offset
+        raise _CorruptError(f"address {address:#x} lies in no loaded segment")
+
+    def _name(self, offset: int) -> str:
+        if offset >= self._string_bytes:
+            raise _CorruptError(f"string {offset} lies outside the string table")
+        start = self._strings + offset
+        end = self._data.find(b"\0", start, start + _MAX_NAME_BYTES)
+        if end < 0:
+            raise _CorruptError(f"string {offset} has no end")
+        return self._data[start:end].decode("utf-8", "replace")
+
+    def _symbol(self, index: int) -> tuple[int, ...]:
+        return self._unpack("<IBBHQQ", self._symbols + index * _SYMBOL_BYTES)
+
+    def _undefined(self) -> Iterator[tuple[str, str]]:
+        versions = self._version_files()
+        table = self._dynamic.get(_DT_VERSYM)
+        version_table = self._offset(table[0]) if table else None
+        for index in range(1, self._undefined_bound()):
+            name, info, _other, section, _value, _size = self._symbol(index)
+            if section != _SHN_UNDEF or info >> 4 == _STB_WEAK or not name:
+                continue
+            file = ""
+            if version_table is not None:
+                (version,) = self._unpack("<H", version_table + 2 * index)
+                file = versions.get(version & 0x7FFF, "")
+            yield self._name(name), file
+
+    def _undefined_bound(self) -> int:
+        """One past the last symbol that can be undefined."""
+        if _DT_GNU_HASH in self._dynamic:
+            # The GNU table sorts undefined symbols first; an empty table says nothing of how many there are.
+            buckets, first, bloom, _shift = self._unpack("<4I", self._offset(self._dynamic[_DT_GNU_HASH][0]))
+            start = self._offset(self._dynamic[_DT_GNU_HASH][0]) + 16 + bloom * 8
+            if buckets and any(self._data[start : start + 4 * buckets]):
+                return first
+        if _DT_HASH in self._dynamic:
+            return self._unpack("<2I", self._offset(self._dynamic[_DT_HASH][0]))[1]
+        return self._section_symbols()
+
+    def _section_symbols(self) -> int:
+        (table,) = self._unpack("<Q", 40)
+        size, count = self._unpack("<HH", 58)
+        for index in range(count):
+            position = table + index * size
+            if self._unpack("<I", position + 4)[0] == _SHT_DYNSYM:
+                return self._unpack("<Q", position + 32)[0] // _SYMBOL_BYTES
+        raise _CorruptError("nothing says how many symbols it has")
+
+    def _version_files(self) -> dict[int, str]:
+        table = self._dynamic.get(_DT_VERNEED)
+        files: dict[int, str] = {}
+        if not table:
+            return files
+        position = self._offset(table[0])
+        while True:
+            _version, count, file, first, following = self._unpack("<HHIII", position)
+            entry = position + first
+            for _ in range(count):
+                _hash, _flags, other, _name, step = self._unpack("<IHHII", entry)
+                files[other & 0x7FFF] = self._name(file)
+                entry += step
+            if not following:
+                return files
+            position += following
+
+    def _gnu_lookup(self, name: bytes) -> bool:
+        table = self._offset(self._dynamic[_DT_GNU_HASH][0])
+        buckets, first, bloom, shift = self._unpack("<4I", table)
+        if not buckets or not bloom:
+            return False
+        value = _gnu_hash(name)
+        (word,) = self._unpack("<Q", table + 16 + value // 64 % bloom * 8)
+        if not word >> value % 64 & word >> (value >> shift) % 64 & 1:
+            return False
+        bucket_table = table + 16 + bloom * 8
+        (index,) = self._unpack("<I", bucket_table + value % buckets * 4)
+        if index < first:
+            return False
+        chain = bucket_table + buckets * 4 - first * 4
+        while True:
+            (entry,) = self._unpack("<I", chain + index * 4)
+            if entry | 1 == value | 1 and self._is_definition(index, name):
+                return True
+            if entry & 1:
+                return False
+            index += 1
+
+    def _sysv_lookup(self, name: bytes) -> bool:
+        table = self._offset(self._dynamic[_DT_HASH][0])
+        buckets, chains = self._unpack("<2I", table)
+        if not buckets:
+            return False
+        (index,) = self._unpack("<I", table + 8 + _sysv_hash(name) % buckets * 4)
+        for _ in range(chains):
+            if index == 0:
+                return False
+            if self._is_definition(index, name):
+                return True
+            (index,) = self._unpack("<I", table + 8 + (buckets + index) * 4)
+        return False
+
+    def _is_definition(self, index: int, name: bytes) -> bool:
+        offset, _info, _other, section, _value, _size = self._symbol(index)
+        start = self._strings + offset
+        return section != _SHN_UNDEF and self._data[start : start + len(name) + 1] == name + b"\0"
+
+
+def _unreadable(path: Path, why: str) -> InputError:
+    return InputError(
+        "this shared library cannot be read",
+        where=Location(path),
+        why=why,
+        fix="install the package that holds it again",
+    )
+
+
+def _gnu_hash(name: bytes) -> int:
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
+
+
+def _sysv_hash(name: bytes) -> int:
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ high >> 24) & ~high & 0xFFFFFFFF
+    return value

@@ -1,0 +1,155 @@
+"""What a fault is, as text: the environment variable `NPU_SIM_FAULTS` and its parser. Standard library only.
+
+Two notations, for several faults a JSON list or texts joined by "|":
+    [{"op": "mm", "kind": "sign", "phase": "backward", "count": 1}]
+    mm;sign;backward;count=1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import InputError
+
+VARIABLE = "NPU_SIM_FAULTS"
+
+KINDS = {
+    "round": "inputs and results go through `dtype`",
+    "lowacc": "sums accumulate in `dtype`, `block` terms at a time",
+    "ulp": "results move `ulps` units in the last place away from zero",
+    "sign": "results change sign",
+    "scale": "results are multiplied by `factor`",
+    "zero": "results are zero",
+    "stale": "the result of the previous call of the same shape comes back",
+    "nan": "elements of the results become NaN",
+    "nondet": "results differ between runs, in the last `ulps` places",
+    "raise": "the call fails like an aicore exception",
+    "hang": "the call blocks for `seconds` (0: for ever)",
+}
+PHASES = ("any", "forward", "backward")
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultSpec:
+    """One fault.
+
+    op: glob on the operator's name, with or without namespace and overload ("mm", "aten::mm", "add.*").
+    phase: "backward" means inside a node of the autograd graph, also when checkpointing recomputes there.
+    after: matching calls that stay clean first. count: calls hit at most. rate: chance of a call to be hit.
+    elements: share of the elements that is hit, at least one (default 1, for "nan" 0.001).
+    output: number of the result that is hit, -1 for all.
+    """
+
+    op: str
+    kind: str
+    phase: str = "any"
+    after: int = 0
+    count: int | None = None
+    rate: float = 1.0
+    seed: int = 0
+    elements: float | None = None
+    output: int = 0
+    dtype: str = "bfloat16"
+    block: int = 16
+    ulps: int = 1
+    factor: float = 2.0
+    seconds: float = 0.0
+
+
+def parse_faults(text: str) -> tuple[FaultSpec, ...]:
+    """Faults of `NPU_SIM_FAULTS`; an empty text has none. InputError names the fault and what is wrong."""
+    text = text.strip()
+    if not text:
+        return ()
+    if text[0] in "[{":
+        return tuple(fault_from_mapping(entry) for entry in _json_entries(text))
+    return tuple(_from_text(part) for part in text.split("|"))
+
+
+def fault_from_mapping(entry: Any) -> FaultSpec:
+    """A fault from a JSON object."""
+    if not isinstance(entry, dict):
+        raise _bad(json.dumps(entry), "a fault is an object")
+    shown = json.dumps(entry)
+    fields = {field.name: field for field in dataclasses.fields(FaultSpec)}
+    unknown = sorted(set(entry) - set(fields))
+    if unknown:
+        raise _bad(shown, f"{unknown[0]!r} is no property of a fault; there are {', '.join(fields)}")
+    for name in ("op", "kind"):
+        if not entry.get(name) or not isinstance(entry[name], str):
+            raise _bad(shown, f"{name!r} is missing")
+    values = {name: _typed(shown, name, str(fields[name].type), value) for name, value in entry.items()}
+    return _checked(shown, FaultSpec(**values))
+
+
+def _json_entries(text: str) -> list[Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise _bad(text, f"not JSON: {error}") from error
+    return value if isinstance(value, list) else [value]
+
+
+def _from_text(text: str) -> FaultSpec:
+    parts = [part.strip() for part in text.split(";")]
+    entry: dict[str, Any] = dict(zip(("op", "kind"), parts[:2], strict=False))
+    rest = parts[2:]
+    if rest and "=" not in rest[0]:
+        entry["phase"] = rest.pop(0) or "any"
+    for part in rest:
+        name, separator, value = part.partition("=")
+        if not separator:
+            raise _bad(text, f"{part!r} is not name=value")
+        entry[name.strip()] = value.strip()
+    return fault_from_mapping(entry)
+
+
+def _typed(shown: str, name: str, annotation: str, value: Any) -> Any:
+    if value is None and "None" in annotation:
+        return None
+    wanted = {"str": str, "int": int, "float": float}[annotation.partition(" ")[0]]
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise _bad(shown, f"{name!r} is not a {wanted.__name__}")
+    if wanted is int and isinstance(value, float):
+        raise _bad(shown, f"{name!r} is not a whole number")
+    try:
+        return wanted(value)
+    except ValueError:
+        raise _bad(shown, f"{name!r} is not a {wanted.__name__}: {value!r}") from None
+
+
+def _checked(shown: str, fault: FaultSpec) -> FaultSpec:
+    if fault.kind not in KINDS:
+        raise _bad(shown, f"unknown kind {fault.kind!r}; there are {', '.join(KINDS)}")
+    if fault.phase not in PHASES:
+        raise _bad(shown, f"unknown phase {fault.phase!r}; there are {', '.join(PHASES)}")
+    if fault.dtype not in DTYPES:
+        raise _bad(shown, f"unknown dtype {fault.dtype!r}; there are {', '.join(DTYPES)}")
+    for name, low, high in (("rate", 0.0, 1.0), ("elements", 0.0, 1.0)):
+        value = getattr(fault, name)
+        if value is not None and not low <= value <= high:
+            raise _bad(shown, f"{name!r} is outside [{low}, {high}]")
+    for name, least in (
+        ("after", 0),
+        ("count", 0),
+        ("block", 1),
+        ("ulps", 1),
+        ("output", -1),
+        ("seconds", 0),
+    ):
+        value = getattr(fault, name)
+        if value is not None and not value >= least:
+            raise _bad(shown, f"{name!r} is below {least}")
+    return fault
+
+
+def _bad(text: str, why: str) -> InputError:
+    return InputError(
+        f"not a fault: {text[:200]}",
+        why=why,
+        fix=f'set {VARIABLE} to a JSON list or to "op;kind;phase;name=value"',
+    )

@@ -1,0 +1,97 @@
+"""The `hccl` backend of torch.distributed, with gloo underneath, on the host memory of device tensors.
+
+HCCL itself is not exercised. What is: everything above it, from init_process_group to DDP and FSDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from harness.devices.sim.aten import DEVICE_KEY
+from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
+from harness.devices.sim.torch_internals import HOST, overload, override, schemas
+
+BACKEND = "hccl"
+
+# The dispatcher keeps what is registered for the life of the process.
+_libraries: list[Any] = []
+
+
+def install(machine: Machine) -> int:
+    """Make `hccl` a gloo group and run collectives of device tensors on their host memory.
+
+    Number of collectives that are covered; 0 where torch has no distributed package.
+    """
+    import torch.distributed as dist
+
+    if _libraries or not dist.is_available():
+        return 0
+    _register_backend(dist)
+    library = torch.library.Library("c10d", "IMPL")
+    _libraries.append(library)
+    covered = 0
+    for name, _schema in schemas("c10d"):
+        operator = overload("c10d", name)
+        if operator is None or name == "monitored_barrier_":
+            continue
+        override(library, name, _collective(operator, machine), DEVICE_KEY)
+        covered += 1
+    return covered
+
+
+def _register_backend(dist: Any) -> None:
+    backend = dist.Backend
+    if hasattr(backend, BACKEND.upper()):
+        backend._plugins[BACKEND.upper()] = backend._BackendPlugin(_gloo_group, False)  # noqa: SLF001
+    else:
+        backend.register_backend(BACKEND, _gloo_group, devices=[DEVICE_TYPE])
+    backend.backend_capability[BACKEND] = [DEVICE_TYPE, "cpu"]
+    backend.default_device_backend_map[DEVICE_TYPE] = BACKEND
+    backend.backend_type_map[BACKEND] = dist.ProcessGroup.BackendType.CUSTOM
+
+
+def _gloo_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def _collective(operator: Any, machine: Machine) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        originals: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def to_host(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if value.is_cpu:
+                    return value
+                host = machine.alias(value)
+                # gloo refuses tensors without dimensions, which HCCL accepts.
+                host = host.view(1) if host.dim() == 0 else host
+                originals.append((host, value))
+                return host
+            if isinstance(value, (list, tuple)):
+                return [to_host(entry) for entry in value]
+            return HOST if isinstance(value, torch.device) else value
+
+        result = operator(*map(to_host, args), **{name: to_host(value) for name, value in kwargs.items()})
+        return _to_device(result, originals)
+
+    return run
+
+
+def _to_device(value: Any, originals: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    if isinstance(value, torch.Tensor):
+        for host, original in originals:
+            if host is value or (
+                host.data_ptr() == value.data_ptr()
+                and host.shape == value.shape
+                and host.dtype == value.dtype
+            ):
+                return original
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_device(entry, originals) for entry in value)
+    return value

@@ -1,0 +1,121 @@
+"""`python -m harness.devices.sim.launch [-m MODULE | SCRIPT] ARGS...`: run a program on the simulated device.
+
+Like `coverage run`: the device is installed, then the program runs as `__main__` with its own arguments.
+Exit code 4 with one message when the device cannot be set up, 2 for bad usage, else the program's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.devices.sim import probe
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
+
+if TYPE_CHECKING:
+    from harness.devices.sim.overlay import Simulation
+
+REPORT_VARIABLE = "NPU_SIM_REPORT"
+
+_USAGE = "usage: python -m harness.devices.sim.launch [-m MODULE | SCRIPT] ARGS..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What to run: a module's name or a script's path, and its arguments."""
+
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+def parse_program(arguments: Sequence[str]) -> Program:
+    """The program of a command line; InputError when there is none."""
+    if arguments and arguments[0] == "-m":
+        if len(arguments) < 2:
+            raise InputError("-m needs the name of a module", fix=_USAGE)
+        return Program(target=arguments[1], is_module=True, arguments=tuple(arguments[2:]))
+    if not arguments or arguments[0].startswith("-"):
+        raise InputError("there is no program to run", fix=_USAGE)
+    return Program(target=arguments[0], is_module=False, arguments=tuple(arguments[1:]))
+
+
+def set_up() -> None:
+    """Install the simulated device in this process and publish its facts.
+
+    InfrastructureError without the simulated runtime or torch_npu; InputError for bad fault specifications.
+    """
+    library = probe.runtime_library()
+    if library is None:
+        raise InfrastructureError(
+            f"the loader finds no {probe.RUNTIME}",
+            fix="put the simulated runtime's folder on LD_LIBRARY_PATH before Python starts",
+        )
+    if not probe.is_simulated(library):
+        raise InfrastructureError(
+            "this is a real CANN runtime: simulated evidence refused",
+            why=f"{probe.RUNTIME} carries no sentinel",
+            fix="run without the simulated device, or put its folder first on LD_LIBRARY_PATH",
+        )
+    try:
+        import torch  # noqa: F401
+        import torch_npu  # noqa: F401
+    except (ImportError, RuntimeError, OSError) as error:
+        raise InfrastructureError(
+            "torch and torch_npu cannot be imported",
+            why=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+            fix="install torch and the torch-npu made for it into this environment",
+        ) from error
+    from harness.devices.sim import hccl, overlay
+
+    simulation = overlay.install()
+    hccl.install(simulation.machine)
+    probe.publish_facts("npu:0")
+    report = os.environ.get(REPORT_VARIABLE)
+    if report:
+        atexit.register(_write_report, Path(report), simulation)
+
+
+def run(program: Program) -> None:
+    """Run the program as `__main__`; returns when it ends, or raises what it raises."""
+    sys.argv[1:] = program.arguments
+    if program.is_module:
+        sys.argv[0] = program.target
+        # As `python -m` does, which finds modules of the working directory first.
+        if sys.path[:1] != [""] and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, "")
+        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+        return
+    sys.argv[0] = program.target
+    sys.path.insert(0, str(Path(program.target).parent))
+    runpy.run_path(program.target, run_name="__main__")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Set up and run; the exit code when the program does not set its own."""
+    try:
+        program = parse_program(arguments)
+        set_up()
+    except HarnessError as error:
+        print(f"npu-sim: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_INCOMPLETE
+    run(program)
+    return 0
+
+
+def _write_report(path: Path, simulation: Simulation) -> None:
+    """One JSON line per process: which faults hit, which operators were called."""
+    entry = {"pid": os.getpid(), "simulated": True, **simulation.faults.report()}
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(entry) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

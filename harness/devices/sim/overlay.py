@@ -1,0 +1,104 @@
+"""Installs the simulated device's arithmetic into this process's torch_npu."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from harness.devices.sim import faultspec
+from harness.devices.sim.probe import RUNTIME, is_simulated
+from harness.errors import InfrastructureError
+
+COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """The installed overlay: `faults` changes what it computes, the others say what it covers."""
+
+    machine: Any
+    faults: Any
+    coverage: Any
+    custom: tuple[str, ...]
+    libraries: tuple[Any, ...]
+
+
+# torch's dispatcher is one per process and keeps what is registered: so is this.
+_installed: list[Simulation] = []
+
+
+def installed() -> Simulation | None:
+    """The overlay of this process."""
+    return _installed[0] if _installed else None
+
+
+def install() -> Simulation:
+    """Put CPU kernels under the device, once per process; faults come from `NPU_SIM_FAULTS`.
+
+    InfrastructureError when the CANN runtime is a real one or no device is visible; InputError for bad
+    faults.
+    """
+    if _installed:
+        return _installed[0]
+    if not is_simulated():
+        raise InfrastructureError(
+            "this is a real CANN runtime: simulated evidence refused",
+            why=f"{RUNTIME} carries no sentinel",
+            fix="put the simulated runtime's folder on LD_LIBRARY_PATH, or run without the simulation",
+        )
+    specs = faultspec.parse_faults(os.environ.get(faultspec.VARIABLE, ""))
+    _installed.append(_build(specs))
+    return _installed[0]
+
+
+def _build(specs: tuple[faultspec.FaultSpec, ...]) -> Simulation:
+    import torch
+    import torch_npu  # noqa: F401 - registers the device
+
+    from harness.devices.sim.aten import install_aten
+    from harness.devices.sim.custom import install_custom
+    from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
+    from harness.devices.sim.faults import FaultBook
+    from harness.devices.sim.hostmemory import alias_maker, placer
+    from harness.devices.sim.rng import random_source, use_host_generator
+
+    npu = torch.npu
+    if not npu.is_available():
+        raise InfrastructureError(
+            "no simulated device is visible in this process",
+            fix="unset ASCEND_RT_VISIBLE_DEVICES or set NPU_SIM_COUNT to 1 or more",
+        )
+    npu.init()
+    alias = alias_maker()
+    machine = Machine(
+        alias=alias,
+        place=placer(alias),
+        randomly=random_source(npu.default_generators),
+        devices=tuple(torch.device(DEVICE_TYPE, index) for index in range(npu.device_count())),
+        current=npu.current_device,
+    )
+    use_host_generator(npu)
+    with _quiet():
+        aten = torch.library.Library("aten", "IMPL")
+        coverage = install_aten(aten, machine)
+        custom_library = torch.library.Library("npu", "IMPL")
+        custom = install_custom(custom_library, machine)
+    book = FaultBook(machine.interceptors)
+    book.add(specs)
+    if os.environ.get(COUNT_VARIABLE) == "1":
+        book.count_calls()
+    return Simulation(
+        machine=machine, faults=book, coverage=coverage, custom=custom, libraries=(aten, custom_library)
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Overriding kernels is the purpose here; torch warns of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,108 @@
+"""What the simulated device must know of an operator's schema to run it on host memory, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Operators that take host tensors beside device tensors, as on every accelerator: indices, copies, lengths.
+MIXED_DEVICES = frozenset(
+    {
+        "aten::index",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index",
+        "aten::_unsafe_index_put",
+        "aten::copy_",
+        "aten::_copy_from",
+        "aten::_copy_from_and_resize",
+        "aten::_foreach_copy_",
+        "aten::_pack_padded_sequence",
+        "aten::_pad_packed_sequence",
+        "aten::tensor_split.tensor_indices_or_sections",
+    }
+)
+
+# torch.Generator is not in every random operator's schema.
+_RANDOM_TAG = "nondeterministic_seeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorPlan:
+    """Positions count the schema's arguments from 0; `many` marks a list of tensors.
+
+    tensors: (position, many) of every tensor argument, in order; by_name: the same by argument name.
+    device, generator: (position, name) or None.
+    mutable: (position, name) of every argument the operator writes.
+    returns: for each result the (position, name) of the argument it is, None when it is fresh.
+    single: there is one result and it is a tensor, not a list, number or truth value.
+    """
+
+    name: str
+    overload: str
+    tensors: tuple[tuple[int, bool], ...]
+    by_name: Mapping[str, bool]
+    device: tuple[int, str] | None
+    generator: tuple[int, str] | None
+    mutable: tuple[tuple[int, str], ...]
+    returns: tuple[tuple[int, str] | None, ...]
+    single: bool
+    random: bool
+    mixed: bool
+
+    @property
+    def base(self) -> str:
+        """The name without its namespace."""
+        return self.name.partition("::")[2]
+
+
+def plan_of(operator: Any, schema: Any) -> OperatorPlan:
+    """The plan of an OpOverload with its FunctionSchema."""
+    arguments = list(enumerate(schema.arguments))
+    kinds = {position: str(argument.type) for position, argument in arguments}
+    tensors = tuple(
+        (position, "List[" in kinds[position]) for position, _ in arguments if "Tensor" in kinds[position]
+    )
+    names = {position: argument.name for position, argument in arguments}
+    written = {
+        position: argument.alias_info.before_set
+        for position, argument in arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    generator = _first(kinds, names, "Generator")
+    return OperatorPlan(
+        name=schema.name,
+        overload=schema.overload_name,
+        tensors=tensors,
+        by_name={names[position]: many for position, many in tensors},
+        device=_first(kinds, names, "Device"),
+        generator=generator,
+        mutable=tuple((position, names[position]) for position in written),
+        returns=tuple(_aliased(result, written, names) for result in schema.returns),
+        single=[str(result.type) for result in schema.returns] == ["Tensor"],
+        random=generator is not None or any(tag.name == _RANDOM_TAG for tag in operator.tags),
+        mixed=schema.name in MIXED_DEVICES,
+    )
+
+
+def returns_view(schema: Any) -> bool:
+    """Whether a result shares memory with an argument that is not written: views are metadata, not work."""
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+
+
+def _first(kinds: Mapping[int, str], names: Mapping[int, str], wanted: str) -> tuple[int, str] | None:
+    for position, kind in kinds.items():
+        if wanted in kind:
+            return position, names[position]
+    return None
+
+
+def _aliased(result: Any, written: Mapping[int, Any], names: Mapping[int, str]) -> tuple[int, str] | None:
+    if result.alias_info is None:
+        return None
+    for position, aliases in written.items():
+        if aliases == result.alias_info.before_set:
+            return position, names[position]
+    return None

@@ -1,0 +1,309 @@
+"""Fusion attention, forward and backward, in the layouts BSH, SBH, BSND, BNSD and TND.
+
+B batch, S sequence, N heads, D head size, H = N*D, T all tokens of packed sequences. Keys and values may have
+fewer heads than queries (grouped queries). True in a mask hides a place; a row that sees nothing is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.devices.sim.references.precision import refuse, wide
+
+# Softmax statistics come back once per lane of a vector register block.
+_LANES = 8
+_LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL = 2, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """How one call masks and scales."""
+
+    layout: str
+    head_size: int
+    scale: float
+    mask: torch.Tensor | None
+    sparse_mode: int
+    before: int
+    after: int
+    query_ends: Sequence[int] | None
+    key_ends: Sequence[int] | None
+
+
+def npu_fusion_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    pse: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 2147483647,
+    next_tockens: int = 2147483647,
+    inner_precise: int = 0,  # noqa: ARG001 - a hint for speed
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,  # noqa: ARG001 - how dropout masks are made
+    sync: bool = False,  # noqa: ARG001
+    softmax_layout: str = "",
+    sink: torch.Tensor | None = None,
+    dropout_mask: torch.Tensor | None = None,
+    seed: int = 0,  # noqa: ARG001 - of the dropout
+    offset: int = 0,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
+    """Attention, the softmax's row maxima and sums (float32, 8 lanes), an empty tensor, three numbers."""
+    _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, dropout_mask, softmax_layout)
+    _check_sparse_mode(atten_mask, sparse_mode)
+    case = _Case(
+        layout=input_layout,
+        head_size=_head_size(query, head_num, input_layout),
+        scale=scale,
+        mask=atten_mask,
+        sparse_mode=sparse_mode,
+        before=pre_tockens,
+        after=next_tockens,
+        query_ends=actual_seq_qlen,
+        key_ends=actual_seq_kvlen,
+    )
+    outputs, maxima, sums = [], [], []
+    for part in _sequences(case, query, key, value):
+        q, k, v, mask = *(_to_bnsd(case, x) for x in part[:3]), part[3]
+        out, largest, total = _forward(q, k, v, case.scale, mask)
+        outputs.append(_from_bnsd(case, out))
+        maxima.append(_from_statistics(case, largest))
+        sums.append(_from_statistics(case, total))
+    empty = query.new_empty(0)
+    return _joined(outputs).to(query.dtype), _joined(maxima), _joined(sums), empty, 0, 0, 0
+
+
+def npu_fusion_attention_grad(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dy: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pse: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    softmax_max: torch.Tensor,
+    softmax_sum: torch.Tensor,
+    softmax_in: torch.Tensor | None = None,  # noqa: ARG001 - empty in the forward result
+    attention_in: torch.Tensor,
+    scale_value: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 2147483647,
+    next_tockens: int = 2147483647,
+    inner_precise: int = 0,  # noqa: ARG001
+    seed: int = 0,  # noqa: ARG001
+    offset: int = 0,  # noqa: ARG001
+    numels: int = 0,  # noqa: ARG001
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,  # noqa: ARG001
+    sync: bool = False,  # noqa: ARG001
+    softmax_layout: str = "",
+    sink: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients for query, key, value, and two empty tensors.
+
+    The probabilities come from the forward's statistics and dS = P * (dP - sum(dO * O)), as in
+    FlashAttention-2 (arXiv 2307.08691, algorithm 2), so a wrong forward shows in the backward too.
+    """
+    _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, None, softmax_layout)
+    _check_sparse_mode(atten_mask, sparse_mode)
+    case = _Case(
+        layout=input_layout,
+        head_size=_head_size(query, head_num, input_layout),
+        scale=scale_value,
+        mask=atten_mask,
+        sparse_mode=sparse_mode,
+        before=pre_tockens,
+        after=next_tockens,
+        query_ends=actual_seq_qlen,
+        key_ends=actual_seq_kvlen,
+    )
+    grads: tuple[list[torch.Tensor], ...] = ([], [], [])
+    row = 0
+    for q, k, v, mask in _sequences(case, query, key, value):
+        rows = slice(row, row + q.shape[0]) if case.layout == "TND" else slice(None)
+        row += q.shape[0]
+        found = _backward(
+            _to_bnsd(case, q),
+            _to_bnsd(case, k),
+            _to_bnsd(case, v),
+            _to_bnsd(case, dy[rows]),
+            _to_bnsd(case, attention_in[rows]),
+            _to_statistics(case, softmax_max[rows]),
+            _to_statistics(case, softmax_sum[rows]),
+            case.scale,
+            mask,
+        )
+        for list_, grad in zip(grads, found, strict=True):
+            list_.append(_from_bnsd(case, grad))
+    dq, dk, dv = (_joined(list_).to(query.dtype) for list_ in grads)
+    return dq, dk, dv, query.new_empty(0), query.new_empty(0)
+
+
+def _refuse_unknown(
+    pse: torch.Tensor | None,
+    padding_mask: torch.Tensor | None,
+    keep_prob: float,
+    prefix: Sequence[int] | None,
+    sink: torch.Tensor | None,
+    dropout_mask: torch.Tensor | None,
+    softmax_layout: str,
+) -> None:
+    refuse(
+        "npu_fusion_attention",
+        pse=pse is not None and pse.numel(),
+        padding_mask=padding_mask is not None and padding_mask.numel(),
+        keep_prob=keep_prob != 1.0,
+        prefix=prefix,
+        sink=sink is not None and sink.numel(),
+        dropout_mask=dropout_mask is not None and dropout_mask.numel(),
+        softmax_layout=softmax_layout,
+    )
+
+
+def _check_sparse_mode(mask: torch.Tensor | None, sparse_mode: int) -> None:
+    if sparse_mode not in {0, 1, _LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL}:
+        refuse("npu_fusion_attention", **{f"sparse_mode {sparse_mode}": True})
+    if sparse_mode in {_LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL} and mask is None:
+        raise RuntimeError(f"npu_fusion_attention: sparse_mode {sparse_mode} needs the compressed atten_mask")
+
+
+def _head_size(query: torch.Tensor, heads: int, layout: str) -> int:
+    return int(query.shape[-1]) // heads if layout in {"BSH", "SBH"} else int(query.shape[-1])
+
+
+def _sequences(
+    case: _Case, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """The sequences of a packed batch one by one, any other batch as a whole, each with its mask."""
+    q, k, v = wide(query), wide(key), wide(value)
+    if case.layout != "TND":
+        dim = {"BSH": 1, "SBH": 0, "BSND": 1, "BNSD": 2}.get(case.layout)
+        if dim is None:
+            raise NotImplementedError(f"npu_fusion_attention is not simulated in layout {case.layout!r}")
+        yield q, k, v, _mask(case, q.shape[dim], k.shape[dim])
+        return
+    if case.query_ends is None or case.key_ends is None:
+        raise RuntimeError("npu_fusion_attention: layout TND needs actual_seq_qlen and actual_seq_kvlen")
+    start, key_start = 0, 0
+    for end, key_end in zip(case.query_ends, case.key_ends, strict=True):
+        queries, keys = slice(start, end), slice(key_start, key_end)
+        yield q[queries], k[keys], v[keys], _mask(case, end - start, key_end - key_start)
+        start, key_start = end, key_end
+
+
+def _mask(case: _Case, queries: int, keys: int) -> torch.Tensor | None:
+    if case.mask is None:
+        return None
+    if case.sparse_mode in {_LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL}:
+        # The mask argument is a fixed triangle then; what counts is which corner the diagonal starts from.
+        shift = keys - queries if case.sparse_mode == _RIGHT_DOWN_CAUSAL else 0
+        return torch.ones(queries, keys, dtype=torch.bool).triu(1 + shift)
+    mask = case.mask.bool()
+    if case.layout == "TND":
+        mask = mask[..., :queries, :keys]
+    if case.sparse_mode == 0 and (case.after < keys or case.before < queries):
+        distance = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
+        mask = mask | (distance > case.after) | (-distance > case.before)
+    return mask
+
+
+def _to_bnsd(case: _Case, x: torch.Tensor) -> torch.Tensor:
+    x = wide(x)
+    if case.layout == "TND":
+        return x.transpose(0, 1)[None]
+    if case.layout == "BSND":
+        return x.transpose(1, 2)
+    if case.layout == "BSH":
+        return x.unflatten(-1, (-1, case.head_size)).transpose(1, 2)
+    if case.layout == "SBH":
+        return x.unflatten(-1, (-1, case.head_size)).permute(1, 2, 0, 3)
+    return x
+
+
+def _from_bnsd(case: _Case, x: torch.Tensor) -> torch.Tensor:
+    if case.layout == "TND":
+        return x[0].transpose(0, 1)
+    if case.layout == "BSND":
+        return x.transpose(1, 2)
+    if case.layout == "BSH":
+        return x.transpose(1, 2).flatten(2)
+    if case.layout == "SBH":
+        return x.permute(2, 0, 1, 3).flatten(2)
+    return x
+
+
+def _from_statistics(case: _Case, x: torch.Tensor) -> torch.Tensor:
+    """(B, N, S, 1) to eight equal lanes, packed sequences to (T, N, 8)."""
+    lanes = x.expand(*x.shape[:-1], _LANES)
+    return lanes[0].transpose(0, 1) if case.layout == "TND" else lanes
+
+
+def _to_statistics(case: _Case, x: torch.Tensor) -> torch.Tensor:
+    first = x[..., :1]
+    return first.transpose(0, 1)[None] if case.layout == "TND" else first
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return (torch.cat(parts) if len(parts) > 1 else parts[0]).contiguous()
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) * scale
+    return scores if mask is None else scores.masked_fill(mask, float("-inf"))
+
+
+def _spread(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Each key head repeated for the query heads it serves."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    scores = _scores(q, _spread(k, q.shape[1]), scale, mask)
+    largest = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - largest).nan_to_num(0.0)
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total).nan_to_num(0.0) @ _spread(v, q.shape[1]), largest, total
+
+
+def _backward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    grad: torch.Tensor,
+    out: torch.Tensor,
+    largest: torch.Tensor,
+    total: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    heads, groups = q.shape[1], k.shape[1]
+    keys, values = _spread(k, heads), _spread(v, heads)
+    p = (torch.exp(_scores(q, keys, scale, mask) - largest) / total).nan_to_num(0.0)
+    dv = p.transpose(-1, -2) @ grad
+    dp = grad @ values.transpose(-1, -2)
+    ds = p * (dp - (grad * out).sum(-1, keepdim=True)) * scale
+    dk = ds.transpose(-1, -2) @ q
+
+    def folded(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(1, (groups, heads // groups)).sum(2)
+
+    return ds @ keys, folded(dk), folded(dv)

@@ -1,0 +1,96 @@
+"""Matrix products only torch_npu has as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from harness.devices.sim.references.precision import dtype_of, refuse, wide
+
+
+def matmul_backward(
+    grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::matmul_backward, which only torch_npu implements for dense tensors: gradients for both factors.
+
+    A gradient the mask does not ask for is empty. Vectors count as a row (left) or a column (right).
+    """
+    left = self.unsqueeze(0) if self.dim() == 1 else self
+    right = other.unsqueeze(1) if other.dim() == 1 else other
+    if self.dim() == 1:
+        grad = grad.unsqueeze(-2) if other.dim() > 1 else grad.reshape(1, 1)
+    if other.dim() == 1 and self.dim() > 1:
+        grad = grad.unsqueeze(-1)
+    empty = self.new_empty(0)
+    for_left = (
+        (grad @ right.transpose(-1, -2)).sum_to_size(left.shape).reshape(self.shape) if mask[0] else empty
+    )
+    for_right = (
+        (left.transpose(-1, -2) @ grad).sum_to_size(right.shape).reshape(other.shape)
+        if mask[1]
+        else empty.clone()
+    )
+    return for_left, for_right
+
+
+def npu_grouped_matmul(
+    x: Sequence[torch.Tensor],
+    weight: Sequence[torch.Tensor],
+    *,
+    bias: Sequence[torch.Tensor] | None = None,
+    group_list: torch.Tensor | Sequence[int] | None = None,
+    split_item: int | None = 0,
+    group_type: int | None = None,
+    group_list_type: int | None = 0,
+    act_type: int | None = 0,
+    output_dtype: int | torch.dtype | None = None,
+    **others: object,
+) -> list[torch.Tensor]:
+    """Products of groups; a group's rows end at group_list[i] (type 0) or number group_list[i] (type 1).
+
+    group_type -1: x[i] @ weight[i]. 0: rows of x in groups, weight (groups, k, n) or a list.
+    2: the summed dimension in groups, result (groups, m, n). split_item 2 and 3 give one tensor.
+    """
+    refuse(
+        "npu_grouped_matmul", act_type=act_type, **{name: value for name, value in others.items() if value}
+    )
+    dtype = dtype_of(output_dtype) if output_dtype is not None else x[0].dtype
+    if group_type in {None, -1}:
+        refuse("npu_grouped_matmul", group_list=group_list is not None)
+        products = [wide(left) @ wide(right) for left, right in zip(x, weight, strict=True)]
+    elif group_type == 0:
+        weights = weight[0].unbind(0) if len(weight) == 1 else weight
+        rows = _parts(x, _ends(group_list, group_list_type), 0)
+        products = [wide(left) @ wide(right) for left, right in zip(rows, weights, strict=True)]
+    elif group_type == 2:
+        ends = _ends(group_list, group_list_type)
+        lefts, rights = _parts(x, ends, 1), _parts(weight, ends, 0)
+        return [torch.stack([wide(a) @ wide(b) for a, b in zip(lefts, rights, strict=True)]).to(dtype)]
+    else:
+        raise NotImplementedError(
+            f"the simulated device does not compute npu_grouped_matmul group_type {group_type}"
+        )
+    if bias:
+        biases = bias[0].unbind(0) if len(bias) == 1 and bias[0].dim() > 1 else bias
+        products = [product + wide(one) for product, one in zip(products, biases, strict=True)]
+    results = [product.to(dtype) for product in products]
+    return [torch.cat(results)] if split_item in {2, 3} else results
+
+
+def _ends(group_list: torch.Tensor | Sequence[int] | None, kind: int | None) -> list[int]:
+    if group_list is None:
+        raise ValueError("npu_grouped_matmul needs group_list for this group_type")
+    values = torch.as_tensor(group_list)
+    if kind == 1:
+        values = values.cumsum(0)
+    elif kind != 0:
+        raise NotImplementedError(f"the simulated device does not compute group_list_type {kind}")
+    return [int(value) for value in values.tolist()]
+
+
+def _parts(tensors: Sequence[torch.Tensor], ends: Sequence[int], dim: int) -> list[torch.Tensor]:
+    if len(tensors) > 1:
+        return list(tensors)
+    starts = [0, *ends[:-1]]
+    return [tensors[0].narrow(dim, start, end - start) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,89 @@
+"""Sorting tokens by expert and back (mixture of experts)."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.devices.sim.references.precision import refuse, wide
+
+
+def npu_moe_token_permute(
+    tokens: torch.Tensor,
+    indices: torch.Tensor,
+    num_out_tokens: int | None = None,
+    padded_mode: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """tokens (n, h) repeated for their experts in `indices` (n,) or (n, k) and sorted by expert.
+
+    Second result: for every entry of `indices`, its row in the first (int32).
+    """
+    refuse("npu_moe_token_permute", padded_mode=padded_mode)
+    order = torch.argsort(indices.reshape(-1), stable=True)
+    rows = torch.argsort(order, stable=True).to(torch.int32)
+    kept = order[:num_out_tokens] if num_out_tokens else order
+    return tokens.index_select(0, kept // _experts_per_token(indices)), rows
+
+
+def npu_moe_token_permute_grad(
+    tokens: torch.Tensor,
+    grad_permuted_tokens: torch.Tensor,
+    indices: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    padded_mode: bool = False,
+) -> torch.Tensor:
+    """Gradient for tokens: the sum over their copies."""
+    refuse("npu_moe_token_permute_grad", padded_mode=padded_mode)
+    copies = _rows(grad_permuted_tokens, sorted_indices)
+    summed = copies.reshape(-1, _experts_per_token(indices), tokens.shape[-1]).sum(1)
+    return summed.to(tokens.dtype)
+
+
+def npu_moe_token_unpermute(
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,  # noqa: ARG001 - only read in padded mode
+) -> torch.Tensor:
+    """Tokens in their first order, weighted by probs (n, k) and summed over their k experts."""
+    refuse("npu_moe_token_unpermute", padded_mode=padded_mode)
+    copies = _rows(permuted_tokens, sorted_indices)
+    per_token = 1 if probs is None else probs.shape[1]
+    copies = copies.reshape(-1, per_token, permuted_tokens.shape[-1])
+    if probs is not None:
+        copies = copies * wide(probs)[..., None]
+    return copies.sum(1).to(permuted_tokens.dtype)
+
+
+def npu_moe_token_unpermute_grad(
+    permuted_tokens: torch.Tensor,
+    grad_unpermuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients for the permuted tokens and for probs (empty without probs)."""
+    refuse("npu_moe_token_unpermute_grad", padded_mode=padded_mode)
+    per_token = 1 if probs is None else probs.shape[1]
+    grad = wide(grad_unpermuted_tokens)[:, None, :].expand(-1, per_token, -1)
+    for_copies = grad if probs is None else grad * wide(probs)[..., None]
+    flat = for_copies.reshape(-1, permuted_tokens.shape[-1])
+    inside = sorted_indices < permuted_tokens.shape[0]
+    for_tokens = torch.zeros_like(permuted_tokens, dtype=flat.dtype)
+    for_tokens.index_copy_(0, sorted_indices[inside].long(), flat[inside])
+    if probs is None:
+        return for_tokens.to(permuted_tokens.dtype), permuted_tokens.new_empty(0)
+    copies = _rows(permuted_tokens, sorted_indices).reshape(grad.shape)
+    return for_tokens.to(permuted_tokens.dtype), (grad * copies).sum(-1).to(probs.dtype)
+
+
+def _experts_per_token(indices: torch.Tensor) -> int:
+    return 1 if indices.dim() == 1 else indices.shape[1]
+
+
+def _rows(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of `tokens`; zero for those that were dropped by num_out_tokens."""
+    inside = rows < tokens.shape[0]
+    taken = wide(tokens).index_select(0, rows.clamp_max(tokens.shape[0] - 1).long())
+    return taken * inside[:, None]

@@ -1,0 +1,48 @@
+"""RMS norm: y = x / sqrt(mean(x^2) + epsilon) * gamma, over the last dimensions gamma has."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.devices.sim.references.precision import wide
+
+
+def npu_rms_norm(
+    input: torch.Tensor,  # noqa: A002 - the operator's own argument name
+    gamma: torch.Tensor,
+    epsilon: float = 1e-6,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Result in the input's dtype, and 1/rms (float32) with the normalised dimensions of size 1."""
+    x = wide(input)
+    rstd = torch.rsqrt(x.pow(2).mean(_normalised(input, gamma), keepdim=True) + epsilon)
+    return (x * rstd * wide(gamma)).to(input.dtype), rstd
+
+
+def npu_rms_norm_backward(
+    dy: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002
+    gamma: torch.Tensor,
+    rstd: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients for input and gamma."""
+    x, g = wide(input), wide(dy)
+    dims = _normalised(input, gamma)
+    normal = x * rstd
+    scaled = g * wide(gamma)
+    dx = rstd * (scaled - normal * (scaled * normal).mean(dims, keepdim=True))
+    leading = tuple(range(input.dim() - gamma.dim()))
+    dgamma = (g * normal).sum(leading) if leading else g * normal
+    return dx.to(input.dtype), dgamma.to(gamma.dtype)
+
+
+def npu_add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """RMS norm of x1 + x2: result, 1/rms, the sum."""
+    total = (wide(x1) + wide(x2)).to(x1.dtype)
+    y, rstd = npu_rms_norm(total, gamma, epsilon)
+    return y, rstd, total
+
+
+def _normalised(tensor: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
+    return tuple(range(tensor.dim() - gamma.dim(), tensor.dim()))

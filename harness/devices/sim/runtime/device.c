@@ -1,0 +1,109 @@
+/* Devices and contexts. A context handle is 0x1000 plus the logical device number. */
+#include "sim.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONTEXT_BASE 0x1000u
+
+static _Thread_local int current = 0;
+static _Thread_local int has_context = 0;
+static atomic_int latched_count = -1;
+
+/* CANN reads the list up to the first number that is not a device of the host. */
+static int visible_count(void) {
+    int latched = atomic_load(&latched_count);
+    if (latched >= 0) return latched;
+    const char *list = getenv("ASCEND_RT_VISIBLE_DEVICES");
+    int total = sim_get_config()->count;
+    if (!list) return total;
+    int count = 0;
+    while (*list) {
+        char *end;
+        long device = strtol(list, &end, 10);
+        if (end == list || device < 0 || device >= total) break;
+        count++;
+        list = *end == ',' ? end + 1 : end;
+    }
+    return count > SIM_MAX_DEVICES ? SIM_MAX_DEVICES : count;
+}
+
+int sim_current_device(void) { return current; }
+
+SIM_API aclError aclrtGetDeviceCount(uint32_t *count) {
+    TRACE;
+    *count = (uint32_t)visible_count();
+    return *count ? SIM_OK : SIM_NO_DEVICE;
+}
+
+SIM_API aclError aclrtSetDevice(int32_t device) {
+    TRACE;
+    int count = visible_count();
+    if (device < 0 || device >= count) return SIM_INVALID_DEVICE;
+    /* The list may change until a device is in use (Ray sets it in a running worker), never after. */
+    atomic_store(&latched_count, count);
+    current = device;
+    has_context = 1;
+    return SIM_OK;
+}
+
+SIM_API aclError aclrtGetDevice(int32_t *device) {
+    if (!has_context) return SIM_CONTEXT_NULL;
+    *device = current;
+    return SIM_OK;
+}
+
+SIM_API aclError aclrtCreateContext(void **context, int32_t device) {
+    aclError error = aclrtSetDevice(device);
+    if (!error) *context = (void *)(uintptr_t)(CONTEXT_BASE + (unsigned)device);
+    return error;
+}
+
+SIM_API aclError aclrtDestroyContext(void *context) { (void)context; return SIM_OK; }
+
+SIM_API aclError aclrtGetCurrentContext(void **context) {
+    *context = has_context ? (void *)(uintptr_t)(CONTEXT_BASE + (unsigned)current) : NULL;
+    return has_context ? SIM_OK : SIM_CONTEXT_NULL;
+}
+
+SIM_API aclError aclrtSetCurrentContext(void *context) {
+    uintptr_t handle = (uintptr_t)context;
+    if (handle < CONTEXT_BASE || handle >= CONTEXT_BASE + SIM_MAX_DEVICES) return SIM_PARAM_INVALID;
+    current = (int)(handle - CONTEXT_BASE);
+    has_context = 1;
+    return SIM_OK;
+}
+
+SIM_API aclError aclrtResetDevice(int32_t device) { (void)device; TRACE; return SIM_OK; }
+SIM_API aclError aclrtResetDeviceForce(int32_t device) { (void)device; TRACE; return SIM_OK; }
+SIM_API aclError aclrtDeviceTaskAbort(int32_t device, uint32_t timeout) { (void)device; (void)timeout; TRACE; return SIM_OK; }
+
+/* Cores of a 910B: 24 cube cores; every attribute torch_npu asks for is such a count. */
+SIM_API aclError aclGetDeviceCapability(uint32_t device, int info, int64_t *value) {
+    (void)device; (void)info; TRACE;
+    *value = 24;
+    return SIM_OK;
+}
+SIM_API aclError aclrtGetDeviceInfo(uint32_t device, int attribute, int64_t *value) {
+    return aclGetDeviceCapability(device, attribute, value);
+}
+
+SIM_API aclError aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t peer) {
+    (void)device; (void)peer; TRACE;
+    *can = 1;
+    return SIM_OK;
+}
+SIM_API aclError aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t flags) { (void)peer; (void)flags; TRACE; return SIM_OK; }
+SIM_API aclError aclrtDeviceGetBareTgid(int32_t *pid) { TRACE; *pid = getpid(); return SIM_OK; }
+/* aclrtUtilizationInfo: four int32 counters and a pointer that the caller leaves null */
+SIM_API aclError aclrtGetDeviceUtilizationRate(int32_t device, void *info) { (void)device; TRACE; memset(info, 0, 16); return SIM_OK; }
+
+static atomic_llong options[64];
+SIM_API aclError aclrtSetSysParamOpt(int option, int64_t value) { TRACE; atomic_store(&options[option & 63], value); return SIM_OK; }
+SIM_API aclError aclrtGetSysParamOpt(int option, int64_t *value) { TRACE; *value = atomic_load(&options[option & 63]); return SIM_OK; }
+SIM_API aclError aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
+SIM_API aclError aclrtSetDeviceSatMode(int mode) { (void)mode; TRACE; return SIM_OK; }
+SIM_API aclError aclrtSetOpWaitTimeout(uint32_t seconds) { (void)seconds; TRACE; return SIM_OK; }
+SIM_API aclError aclrtSetOpExecuteTimeOut(uint32_t seconds) { (void)seconds; TRACE; return SIM_OK; }

@@ -1,0 +1,59 @@
+/* Shared by the parts of the simulated CANN runtime.
+ *
+ * Device memory is host memory and every stream is synchronous, so a real torch_npu initialises, allocates,
+ * copies, records events and reports memory on it. It computes nothing: kernels come from the overlay.
+ * No header of CANN is used; signatures follow the ACL documentation.
+ *
+ * Configuration, read once per process:
+ *   NPU_SIM_COUNT      devices of the host (default 1, at most 64)
+ *   NPU_SIM_SOC        SoC name (default Ascend910B3)
+ *   NPU_SIM_CANN       CANN version (default 8.5.0)
+ *   NPU_SIM_MEMORY_GB  memory of a device in GiB, fractions allowed (default 64)
+ *   NPU_SIM_SYNC_FAIL  N[:CODE]: from the N-th synchronisation on, synchronising fails with CODE (default 507015)
+ *   NPU_SIM_HANG       N[:SECONDS]: the N-th synchronisation blocks (default: until the process is killed)
+ *   NPU_SIM_TRACE      1 writes every call to standard error
+ *   ASCEND_RT_VISIBLE_DEVICES  as in CANN: unset shows all devices, empty none, else a list of device numbers
+ */
+#ifndef NPU_SIM_H
+#define NPU_SIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_API __attribute__((visibility("default")))
+#define SIM_MAX_DEVICES 64
+
+typedef int aclError;
+
+enum {
+    SIM_OK = 0,
+    SIM_PARAM_INVALID = 107000,
+    SIM_INVALID_DEVICE = 107001,
+    SIM_CONTEXT_NULL = 107002,
+    SIM_OUT_OF_MEMORY = 207001,
+    SIM_NO_DEVICE = 207004,
+    SIM_AICORE_EXCEPTION = 507015,
+    SIM_SYNC_TIMEOUT = 507046,
+};
+
+typedef struct {
+    int count;
+    size_t memory_bytes;
+    long sync_fail_at;
+    int sync_fail_code;
+    long hang_at;
+    double hang_seconds;
+    int trace;
+    char soc[64];
+    char cann[128];
+} sim_config;
+
+const sim_config *sim_get_config(void);
+void sim_trace(const char *function);
+#define TRACE sim_trace(__func__)
+
+int sim_current_device(void);
+aclError sim_charge(int device, size_t bytes);
+void sim_refund(int device, size_t bytes);
+
+#endif
