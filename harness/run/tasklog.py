@@ -23,7 +23,9 @@ class LineAssembler:
         """The lines completed by `chunk`; of a line redrawn by carriage returns, what it showed last."""
         data = self._rest + chunk
         end = data.rfind(b"\n") + 1
-        whole, rest = data[:end], _as_drawn(data[end:])
+        whole, rest = data[:end], data[end:]
+        # A carriage return at the end erases the line only if something more is drawn.
+        rest = _as_drawn(rest) + b"\r" * rest.endswith(b"\r")
         if len(rest) > LINE_BYTES:
             whole, rest = whole + rest + b"\n", b""
         self._rest = rest
@@ -116,10 +118,7 @@ class TaskLog:
 
 def _as_drawn(line: bytes) -> bytes:
     """What a terminal shows of a line with carriage returns: the last thing drawn, nearly."""
-    if b"\r" not in line:
-        return line
-    pieces = line.rstrip(b"\r").split(b"\r")
-    return pieces[-1]
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _text(whole: bytes) -> str:

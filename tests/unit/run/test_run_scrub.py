@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.run.scrub import Scrubber
+
+
+def test_terminal_control_goes_and_text_stays() -> None:
+    scrub = Scrubber({})
+    assert scrub("\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\x1b(B\ttab\n") == "red plain\ttab\n"
+    assert scrub("a\x00b\x07c\x9bd") == "abcd"
+
+
+def test_credentials_in_addresses_are_masked() -> None:
+    scrub = Scrubber({})
+    assert scrub("Looking in https://me:s3cret@index.example/simple now") == (
+        "Looking in https://***@index.example/simple now"
+    )
+    assert scrub("git+https://ghp_token@host/x and https://host/x?a=b@c") == (
+        "git+https://***@host/x and https://host/x?a=b@c"
+    )
+
+
+def test_values_of_secret_variables_are_masked_and_ordinary_ones_are_not() -> None:
+    scrub = Scrubber(
+        {
+            "API_TOKEN": "abcdefgh",
+            "db_password": "hunter2222",
+            "SSH_KEY": "abcdefghij",
+            "MONKEY": "banana-split",
+            "SECRET_FLAG": "1",
+            "USER": "somebody",
+        }
+    )
+    assert scrub("abcdefghij abcdefgh hunter2222 banana-split 1 somebody") == (
+        "*** *** *** banana-split 1 somebody"
+    )
+
+
+@given(st.text(), st.text(min_size=6))
+def test_a_secret_never_gets_through_and_lines_stay(text: str, secret: str) -> None:
+    scrub = Scrubber({"TOKEN": secret})
+    cleaned = Scrubber({})(secret)
+    out = scrub(f"{text}\n{secret}\nend")
+    if cleaned == secret and secret not in "***":
+        assert out.splitlines()[-1] == "end"
+        assert secret not in out

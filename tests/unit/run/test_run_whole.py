@@ -1,0 +1,152 @@
+"""The run room as a whole, in processes of its own: killed, interrupted, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_fakes import judge, make_check, make_plan, make_task
+
+from harness.ledger.store import Ledger
+from harness.outcome import State
+from harness.run.executor import LocalExecutor
+from harness.run.job import Site
+from harness.run.scheduler import run_plan
+
+DRIVER = """
+import json, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from run_fakes import entry, judge, make_check, make_plan, make_task
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Measured
+from harness.run.executor import LocalExecutor
+from harness.run.interruption import Interruption
+from harness.run.job import Site
+from harness.run.lock import run_lock
+from harness.run.scheduler import run_plan
+
+folder, count = Path(sys.argv[1]), int(sys.argv[3])
+
+def sleep(ctx):
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(float(sys.argv[2]))"
+    pid = folder / "pids" / str(ctx.facets["n"])
+    done = ctx.command([sys.executable, "-c", code, str(pid), str(ctx.facets["s"])])
+    return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.STATIC)
+
+(folder / "pids").mkdir(parents=True, exist_ok=True)
+check = make_check("sleep", run=sleep)
+tasks = [make_task(check, facets={"n": n, "s": 0.01 if n < 3 else float(sys.argv[4])}) for n in range(count)]
+plan = make_plan([entry(f"cell{n}", task) for n, task in enumerate(tasks)], tasks)
+site = Site(root=folder, state=folder / "state", cache=folder / "cache", environ=dict(os.environ))
+with Interruption() as stopped, run_lock(site.state, command=sys.argv, wait=True, stopped=stopped):
+    with Ledger.open(site.state) as ledger:
+        result = run_plan(plan, ledger, LocalExecutor(site, 2), judge, stopped=stopped,
+                          observer=lambda event: print(type(event).__name__, flush=True))
+        code = 130 if result.interrupted else 0
+        ledger.finish_run(result.run_id, code)
+print(json.dumps({"executed": result.executed, "reused": result.reused, "left": len(result.incomplete)}))
+sys.exit(code)
+"""
+
+
+def driver(folder: Path, count: int = 5, seconds: float = 300.0) -> subprocess.Popen[str]:
+    here = str(Path(__file__).parent)
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(folder), here, str(count), str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until_long_ones_run(folder: Path) -> list[int]:
+    files = [folder / "pids" / str(n) for n in (3, 4)]
+    for _ in range(1500):
+        if all(file.exists() and file.read_text() for file in files):
+            return [int(file.read_text()) for file in files]
+        time.sleep(0.02)
+    raise AssertionError("the long tasks never started")
+
+
+def gone(pid: int) -> bool:
+    for _ in range(1500):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def finish(folder: Path) -> dict[str, int]:
+    process = driver(folder, seconds=0.01)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    summary: dict[str, int] = json.loads(said.splitlines()[-1])
+    return summary
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: needs /proc")
+
+
+def test_kill_9_leaves_no_program_and_the_next_run_resumes(tmp_path: Path) -> None:
+    process = driver(tmp_path)
+    pids = until_long_ones_run(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert all(gone(pid) for pid in pids)
+    with Ledger.open(tmp_path / "state") as ledger:
+        recorded = len(ledger.history())
+        run = ledger.latest_run()
+        assert run is not None
+        assert run.exit_code is None, "a run without an end was killed"
+    # The long tasks have another key when they are short: only those of the three short ones are reused.
+    assert finish(tmp_path) == {"executed": 5 - recorded, "reused": recorded, "left": 0}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_programs_records_and_exits_130(tmp_path: Path, number: int) -> None:
+    process = driver(tmp_path)
+    pids = until_long_ones_run(tmp_path)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(said.splitlines()[-1])["left"] == 2
+    assert all(gone(pid) for pid in pids)
+    with Ledger.open(tmp_path / "state") as ledger:
+        states = [one.state for one in ledger.history()]
+        run = ledger.latest_run()
+    assert sorted(states) == sorted([State.COMPLETED] * 3 + [State.INTERRUPTED] * 2)
+    assert run is not None
+    assert run.exit_code == 130
+
+
+def test_two_runs_at_once_share_the_work(tmp_path: Path) -> None:
+    both = [driver(tmp_path, seconds=0.01) for _ in range(2)]
+    summaries = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
+    assert sorted(summary["executed"] for summary in summaries) == [0, 5]
+
+
+def test_a_program_that_ends_badly_is_the_outcome_of_its_cell_alone(tmp_path: Path) -> None:
+    def crash(ctx):
+        from harness.outcome import Evidence, Measured
+
+        done = ctx.command([sys.executable, "-c", f"import os; os.kill(os.getpid(), {ctx.facets['signal']})"])
+        return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.STATIC)
+
+    from run_fakes import entry
+
+    check = make_check("crash", run=crash)
+    tasks = [make_task(check, facets={"signal": number}) for number in (0, int(signal.SIGSEGV))]
+    plan = make_plan([entry(f"cell{n}", task) for n, task in enumerate(tasks)], tasks)
+    site = Site(root=tmp_path, state=tmp_path, cache=tmp_path, environ=dict(os.environ))
+    with Ledger.open(tmp_path) as ledger:
+        result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
+    assert [one.status.value for one in result.entries] == ["pass", "fail"]
