@@ -33,16 +33,18 @@ class FacetInputs:
 
 def _platform(cell: Cell, inputs: FacetInputs) -> Any:
     python = cell.axes.get("python", HOST_PYTHON)
+    chosen = inputs.host_python if python == HOST_PYTHON else python
     if cell.device != "npu":
-        chosen = inputs.host_python if python == HOST_PYTHON else python
         return {"python": chosen, "arch": inputs.host_arch, "host": True}
-    return {"python": python, "arch": NPU_HOST_ARCHITECTURE, "host": False}
+    return {"python": chosen, "arch": NPU_HOST_ARCHITECTURE, "host": False}
 
 
-def _device(cell: Cell, _inputs: FacetInputs) -> Any:
+def _device(cell: Cell, inputs: FacetInputs) -> Any:
+    family = cell.axes.get("soc", "")
+    facts = inputs.axes["soc"].values.get(family, {}) if "soc" in inputs.axes else {}
     return {
         "kind": cell.device,
-        "soc": cell.axes.get("soc", ""),
+        "soc": facts.get("soc_name", family),
         "cann": cell.axes.get("cann", ""),
         "count": 1,
     }
