@@ -241,9 +241,10 @@ def _gspo(build: _Builder) -> Iterator[Case]:
 
 
 def _far_rows(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
-    """Every fifth sequence reaches the clamp of the sequence ratio at e^10."""
-    jump = 8.0 * (np.arange(batch)[:, None] % 5 == 1)
-    return np.asarray(inputs.row_drift(rng, batch, tokens, 4.0, 0.5) + jump)
+    """Every fifth sequence is beyond the clamp of the sequence ratio at e^10."""
+    beyond = np.arange(batch)[:, None] % 5 == 1
+    level = np.where(beyond, 12.0, rng.normal(0.0, 4.0, (batch, 1)))
+    return np.asarray(level + rng.normal(0.0, 0.5, (batch, tokens)))
 
 
 def _production(build: _Builder) -> Iterator[Case]:

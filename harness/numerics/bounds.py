@@ -63,27 +63,28 @@ class Bounded:
             + self.error * right.error
             + self.contract.unit * np.abs(value)
         )
-        return self._of(value, error, right)
+        return self._of(value, error + self.contract.underflow, right)
 
     def __truediv__(self, other: Bounded | ArrayLike) -> Bounded:
         right = self._lift(other)
         value = self.value / np.where(right.value == 0, TINY, right.value)
         smallest = np.maximum(np.abs(right.value) - right.error, TINY)
         error = (self.error + np.abs(value) * right.error) / smallest
-        return self._of(value, error + self.contract.function_ulp * self.contract.unit * np.abs(value), right)
+        own = self.contract.function_ulp * self.contract.ulp * np.abs(value) + self.contract.underflow
+        return self._of(value, error + own, right)
 
     def exp(self) -> Bounded:
         """e to the value."""
         with np.errstate(over="ignore", invalid="ignore"):
             value = np.exp(self.value)
             ulps = self.contract.exp_ulp + self.contract.exp_ulp_per_unit * np.abs(self.value)
-            relative = np.expm1(np.minimum(self.error, EXP_ERROR_CAP)) + ulps * self.contract.unit
-            return self._of(value, value * relative)
+            relative = np.expm1(np.minimum(self.error, EXP_ERROR_CAP)) + ulps * self.contract.ulp
+            return self._of(value, value * relative + self.contract.underflow)
 
     def log(self) -> Bounded:
         """Natural logarithm; the value must be positive."""
         value = np.log(self.value)
-        own = self.contract.function_ulp * self.contract.unit * np.maximum(np.abs(value), 1.0)
+        own = self.contract.function_ulp * self.contract.ulp * np.maximum(np.abs(value), 1.0)
         return self._of(value, self.error / np.maximum(self.value - self.error, TINY) + own)
 
     def sqrt(self) -> Bounded:
@@ -91,7 +92,7 @@ class Bounded:
         value = np.sqrt(np.maximum(self.value, 0.0))
         smooth = self.error / np.where(value > 0, value, 1.0)
         error = np.where(value > 0, np.minimum(np.sqrt(self.error), smooth), np.sqrt(self.error))
-        return self._of(value, error + self.contract.function_ulp * self.contract.unit * value)
+        return self._of(value, error + self.contract.function_ulp * self.contract.ulp * value)
 
     def clip(self, low: float = -np.inf, high: float = np.inf) -> Bounded:
         """Clamp; what is certainly clipped keeps only the rounding of the bound itself."""

@@ -116,7 +116,7 @@ def read_npz(file: Path, expected_format: str) -> tuple[dict[str, Any], dict[str
     """JSON index and arrays of a file that `write_npz` wrote; InputError when it is not one of
     `expected_format`."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         index = json.loads(arrays.pop(INDEX).tobytes())
     except FileNotFoundError as error:

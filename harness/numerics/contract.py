@@ -47,10 +47,10 @@ class Contract:
 
     io: format of inputs and of returned gradients. compute: format every elementwise operation rounds to.
     accumulate: format of the partial sums of reductions.
-    exp_ulp, exp_ulp_per_unit: error of exp(x) is at most `exp_ulp + exp_ulp_per_unit * |x|` ulp. The first
-    term covers device libraries (2 to 4 ulp documented by CUDA and OpenCL); the second a range reduction
-    that multiplies by log2(e) once in working precision, as fast exponentials do.
-    function_ulp: error of log, sqrt and division, OpenCL's full-profile bound of 3 to 4 ulp.
+    exp_ulp, exp_ulp_per_unit: exp(x) is off by at most `exp_ulp + exp_ulp_per_unit * |x|` units in the last
+    place (one is two unit roundoffs). OpenCL's full profile allows 3, CUDA documents 2. A fast exponential
+    that reduces its range by one multiplication with a rounded log2(e) adds 2 u |x|, that is 1 per unit of
+    |x|. function_ulp: log, sqrt and division, 3 at most in OpenCL's full profile.
     lanes: a reduction runs on at least this many independent partial sums (a vector register of fp32 lanes).
     chain: constant of the probabilistic summation bound chain * sqrt(n) * u (Higham and Mary 2019, "A new
     approach to probabilistic rounding error analysis": lambda = 5 fails with probability below 1e-5).
@@ -61,9 +61,9 @@ class Contract:
     io: str
     compute: str = "fp32"
     accumulate: str = "fp32"
-    exp_ulp: float = 4.0
-    exp_ulp_per_unit: float = 2.0
-    function_ulp: float = 4.0
+    exp_ulp: float = 3.0
+    exp_ulp_per_unit: float = 1.0
+    function_ulp: float = 3.0
     lanes: int = 16
     chain: float = 5.0
     safety: float = 2.0
@@ -72,6 +72,11 @@ class Contract:
     def unit(self) -> float:
         """Unit roundoff of elementwise operations."""
         return FORMATS[self.compute].unit_roundoff
+
+    @property
+    def ulp(self) -> float:
+        """Unit in the last place of elementwise results, relative to the result."""
+        return 2 * self.unit
 
     @property
     def unit_sum(self) -> float:
@@ -85,8 +90,13 @@ class Contract:
 
     @property
     def flush(self) -> float:
-        """Absolute error of one result that underflows."""
+        """Absolute error of a result that underflows in the compute or the io format."""
         return max(FORMATS[self.io].flush, FORMATS[self.compute].flush)
+
+    @property
+    def underflow(self) -> float:
+        """Absolute error of one elementwise result that underflows in the compute format."""
+        return FORMATS[self.compute].flush
 
     @property
     def largest(self) -> float:

@@ -1,0 +1,59 @@
+"""verl's own losses on the device, case by case against the float64 reference. Runs inside a cell."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.numerics.adapters import VerlCandidate
+from harness.numerics.battery import default_battery
+from harness.numerics.candidate import Result, evaluate_one
+from harness.numerics.case import REQUIRED, Case
+from harness.numerics.faults import CASES, FAULTS, Fault, seeded
+from harness.numerics.judge import LossStatus, judge
+from harness.numerics.profile import profile_of
+
+BATTERY = {case.name: case for case in default_battery()}
+
+
+@pytest.fixture(scope="session")
+def verl(npu_device: str) -> VerlCandidate:
+    """verl on the device under test."""
+    pytest.importorskip("verl")
+    return VerlCandidate(npu_device)
+
+
+def evaluated(verl: VerlCandidate, case: Case) -> Result:
+    result = evaluate_one(verl, case)
+    if result.unsupported:
+        pytest.skip(result.unsupported)
+    return result
+
+
+@pytest.mark.parametrize("name", [case.name for case in BATTERY.values() if case.severity == REQUIRED])
+def test_loss(verl: VerlCandidate, name: str) -> None:
+    """The result is the standard objective, or the one this release is known to compute."""
+    case = BATTERY[name]
+    result = evaluated(verl, case)
+    actual, _ = profile_of(verl.version).actual(case)
+    verdicts = [judge(case, result), judge(actual, result)]
+    assert any(verdict.ok for verdict in verdicts), verdicts[-1].reasons
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_seeded_fault_is_caught(verl: VerlCandidate, fault: Fault, name: str) -> None:
+    """On this very device a wrong loss turns red."""
+    case = BATTERY[name]
+    with seeded(fault, verl):
+        result = evaluated(verl, case)
+    verdict = judge(case, result)
+    assert verdict.status is LossStatus.FAIL
+    assert not result.error
+
+
+def test_evaluating_twice_gives_the_same_bits(verl: VerlCandidate) -> None:
+    """A device whose losses differ from run to run cannot be bisected."""
+    for name in CASES:
+        first, second = (evaluated(verl, BATTERY[name]) for _ in range(2))
+        assert first.value == second.value
+        assert (first.gradient == second.gradient).all()

@@ -1,0 +1,120 @@
+"""A task context that stands in for the runner: the cell is a plain candidate in this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutants import MUTANTS, REGRESSIONS
+
+from harness.check import Completed
+from harness.numerics.candidate import Candidate, Result, evaluate, save_results
+from harness.numerics.case import Case, load_cases
+from harness.numerics.expected import save_expected
+from harness.numerics.faults import CASES, SEPARATOR
+from harness.numerics.plain import PlainCandidate
+from harness.numerics.profile import profile_of
+from harness.numerics.reference_run import references
+
+AS_FAULTS = {
+    "gradient-sign": MUTANTS["gradient-sign"],
+    "gradient-doubled": MUTANTS["gradient-doubled"],
+    "low-precision": REGRESSIONS["exp-bf16"],
+    "mask-shifted": MUTANTS["mask-shifted"],
+}
+
+
+@dataclass
+class Cell:
+    """What happens inside: which candidate answers, which faults it notices, how the program ends."""
+
+    candidate: Candidate = field(default_factory=PlainCandidate)
+    faulty: Mapping[str, Callable[[], Candidate]] = field(default_factory=lambda: AS_FAULTS)
+    facts: Mapping[str, Any] = field(
+        default_factory=lambda: {"device": "npu:0", "kind": "npu", "simulated": True}
+    )
+    returncode: int = 0
+    timed_out: bool = False
+    hangs_in: str = ""
+
+    def run(self, cases: Sequence[Case], out: Path) -> None:
+        """As the program in the cell does: results, then the self-test."""
+        if self.hangs_in:
+            out.with_name(out.name + ".progress").write_text(self.hangs_in)
+        if self.returncode or self.timed_out:
+            return
+        results: dict[str, Result] = evaluate(self.candidate, cases)
+        chosen = [case for case in cases if case.name in CASES]
+        for fault, make in self.faulty.items():
+            found = evaluate(make(), chosen)
+            results.update({f"{fault}{SEPARATOR}{name}": result for name, result in found.items()})
+        facts = {
+            "device": dict(self.facts),
+            "python": "3.11",
+            "numpy": "2",
+            "verl": "0.9.1",
+            "core_algos": {"file": "core_algos.py", "digest": "0" * 64},
+            "capabilities": ["gspo", "vanilla"],
+            "seconds": {"import": 1.0, "battery": 0.1, "faults": 0.1},
+        }
+        save_results(out, results, facts)
+
+
+@dataclass
+class Context:
+    """The part of a TaskContext that checks of this room use."""
+
+    workdir: Path
+    cell: Cell
+    facets: Mapping[str, Any] = field(
+        default_factory=lambda: {"device": {"kind": "sim"}, "verl_tree": {"version": "0.9.1"}}
+    )
+    params: Mapping[str, Any] = field(default_factory=dict)
+    commands: list[tuple[str, ...]] = field(default_factory=list)
+    real: bool = False
+
+    def in_cell(self, module: str, *args: str, env: Any = None, timeout: Any = None) -> Completed:
+        assert module == "harness.numerics.emit"
+        options = dict(zip(args[::2], args[1::2], strict=False))
+        self.cell.run(load_cases(Path(options["--cases"])), Path(options["--out"]))
+        return Completed(
+            argv=args,
+            returncode=self.cell.returncode,
+            tail="Traceback\nRuntimeError: aicore error\n" if self.cell.returncode else "",
+            seconds=1.0,
+            timed_out=self.cell.timed_out,
+        )
+
+    def command(
+        self, argv: Sequence[str], *, env: Any = None, cwd: Any = None, timeout: Any = None
+    ) -> Completed:
+        """The reference, in this process unless `real`: starting one costs more than all it computes."""
+        self.commands.append(tuple(argv))
+        if self.real:
+            done = subprocess.run(
+                argv,
+                env={**os.environ, **(env or {})},
+                cwd=self.workdir,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            tail = done.stdout + done.stderr
+            return Completed(argv=tuple(argv), returncode=done.returncode, tail=tail, seconds=0.1)
+        options = dict(zip(argv[3::2], argv[4::2], strict=True))
+        cases = load_cases(Path(options["--cases"]))
+        intervals = references(cases, profile_of(options["--verl-version"]))
+        save_expected(Path(options["--out"]), intervals, {"frameworks_loaded": [], "seconds": 0.1})
+        return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.1)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    assert sys.executable
+    return Context(workdir=tmp_path, cell=Cell())

@@ -1,0 +1,197 @@
+"""The loss check end to end: battery, cell, reference process, judgement. Each way to be red has its seeded cause."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mutants import MUTANTS, REGRESSIONS, changed
+
+from harness.digest import canonical_json
+from harness.errors import InfrastructureError
+from harness.numerics.candidate import UnsupportedCaseError
+from harness.numerics.checks import CHECKS, device_name, judge, run
+from harness.numerics.plain import PlainCandidate
+from harness.outcome import Evidence, Status
+
+
+def test_a_right_loss_passes_with_everything_that_was_seen(context):
+    measured = run(context)
+    judgement = judge(measured.measurements, {})
+    assert judgement.status is Status.PASS
+    assert "agree with the float64 reference" in judgement.reasons[0]
+    assert measured.evidence is Evidence.SIMULATED
+    assert set(measured.artifacts) == {"battery.npz", "results.npz", "reference.npz"}
+    assert all((context.workdir / file).is_file() for file in measured.artifacts.values())
+    counts = measured.measurements["counts"]
+    assert set(counts) == {"pass"}
+    assert {"advantage/equal-rewards", "aggregation/all-masked"} <= {
+        entry["name"] for entry in measured.measurements["cases"]
+    }
+    assert all(entry["caught"] for entry in measured.measurements["self_test"])
+    assert 0 < measured.measurements["worst_budget"] <= 1
+
+
+def test_measurements_are_plain_json_and_can_be_judged_again(context):
+    stored = json.loads(canonical_json(run(context).measurements))
+    assert judge(stored, {}).status is Status.PASS
+
+
+def test_the_reference_is_computed_by_a_process_of_its_own(context):
+    context.real = True
+    measured = run(context)
+    assert [argv[1:3] for argv in context.commands] == [("-m", "harness.numerics.reference_run")]
+    assert measured.measurements["reference"]["frameworks_loaded"] == []
+
+
+@pytest.mark.parametrize("name", ["sign", "loss-three-per-mille", "gspo-gradient-doubled", "clip-swapped"])
+def test_a_wrong_loss_fails_and_says_which_cases(context, name):
+    context.cell.candidate = MUTANTS[name]()
+    measured = run(context)
+    judgement = judge(measured.measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "loss cases are wrong on npu:0" in judgement.reasons[0]
+    assert any(reason.startswith("policy/") for reason in judgement.reasons)
+    assert judgement.remedies
+
+
+def test_the_defects_our_patches_mend_are_red_with_their_remedies(context):
+    class Unpatched(PlainCandidate):
+        def group(self, case, rewards):
+            dyadic = rewards[0] in {0.0, 1.0}
+            wrong = super().group if dyadic else MUTANTS["advantage-equal-rewards"]().group
+            return wrong(case, rewards)
+
+        def denominator(self, case, mask):
+            found = super().denominator(case, mask)
+            return found if mask.any() else found * float("nan")
+
+    context.cell.candidate = Unpatched()
+    measured = run(context)
+    failed = {entry["name"] for entry in measured.measurements["cases"] if entry["status"] == "fail"}
+    assert {"advantage/equal-rewards", "aggregation/all-masked"} <= failed
+    assert all(name.startswith(("advantage/equal-rewards", "aggregation/all-masked")) for name in failed)
+    judgement = judge(measured.measurements, {})
+    assert judgement.status is Status.FAIL
+    assert any("patch" in remedy for remedy in judgement.remedies)
+
+
+def test_a_self_test_that_misses_a_fault_withholds_green(context):
+    context.cell.faulty = {**context.cell.faulty, "gradient-sign": PlainCandidate}
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "gradient-sign" in judgement.reasons[0]
+
+
+def test_a_self_test_that_did_not_run_withholds_green(context):
+    context.cell.faulty = {}
+    assert judge(run(context).measurements, {}).status is Status.INCONCLUSIVE
+
+
+def test_a_fault_that_only_crashes_is_not_caught(context):
+    def crash(case):
+        raise RuntimeError("not the fault's doing")
+
+    context.cell.faulty = dict.fromkeys(context.cell.faulty, lambda: crash)
+    assert judge(run(context).measurements, {}).status is Status.INCONCLUSIVE
+
+
+def test_a_hang_names_the_case(context):
+    context.cell.timed_out, context.cell.returncode = True, -9
+    context.cell.hangs_in = "kl/k3/large"
+    measured = run(context)
+    judgement = judge(measured.measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "hung during kl/k3/large" in judgement.reasons[0]
+    assert measured.evidence is Evidence.CPU
+
+
+def test_a_crash_before_the_first_case_shows_its_last_words(context):
+    context.cell.returncode = 1
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "before the first case" in judgement.reasons[0]
+    assert "aicore error" in judgement.reasons[1]
+
+
+def test_what_a_release_does_not_offer_is_counted_not_failed(context):
+    class Old(PlainCandidate):
+        def __call__(self, case):
+            if "global_denominators" in case.requires:
+                raise UnsupportedCaseError("verl 0.6.1 has no global_denominators")
+            return super().__call__(case)
+
+    context.cell.candidate = Old()
+    measured = run(context)
+    assert judge(measured.measurements, {}).status is Status.PASS
+    assert measured.measurements["counts"]["unsupported"] > 0
+    finding = next(entry for entry in measured.measurements["findings"] if entry["kind"] == "capability")
+    assert "packed" in finding["what"]
+
+
+def test_a_candidate_that_offers_nothing_is_not_green(context):
+    def refuse(case):
+        raise UnsupportedCaseError("nothing here")
+
+    context.cell.candidate = refuse
+    assert judge(run(context).measurements, {}).status is Status.INCONCLUSIVE
+
+
+def test_numbers_leaking_from_padding_are_a_finding(context):
+    class Leaking(PlainCandidate):
+        def read(self, case, name):
+            return case.inputs[name].astype(self.dtype)
+
+        def rollout_weights(self, case):
+            return super().rollout_weights(case) * self.mask(case)
+
+    context.cell.candidate = Leaking()
+    measured = run(context)
+    assert [entry["id"] for entry in measured.measurements["findings"]] == ["padding-leaks"]
+
+
+def _ignoring_mode(case):
+    if case.settings["loss_mode"] == "gspo":
+        case = case.with_settings(loss_agg_mode="seq-mean-token-mean")
+    return PlainCandidate.policy(PlainCandidate(), case)
+
+
+def test_an_older_objective_passes_for_its_release_and_is_a_finding(context):
+    context.cell.candidate = changed(policy=lambda self, original, case: _ignoring_mode(case))()
+    context.facets = {**context.facets, "verl_tree": {"version": "0.9.0"}}
+    measured = run(context)
+    assert judge(measured.measurements, {}).status is Status.PASS
+    finding = next(entry for entry in measured.measurements["findings"] if entry["kind"] == "objective")
+    assert finding["id"] == "gspo-ignores-loss-agg-mode"
+    assert "policy/gspo-near/token-mean" in finding["cases"]
+
+
+def test_an_older_objective_fails_where_the_release_should_honour_the_setting(context):
+    context.cell.candidate = changed(policy=lambda self, original, case: _ignoring_mode(case))()
+    assert judge(run(context).measurements, {}).status is Status.FAIL
+
+
+def test_the_standard_objective_passes_for_an_older_release_and_is_a_finding(context):
+    context.facets = {**context.facets, "verl_tree": {"version": "0.9.0"}}
+    measured = run(context)
+    assert judge(measured.measurements, {}).status is Status.PASS
+    assert any(entry["id"].startswith("standard-despite-") for entry in measured.measurements["findings"])
+
+
+def test_low_precision_is_red(context):
+    context.cell.candidate = REGRESSIONS["exp-bf16"]()
+    assert judge(run(context).measurements, {}).status is Status.FAIL
+
+
+def test_a_broken_reference_process_says_nothing_about_the_cell(context, monkeypatch):
+    context.real = True
+    monkeypatch.setattr("harness.numerics.checks.sys.executable", "/bin/false")
+    with pytest.raises(InfrastructureError, match="reference process failed"):
+        run(context)
+
+
+def test_the_check_is_declared_for_the_planner():
+    (check,) = CHECKS
+    assert (check.name, check.needs, check.device) == ("loss", ("environment",), True)
+    assert device_name({"kind": "sim"}) == "npu:0"
+    assert device_name({"kind": "cpu"}) == "cpu"
