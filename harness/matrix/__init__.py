@@ -1,1 +1,1 @@
-"""matrix.yaml with positions: axes, constraints with reasons, stacks, recipes, and the cells of a profile."""
+"""The version matrix: files to cells, every value with its position and source."""

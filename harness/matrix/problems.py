@@ -13,7 +13,6 @@ from harness.matrix.schema import MatrixFile
 from harness.matrix.suggest import did_you_mean
 from harness.matrix.yaml_positions import Document, NodePath
 
-MAX_PROBLEMS = 100
 _SHOWN = 60
 _STAND_INS: dict[str, Any] = {
     "format": 1,
@@ -23,25 +22,23 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
-def validate(document: Document) -> tuple[MatrixFile | None, list[Problem]]:
-    """The model and the problems of form; a model comes with problems when the rest of the file has it.
+def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """What is left of the data without the entries that have problems of form, and these problems.
 
-    Entries with problems are left out of the model, so that what the other entries refer to can be checked
-    in the same pass.
+    So what the other entries refer to can be checked in the same pass. None when too little is left.
     """
     problems: list[Problem] = []
     data = document.data
-    while True:
+    while data is not None:
         try:
-            return MatrixFile.model_validate(data), problems
+            MatrixFile.model_validate(data)
         except ValidationError as error:
-            errors = error.errors(include_url=False)
-        places = [(detail, *_place(document.data, detail)) for detail in errors]
+            places = [(detail, *_place(document.data, detail)) for detail in error.errors(include_url=False)]
+        else:
+            return data, problems
         problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
-        pruned = _prune(data, [path for _, path, _ in places])
-        if pruned is None:
-            return None, problems[:MAX_PROBLEMS]
-        data = pruned
+        data = _prune(data, [path for _, path, _ in places])
+    return None, problems
 
 
 def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
