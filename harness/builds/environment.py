@@ -286,7 +286,7 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
         argv = [
             uv_binary(),
             *("pip", "sync", "--python", str(prefix / "bin" / "python")),
-            *("--require-hashes", "--only-binary", ":all:", *builds),
+            *("--require-hashes", *builds),
             *settings.uv_arguments(),
             *common,
             str(recipe.lock),

@@ -16,7 +16,7 @@ from typing import Any
 from harness.check import Completed, TaskContext
 from harness.compat.explain import Explanation, Kind, explain
 from harness.compat.remedy import remedy
-from harness.compat.request import Request
+from harness.compat.request import Request, names
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.fetch_failure import FetchFailure, fetch_failure, machine_failure
@@ -100,7 +100,15 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
     # A settings file here keeps uv from taking one of the folders above, which belong to something else.
     ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
-    builds = [argument for name in state.from_sdist for argument in ("--no-binary", name)]
+    # What a source package of the stack needs is read from its metadata; none of its code runs here. Packages
+    # further down may be built, as an installer does: without that the resolver silently goes back to
+    # releases from before their dependencies became source-only.
+    wheels = [name for name in names(request.requirements) if name not in state.from_sdist]
+    builds = [
+        argument
+        for name in state.from_sdist
+        for argument in ("--no-binary", name, "--no-build-isolation-package", name)
+    ]
     argv = [
         uv_binary(),
         "pip",
@@ -110,10 +118,8 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
         *("--excludes", "excluded.txt"),
         *("--output-file", "lock.txt"),
         *("--python", sys.executable),
-        *("--only-binary", ":all:"),
+        *(argument for name in wheels for argument in ("--only-binary", name)),
         *builds,
-        # What a source package needs is read from its metadata; none of its code runs here.
-        *(("--no-build-isolation",) if builds else ()),
         *("--generate-hashes", "--no-header", "--quiet", "--color", "never"),
         *request.arguments(),
         *state.settings.uv_arguments(),
