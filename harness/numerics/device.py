@@ -15,7 +15,7 @@ FACTS_VARIABLE = "NPU_MATRIX_DEVICE_FACTS"
 """JSON that the simulated device's launcher leaves for the program it starts."""
 
 RUNTIME_LIBRARY = "libascendcl.so"
-SENTINELS = ("npu_matrix_simulated", "fakecann_is_fake")
+SENTINELS = ("npu_sim_sentinel", "fakecann_is_fake")
 """Symbols that only simulated CANN runtimes export."""
 
 
