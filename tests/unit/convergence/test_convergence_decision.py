@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("scipy", reason="decisions are made on the host")
+
 from harness.convergence.decision import decide
 from harness.convergence.rule import Rule
 from harness.digest import canonical_json

@@ -1,0 +1,179 @@
+"""The check with a cell that is played by recorded curves."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scipy", reason="decisions are made on the host")
+
+from harness.check import Completed
+from harness.convergence import checks
+from harness.convergence.recipe import RECIPES
+from harness.convergence.reference_set import for_recipe
+from harness.convergence.telemetry import encode
+from harness.digest import canonical_json
+from harness.outcome import Evidence, Status
+
+SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
+
+
+class Cell:
+    """A task context whose cell answers with the given curves instead of training."""
+
+    def __init__(
+        self,
+        workdir: Path,
+        algorithm="grpo",
+        *,
+        curves=(),
+        device=SIMULATED,
+        code=0,
+        timed_out=False,
+        **header,
+    ):
+        self.workdir = workdir
+        self.params = {"algorithm": algorithm}
+        self.facets = {"device": {"kind": "sim"}}
+        self.calls: list[tuple[str, ...]] = []
+        self.curves = list(curves)
+        self.header = {"device": device, "digest": RECIPES[algorithm].digest(), "fault": None, **header}
+        self.ending = (code, timed_out)
+
+    def log(self, text):
+        pass
+
+    def in_cell(self, module, *arguments, timeout=None, env=None):
+        self.calls.append(arguments)
+        words = list(arguments)
+        seeds = [int(words[place + 1]) for place, word in enumerate(words) if word == "--seed"]
+        with Path(words[words.index("--out") + 1]).open("w") as out:
+            for seed in seeds:
+                if self.curves:
+                    self._write(out, seed, self.curves.pop(0))
+        code, timed_out = self.ending
+        return Completed(
+            argv=(), returncode=code, tail="RuntimeError: aclnnFoo", seconds=1.0, timed_out=timed_out
+        )
+
+    def _write(self, out, seed, series):
+        name = f"grpo-{seed}"
+        lines = [{"kind": "run", "run": name, "seed": seed, **self.header}]
+        for step in range(len(series["reward"])):
+            values = {metric: encode(line[step]) for metric, line in series.items()}
+            lines.append({"kind": "step", "run": name, "step": step, "seconds": 0.1, **values})
+        if self.ending[0] == 0:
+            lines.append({"kind": "end", "run": name})
+        out.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def healthy(number=0, algorithm="grpo"):
+    found = for_recipe(RECIPES[algorithm].digest())
+    assert found is not None
+    return dict(found.runs[number])
+
+
+def judged(cell):
+    measured = checks.run(cell)
+    stored = json.loads(canonical_json(measured.measurements))
+    return measured, checks.judge(stored, cell.params)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_healthy_run_passes_after_one_seed(tmp_path, algorithm):
+    cell = Cell(tmp_path, algorithm, curves=[healthy(4, algorithm)])
+
+    measured, judgement = judged(cell)
+
+    assert judgement.status is Status.PASS
+    assert measured.evidence is Evidence.SIMULATED
+    assert len(cell.calls) == 1
+    assert "--device npu:0" in " ".join(cell.calls[0])
+    assert list(measured.artifacts) == ["run-1000.jsonl"]
+
+
+def test_a_suspicious_run_is_confirmed_with_the_other_seeds(tmp_path):
+    slow = [{**healthy(n), "reward": tuple(0.5 * x for x in healthy(n)["reward"])} for n in range(3)]
+    cell = Cell(tmp_path, curves=slow)
+
+    measured, judgement = judged(cell)
+
+    assert judgement.status is Status.FAIL
+    assert len(cell.calls) == 2
+    assert [run["seed"] for run in measured.measurements["runs"]] == list(checks.CANDIDATE_SEEDS)
+    assert "reward" in judgement.reasons[0]
+    assert judgement.remedies
+
+
+def test_a_gate_needs_no_confirmation(tmp_path):
+    broken = {**healthy(), "grad_norm": (float("nan"),) * 60}
+    cell = Cell(tmp_path, curves=[broken])
+
+    _, judgement = judged(cell)
+
+    assert judgement.status is Status.FAIL
+    assert len(cell.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "evidence"),
+    [
+        (SIMULATED, Evidence.SIMULATED),
+        ({**SIMULATED, "simulated": False}, Evidence.HARDWARE),
+        ({"device": "cpu", "kind": "cpu", "simulated": False}, Evidence.CPU),
+    ],
+)
+def test_evidence_comes_from_the_device_alone(tmp_path, facts, evidence):
+    measured, _ = judged(Cell(tmp_path, curves=[healthy()], device=facts))
+
+    assert measured.evidence is evidence
+
+
+def test_a_crash_fails_and_says_how_far_it_came(tmp_path):
+    short = {name: values[:7] for name, values in healthy().items()}
+    measured, judgement = judged(Cell(tmp_path, curves=[short], code=1))
+
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0] == "The training ended with code 1, after 7 steps."
+    assert "aclnnFoo" in judgement.reasons[1]
+    assert measured.evidence is Evidence.SIMULATED
+
+
+def test_a_program_that_never_reports_claims_no_device(tmp_path):
+    measured, judgement = judged(Cell(tmp_path, code=-9, timed_out=True))
+
+    assert judgement.status is Status.FAIL
+    assert "did not end within" in judgement.reasons[0]
+    assert measured.evidence is Evidence.CPU
+
+
+def test_curves_of_other_settings_are_not_compared(tmp_path):
+    _, judgement = judged(Cell(tmp_path, curves=[healthy()], digest="another"))
+
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "other settings" in judgement.reasons[0]
+
+
+def test_a_seeded_fault_is_named(tmp_path):
+    _, judgement = judged(Cell(tmp_path, curves=[healthy()], fault="double-loss"))
+
+    assert "These runs carry the seeded fault double-loss." in judgement.reasons
+
+
+def test_the_report_gets_bands_and_curves(tmp_path):
+    measured, _ = judged(Cell(tmp_path, curves=[healthy()]))
+    curves = measured.measurements["curves"]
+
+    assert len(curves["reference"]["mean"]) == len(curves["reference"]["low"]) == 60
+    assert curves["candidate"][0]["seed"] == 1000
+    assert len(curves["telemetry"]["grad_norm"]["candidate"][0]) == 60
+    assert curves["looks"] == [24, 42, 60]
+    assert len(canonical_json(measured.measurements)) < 60_000
+
+
+def test_the_checks_are_declared_as_the_plan_expects():
+    assert [check.name for check in checks.CHECKS] == ["grpo", "gspo"]
+    for check in checks.CHECKS:
+        assert check.device
+        assert check.needs == ("environment",)
+        assert check.params == {"algorithm": check.name}
