@@ -24,7 +24,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             finished   REAL NOT NULL,
             body       TEXT NOT NULL,
             UNIQUE (key, attempt)
-        ) STRICT
+        )
         """,
         "CREATE INDEX outcomes_by_key ON outcomes (key, state, merged, id)",
         "CREATE INDEX outcomes_by_check ON outcomes (check_name, id)",
@@ -38,7 +38,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             argv      TEXT NOT NULL,
             host      TEXT NOT NULL,
             plan      TEXT NOT NULL
-        ) STRICT
+        )
         """,
         """
         CREATE TABLE dispositions (
@@ -50,8 +50,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason     TEXT NOT NULL,
             at         REAL NOT NULL,
             PRIMARY KEY (run_id, cell_id, check_name)
-        ) STRICT
+        )
         """,
+    ),
+    # Most runs have the plan of the run before: it is kept once, and `runs.plan` names it.
+    (
+        "CREATE TABLE plans (digest TEXT PRIMARY KEY, body TEXT NOT NULL)",
+        "INSERT INTO plans (digest, body) SELECT run_id, plan FROM runs",
+        "UPDATE runs SET plan = run_id",
     ),
 )
 

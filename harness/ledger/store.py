@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.digest import canonical_json
+from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Notice, database_errors, open_database
@@ -180,10 +180,13 @@ class Ledger:
         started = time.time() if now is None else now
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started))
         run_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
+        body = canonical_json(plan)
+        digest = digest_bytes(body.encode())
         with self._transaction("write to"):
+            self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
                 "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
-                (run_id, started, canonical_json(list(argv)), canonical_json(host), canonical_json(plan)),
+                (run_id, started, canonical_json(list(argv)), canonical_json(host), digest),
             )
         return run_id
 
@@ -305,6 +308,7 @@ class Ledger:
                 f"WHERE {where} ORDER BY started DESC, rowid DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
+            plans = {digest: self._plan(digest) for digest in {row[6] for row in rows}}
         return tuple(
             Run(
                 run_id=row[0],
@@ -313,10 +317,15 @@ class Ledger:
                 exit_code=row[3],
                 argv=tuple(json.loads(row[4])),
                 host=json.loads(row[5]),
-                plan=json.loads(row[6]),
+                plan=plans[row[6]],
             )
             for row in rows
         )
+
+    def _plan(self, digest: str) -> Mapping[str, Any]:
+        row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
+        plan: Mapping[str, Any] = json.loads(row[0]) if row else {}
+        return plan
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -76,10 +77,13 @@ class Schedule:
         self._results: dict[str, Result] = {}
         self._fallback: dict[str, Result] = {}
         self._trusted: set[str] = set()
-        self._again: set[str] = set()
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
         self._decisions: dict[str, tuple[Decision, ...]] = {}
+        self._undecided = set(self._cells)
+        self._demands: dict[str, frozenset[str]] = {}
+        self._demand: Counter[str] = Counter()
+        self._ranks = {key: self._rank(task) for key, task in plan.tasks.items()}
         for key, outcome in known.items():
             if key in plan.tasks:
                 self._results[key] = self._result(outcome, reused=True)
@@ -88,8 +92,10 @@ class Schedule:
         """Tasks that may start now, the first one first; nothing when the run is being stopped."""
         if self.stopped:
             return []
-        tasks = [self.plan.tasks[key] for key in self._demanded() if key not in self.running]
-        return sorted((task for task in tasks if self._has_inputs(task)), key=self._rank)
+        self._decide_anew()
+        keys = [key for key in self._demand if key not in self.running and self._has_inputs(key)]
+        keys.sort(key=self._ranks.__getitem__)
+        return [self.plan.tasks[key] for key in keys]
 
     def to_verify(self, task: Task) -> list[Result]:
         """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
@@ -131,7 +137,8 @@ class Schedule:
     def retry(self, key: str) -> None:
         """The task has ended without an answer and runs once more, after everything else of its tier."""
         self.running.discard(key)
-        self._again.add(key)
+        rank = self._ranks[key]
+        self._ranks[key] = (rank[0], True, *rank[2:])
 
     def result(self, key: str) -> Result | None:
         """What is known of a task: this run's result, or else the one it had before."""
@@ -139,16 +146,18 @@ class Schedule:
 
     def decisions(self) -> tuple[Decision, ...]:
         """Every entry of the plan, in its order, with where it stands."""
+        self._decide_anew()
         by_entry = {
             (decision.entry.cell_id, decision.entry.check): decision
-            for cell in self._cells
-            for decision in self._decide(cell)
+            for decisions in self._decisions.values()
+            for decision in decisions
         }
         return tuple(by_entry[entry.cell_id, entry.check] for entry in self.plan.entries)
 
     def tasks_left(self) -> int:
         """How many tasks are running or, as far as is known now, going to run."""
-        return len(self._demanded() | self.running)
+        self._decide_anew()
+        return len(self._demand.keys() | self.running)
 
     def seconds(self, task: Task) -> float:
         """How long the task is likely to take."""
@@ -158,43 +167,39 @@ class Schedule:
         return Result(outcome=outcome, judgement=self.judge(outcome), reused=reused)
 
     def _touch(self, key: str) -> None:
-        for cell in self._cells_of.get(key, ()):
-            self._decisions.pop(cell, None)
+        self._undecided.update(self._cells_of.get(key, ()))
 
-    def _demanded(self) -> set[str]:
+    def _decide_anew(self) -> None:
+        """Decide the cells that a result has touched; the others stand as they are, however many they be."""
+        for cell in self._undecided:
+            decisions = decide_cell(
+                self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
+            )
+            self._decisions[cell] = decisions
+            self._demand.subtract(self._demands.get(cell, ()))
+            self._demands[cell] = self._demanded(decisions)
+            self._demand.update(self._demands[cell])
+        if self._undecided:
+            self._demand = +self._demand
+        self._undecided.clear()
+
+    def _demanded(self, decisions: Iterable[Decision]) -> frozenset[str]:
         """Keys without a result that a wanting entry needs, itself or through others."""
-        pending = [
-            decision.entry.key
-            for cell in self._cells
-            for decision in self._decide(cell)
-            if decision.phase is Phase.WANTED
-        ]
+        pending = [decision.entry.key for decision in decisions if decision.phase is Phase.WANTED]
         demanded: set[str] = set()
         while pending:
             key = pending.pop()
             if key not in demanded and key not in self._results:
                 demanded.add(key)
                 pending.extend(self.plan.tasks[key].needs)
-        return demanded
+        return frozenset(demanded)
 
-    def _decide(self, cell: str) -> tuple[Decision, ...]:
-        if cell not in self._decisions:
-            self._decisions[cell] = decide_cell(
-                self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
-            )
-        return self._decisions[cell]
-
-    def _has_inputs(self, task: Task) -> bool:
-        return all(need in self._results for need in task.needs)
+    def _has_inputs(self, key: str) -> bool:
+        return all(need in self._results for need in self.plan.tasks[key].needs)
 
     def _rank(self, task: Task) -> tuple[int, bool, bool, float, str]:
-        return (
-            task.check.tier.rank,
-            task.key in self._again,
-            task.key not in self._failed_before,
-            -self.seconds(task),
-            task.key,
-        )
+        failed = task.key in self._failed_before
+        return (task.check.tier.rank, False, not failed, -self.seconds(task), task.key)
 
 
 def decide_cell(

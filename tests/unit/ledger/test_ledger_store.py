@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from harness.digest import canonical_json
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.database import open_database
-from harness.ledger.migrations import LATEST
+from harness.ledger.migrations import APPLICATION_ID, LATEST, MIGRATIONS
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
 from harness.ledger.store import FILE_NAME, Disposition, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
@@ -156,6 +156,35 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
         assert ledger.run("nobody") is None
         with pytest.raises(KeyError):
             ledger.finish_run("nobody", 0)
+
+
+def test_the_plan_of_many_runs_is_kept_once(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        for n in range(5):
+            ledger.begin_run({"entries": [n // 4]}, ["run"], {}, now=float(n))
+        assert ledger._db.execute("SELECT count(*) FROM plans").fetchone() == (2,)
+        assert [run.plan["entries"] for run in ledger.runs()] == [[1], [0], [0], [0], [0]]
+
+
+def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    for version in range(1, LATEST):
+        path = tmp_path / str(version) / FILE_NAME
+        path.parent.mkdir()
+        old = sqlite3.connect(path, isolation_level=None)
+        for step in MIGRATIONS[:version]:
+            for statement in step:
+                old.execute(statement)
+        old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        old.execute(f"PRAGMA user_version = {version}")
+        old.execute(
+            "INSERT INTO runs (run_id, started, argv, host, plan) VALUES ('r', 1.0, '[]', '{}', '{\"entries\":[]}')"
+        )
+        old.close()
+        with Ledger.open(path.parent) as ledger:
+            run = ledger.run("r")
+            assert run is not None
+            assert run.plan == {"entries": []}
+            assert ledger.record(outcome()).attempt == 1
 
 
 def test_merge_appends_by_identity_and_numbers_anew(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def check_run(
             done.add(event.key)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(plans(), st.integers(1, 4), st.integers(0, 3), st.booleans())
 def test_needs_first_once_each_and_all_accounted_for(made, slots: int, seed: int, keep_going: bool) -> None:
     plan, answers = made
@@ -336,7 +336,7 @@ class Killed(BaseException):
     """Stands for kill -9: the run is left without any of its clean-up."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(plans(), st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=3), st.integers(0, 3))
 def test_crashes_and_resumes_end_with_the_same_outcomes(made, crashes, seed: int) -> None:
     plan, answers = made
