@@ -1,0 +1,529 @@
+"""Unified diffs, parsed byte for byte by git's own rules. What git calls corrupt is corrupt here.
+
+The rules are those of git's apply.c (2.39): header names, hunk counts, "\\ No newline" lines, file modes.
+Changes below the end of their hunk, which git leaves out without a word, are left out and remembered.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from harness.sources.tree import path_problem
+
+#: git refuses patches of a gibibyte; no source patch comes near a tenth of this.
+MAX_PATCH_BYTES = 256 << 20
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
+_INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?\s*")
+_DEV_NULL = b"/dev/null"
+_FILE_TYPES = {stat.S_IFREG, stat.S_IFLNK}
+_FILE_MODES = {"100644", "100755", "100664", "120000"}
+_ESCAPES = {
+    ord("a"): 7,
+    ord("b"): 8,
+    ord("t"): 9,
+    ord("n"): 10,
+    ord("v"): 11,
+    ord("f"): 12,
+    ord("r"): 13,
+    ord('"'): 34,
+    ord("\\"): 92,
+}
+
+
+class CorruptPatchError(ValueError):
+    """The text is no well-formed patch. `line` counts from 1."""
+
+    def __init__(self, line: int, why: str) -> None:
+        self.line = line
+        self.why = why
+        super().__init__(f"line {line}: {why}")
+
+
+class UnsafePatchError(ValueError):
+    """The patch would write where a patch must not write."""
+
+    def __init__(self, line: int, why: str) -> None:
+        self.line = line
+        self.why = why
+        super().__init__(f"line {line}: {why}")
+
+
+class Change(enum.Enum):
+    """What a patch does to a file."""
+
+    MODIFY = "modify"
+    CREATE = "create"
+    DELETE = "delete"
+    RENAME = "rename"
+    COPY = "copy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunk:
+    """One hunk: its lines as (b" ", b"-" or b"+", text with its line ending, if it has one)."""
+
+    old_start: int
+    old_count: int
+    new_start: int
+    new_count: int
+    section: bytes
+    lines: tuple[tuple[bytes, bytes], ...]
+    line: int
+    pre: bytes = field(init=False, repr=False)
+    post: bytes = field(init=False, repr=False)
+    leading: int = field(init=False)
+    trailing: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        flags = [op == b" " for op, _text in self.lines]
+        changed = flags.index(False) if False in flags else len(flags)
+        after = flags[::-1].index(False) if False in flags else len(flags)
+        object.__setattr__(self, "pre", b"".join(text for op, text in self.lines if op != b"+"))
+        object.__setattr__(self, "post", b"".join(text for op, text in self.lines if op != b"-"))
+        object.__setattr__(self, "leading", changed)
+        object.__setattr__(self, "trailing", after)
+
+    @property
+    def first_change(self) -> int:
+        """Offset of the first changed line from the hunk's first old line."""
+        return self.leading
+
+    def reversed(self) -> Hunk:
+        """The hunk that undoes this one."""
+        swap = {b" ": b" ", b"-": b"+", b"+": b"-"}
+        return Hunk(
+            old_start=self.new_start,
+            old_count=self.new_count,
+            new_start=self.old_start,
+            new_count=self.old_count,
+            section=self.section,
+            lines=tuple((swap[op], text) for op, text in self.lines),
+            line=self.line,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePatch:
+    """What a patch does to one file. Paths are relative to the tree, the leading component stripped."""
+
+    old_path: str | None
+    new_path: str | None
+    change: Change
+    hunks: tuple[Hunk, ...]
+    line: int
+    old_mode: str | None = None
+    new_mode: str | None = None
+    index_old: str | None = None
+    index_new: str | None = None
+    binary: bool = False
+
+    @property
+    def path(self) -> str:
+        """The file this is about: the new path, of a deletion the old one."""
+        return self.new_path or self.old_path or ""
+
+    @property
+    def changes_link(self) -> bool:
+        """Whether the file it changes is a symbolic link."""
+        return self.old_mode is not None and stat.S_ISLNK(int(self.old_mode, 8))
+
+    @property
+    def source(self) -> str:
+        """The file whose content is changed: the old path, of a creation the new one."""
+        return self.old_path or self.new_path or ""
+
+    def reversed(self) -> FilePatch:
+        """The file patch that undoes this one (a copy is undone by deleting nothing: it stays a copy)."""
+        back = {Change.CREATE: Change.DELETE, Change.DELETE: Change.CREATE}
+        return FilePatch(
+            old_path=self.new_path,
+            new_path=self.old_path,
+            change=back.get(self.change, self.change),
+            hunks=tuple(hunk.reversed() for hunk in self.hunks),
+            line=self.line,
+            old_mode=self.new_mode,
+            new_mode=self.old_mode,
+            index_old=self.index_new,
+            index_new=self.index_old,
+            binary=self.binary,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A parsed patch.
+
+    stray: lines (from 1) that look like changes and stand below the end of their hunk by its header's counts:
+    git leaves them out without a word.
+    """
+
+    files: tuple[FilePatch, ...]
+    stray: tuple[int, ...] = ()
+
+    def reversed(self) -> Patch:
+        """The patch that undoes this one."""
+        return Patch(files=tuple(file.reversed() for file in reversed(self.files)))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path the patch reads or writes, sorted."""
+        found = {path for file in self.files for path in (file.old_path, file.new_path) if path}
+        return tuple(sorted(found))
+
+
+def parse_patch(data: bytes) -> Patch:
+    """Parse a patch made with one leading path component (`a/`, `b/`).
+
+    CorruptPatchError when git would not read it; UnsafePatchError when a path leaves the tree.
+    """
+    if len(data) > MAX_PATCH_BYTES:
+        raise CorruptPatchError(1, f"the patch is {len(data)} bytes; no source patch is over 256 MiB")
+    parser = _Parser(data)
+    files = tuple(parser.files())
+    if not files:
+        raise CorruptPatchError(1, "no file changes in it")
+    for file in files:
+        _check_paths(file)
+    return Patch(files=files, stray=tuple(parser.stray))
+
+
+def _check_paths(file: FilePatch) -> None:
+    for path in (file.old_path, file.new_path):
+        problem = path_problem(path) if path is not None else ""
+        if problem:
+            raise UnsafePatchError(file.line, f"{problem} in {path!r}")
+    if file.old_mode is not None and stat.S_IFMT(int(file.old_mode, 8)) not in _FILE_TYPES:
+        raise UnsafePatchError(file.line, f"mode {file.old_mode} of {file.path!r} is no file's mode")
+    if file.new_mode is not None and file.new_mode not in _FILE_MODES:
+        raise UnsafePatchError(file.line, f"mode {file.new_mode} of {file.path!r} is no plain file's mode")
+
+
+@dataclass
+class _Header:
+    """What stands between `diff --git` and the first hunk."""
+
+    line: int
+    default: str | None = None
+    old: str | None = None
+    new: str | None = None
+    old_mode: str | None = None
+    new_mode: str | None = None
+    created: bool = False
+    deleted: bool = False
+    renamed: bool = False
+    copied: bool = False
+    index_old: str | None = None
+    index_new: str | None = None
+    metadata: bool = False
+
+
+class _Parser:
+    """A cursor over the lines of a patch."""
+
+    def __init__(self, data: bytes) -> None:
+        self.lines = data.split(b"\n")
+        self.unterminated = bool(self.lines[-1])
+        if not self.unterminated:
+            self.lines.pop()
+        self.at = 0
+        self.stray: list[int] = []
+
+    def files(self) -> Iterator[FilePatch]:
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            if line.startswith(b"diff --git "):
+                file = self._git_file()
+                if file:
+                    yield file
+            elif self._traditional():
+                yield self._traditional_file()
+            elif line.startswith(b"@@ -") and _HUNK.match(line):
+                raise CorruptPatchError(self.at + 1, "a hunk without a file header above it")
+            else:
+                self.at += 1
+
+    def _traditional(self) -> bool:
+        if self.at + 2 >= len(self.lines):
+            return False
+        first, second, third = self.lines[self.at : self.at + 3]
+        return first.startswith(b"--- ") and second.startswith(b"+++ ") and third.startswith(b"@@ -")
+
+    def _git_file(self) -> FilePatch | None:
+        """The file patch below a `diff --git` line; None when no header follows: git skips the line then."""
+        header = _Header(line=self.at + 1, default=_default_name(self.lines[self.at][11:]))
+        self.at += 1
+        while self.at < len(self.lines) and self._extended(header, self.lines[self.at]):
+            self.at += 1
+        if self.at == header.line:
+            return None
+        if header.old is None and header.new is None:
+            header.old = None if header.created else header.default
+            header.new = None if header.deleted else header.default
+        if (header.old is None and not header.created) or (header.new is None and not header.deleted):
+            raise CorruptPatchError(header.line, "the header names no file, or only one of the two")
+        hunks, binary = self._hunks(), False
+        if not hunks:
+            binary = self._binary()
+            if not (binary or header.metadata):
+                raise CorruptPatchError(header.line, "a file header with no change below it")
+        return self._finish(header, hunks, binary=binary)
+
+    def _extended(self, header: _Header, line: bytes) -> bool:
+        """Read one line of a git header; False when the header has ended."""
+        if line.startswith(b"@@ -"):
+            return False
+        if line.startswith(b"--- "):
+            header.old = self._verified(header.old, line[4:], absent=header.created)
+        elif line.startswith(b"+++ "):
+            header.new = self._verified(header.new, line[4:], absent=header.deleted)
+        elif line.startswith(b"old mode "):
+            header.old_mode = self._mode(line[9:])
+        elif line.startswith(b"new mode "):
+            header.new_mode = self._mode(line[9:])
+            header.metadata = True
+        elif line.startswith(b"deleted file mode "):
+            header.deleted = header.metadata = True
+            header.old_mode = self._mode(line[18:])
+            header.old = header.default
+        elif line.startswith(b"new file mode "):
+            header.created = header.metadata = True
+            header.new_mode = self._mode(line[14:])
+            header.new = header.default
+        elif line.startswith((b"copy from ", b"rename from ", b"rename old ")):
+            header.copied = line.startswith(b"copy")
+            header.renamed = header.metadata = True
+            header.old = self._whole_name(line.split(b" ", 2)[2])
+        elif line.startswith((b"copy to ", b"rename to ", b"rename new ")):
+            header.new = self._whole_name(line.split(b" ", 2)[2])
+        elif line.startswith(b"index "):
+            found = _INDEX.fullmatch(line)
+            if found:
+                header.index_old, header.index_new = found[1].decode(), found[2].decode()
+                if found[3]:
+                    header.old_mode = found[3].decode()
+        elif not line.startswith((b"similarity index ", b"dissimilarity index ")):
+            return False
+        return True
+
+    def _verified(self, known: str | None, text: bytes, *, absent: bool) -> str | None:
+        null = _is_null(text)
+        if absent:
+            if not null:
+                raise CorruptPatchError(
+                    self.at + 1, "the header says the file is not there, this line names one"
+                )
+            return None
+        name = _stripped(_name(text))
+        if name is None or null:
+            raise CorruptPatchError(self.at + 1, "no file name on this line")
+        if known is not None and name != known:
+            raise CorruptPatchError(self.at + 1, f"the header names {known!r}, this line {name!r}")
+        return name
+
+    def _whole_name(self, text: bytes) -> str:
+        name = _name(text)
+        if not name:
+            raise CorruptPatchError(self.at + 1, "no file name on this line")
+        return _text(name)
+
+    def _mode(self, text: bytes) -> str:
+        found = re.match(rb"([0-7]{1,7})(\s|$)", text)
+        if not found:
+            raise CorruptPatchError(self.at + 1, "this is no file mode")
+        return found[1].decode().zfill(6)
+
+    def _traditional_file(self) -> FilePatch:
+        header = _Header(line=self.at + 1)
+        old, new = self.lines[self.at][4:], self.lines[self.at + 1][4:]
+        header.created, header.deleted = _is_null(old), _is_null(new)
+        header.old = None if header.created else _stripped(_name(old))
+        header.new = None if header.deleted else _stripped(_name(new))
+        self.at += 2
+        if not header.created and not header.deleted and header.old != header.new:
+            # Without a git header the shorter name is the file: the other one is a backup's.
+            names = [name for name in (header.old, header.new) if name]
+            header.old = header.new = min(names, key=len) if names else None
+        if header.old is None and header.new is None:
+            raise CorruptPatchError(header.line, "the header names no file")
+        return self._finish(header, self._hunks(), binary=False)
+
+    def _finish(self, header: _Header, hunks: tuple[Hunk, ...], *, binary: bool) -> FilePatch:
+        change = Change.MODIFY
+        if header.created:
+            change = Change.CREATE
+            if any(hunk.old_count for hunk in hunks):
+                raise CorruptPatchError(header.line, "a new file that depends on old contents")
+        elif header.deleted:
+            change = Change.DELETE
+            if any(hunk.new_count for hunk in hunks):
+                raise CorruptPatchError(header.line, "a deleted file that still has contents")
+        elif header.copied:
+            change = Change.COPY
+        elif header.renamed or header.old != header.new:
+            change = Change.RENAME
+        return FilePatch(
+            old_path=header.old,
+            new_path=header.new,
+            change=change,
+            hunks=hunks,
+            line=header.line,
+            old_mode=header.old_mode,
+            new_mode=header.new_mode,
+            index_old=header.index_old,
+            index_new=header.index_new,
+            binary=binary,
+        )
+
+    def _hunks(self) -> tuple[Hunk, ...]:
+        hunks = []
+        while self.at < len(self.lines) and self.lines[self.at].startswith(b"@@ -"):
+            hunks.append(self._hunk())
+        return tuple(hunks)
+
+    def _hunk(self) -> Hunk:
+        start = self.at + 1
+        found = _HUNK.fullmatch(self.lines[self.at])
+        if not found:
+            raise CorruptPatchError(start, "this is no hunk header")
+        old = int(found[2]) if found[2] is not None else 1
+        new = int(found[4]) if found[4] is not None else 1
+        counts = (old, new)
+        self.at += 1
+        body: list[tuple[bytes, bytes]] = []
+        while old or new:
+            if self.at >= len(self.lines):
+                raise CorruptPatchError(
+                    self.at, f"the hunk of line {start} ends too early, {old}/{new} lines missing"
+                )
+            self._hunk_line(body)
+            op = body[-1][0]
+            if self.lines[self.at][:1] != b"\\":
+                old, new = old - (op != b"+"), new - (op != b"-")
+                if old < 0 or new < 0:
+                    raise CorruptPatchError(
+                        self.at + 1, f"the hunk of line {start} has more lines than its header says"
+                    )
+            self.at += 1
+        if self.at < len(self.lines) and _is_no_newline(self.lines[self.at]):
+            _drop_newline(body)
+            self.at += 1
+        elif self.at < len(self.lines) and self._stray(self.lines[self.at]):
+            self.stray.append(self.at + 1)
+        if all(op == b" " for op, _text in body):
+            raise CorruptPatchError(start, "a hunk that changes nothing")
+        return Hunk(
+            old_start=int(found[1]),
+            old_count=counts[0],
+            new_start=int(found[3]),
+            new_count=counts[1],
+            section=found[5].strip(),
+            lines=tuple(body),
+            line=start,
+        )
+
+    def _stray(self, line: bytes) -> bool:
+        """Whether this line after a hunk still belongs to it: git would drop it without a word."""
+        if line.startswith(b"+"):
+            return True
+        following = self.lines[self.at + 1] if self.at + 1 < len(self.lines) else b""
+        signature = line.rstrip() == b"--" or (line.startswith(b"--- ") and following.startswith(b"+++ "))
+        return line.startswith(b"-") and not signature
+
+    def _hunk_line(self, body: list[tuple[bytes, bytes]]) -> None:
+        line = self.lines[self.at]
+        if self.unterminated and self.at == len(self.lines) - 1:
+            raise CorruptPatchError(self.at + 1, "the patch is cut off inside a line")
+        op = line[:1] or b" "
+        if op in {b" ", b"+", b"-"}:
+            body.append((op, line[1:] + b"\n"))
+        elif _is_no_newline(line) and body:
+            _drop_newline(body)
+        else:
+            raise CorruptPatchError(self.at + 1, "this line is no part of a hunk")
+
+    def _binary(self) -> bool:
+        if self.at >= len(self.lines):
+            return False
+        line = self.lines[self.at]
+        if line.rstrip() == b"GIT binary patch":
+            return True
+        return line.startswith((b"Binary files ", b"Files ")) and line.rstrip().endswith(b" differ")
+
+
+def _is_no_newline(line: bytes) -> bool:
+    # Localised versions of the note are as long or longer, as git assumes.
+    return len(line) >= 11 and line.startswith(b"\\ ")
+
+
+def _drop_newline(body: list[tuple[bytes, bytes]]) -> None:
+    op, text = body[-1]
+    body[-1] = (op, text.removesuffix(b"\n"))
+
+
+def _is_null(text: bytes) -> bool:
+    return text.startswith(_DEV_NULL) and (len(text) == len(_DEV_NULL) or text[9:10].isspace())
+
+
+def _name(text: bytes) -> bytes:
+    """A file name as a header line gives it: quoted, or up to a tab or the end of the line."""
+    if text.startswith(b'"'):
+        name, _rest = _unquote(text)
+        return name if name is not None else b""
+    return re.split(rb"[\t\r\n\v\f]", text, maxsplit=1)[0]
+
+
+def _unquote(text: bytes) -> tuple[bytes | None, bytes]:
+    """A C-quoted name and what follows it; None when the quoting is broken."""
+    name, at = bytearray(), 1
+    while at < len(text):
+        byte = text[at]
+        if byte == ord('"'):
+            return bytes(name), text[at + 1 :]
+        if byte == ord("\\"):
+            at += 1
+            octal = re.match(rb"[0-3][0-7]{2}", text[at : at + 3])
+            if octal:
+                name.append(int(octal[0], 8))
+                at += 3
+                continue
+            if at >= len(text) or text[at] not in _ESCAPES:
+                return None, b""
+            byte = _ESCAPES[text[at]]
+        name.append(byte)
+        at += 1
+    return None, b""
+
+
+def _stripped(name: bytes) -> str | None:
+    """The name without its first component, as `-p1` strips it."""
+    if name == _DEV_NULL:
+        return None
+    _first, slash, rest = name.partition(b"/")
+    return _text(rest.lstrip(b"/")) if slash and rest.strip(b"/") else None
+
+
+def _text(name: bytes) -> str:
+    return re.sub(rb"/+", b"/", name).decode("utf-8", "surrogateescape")
+
+
+def _default_name(rest: bytes) -> str | None:
+    """The file name of a `diff --git` line whose two names agree, or None."""
+    if rest.startswith(b'"'):
+        first, after = _unquote(rest)
+        second = _name(after.lstrip(b" \t")) if after else b""
+        pairs = [(first or b"", second)]
+    elif b'"' in rest and rest.rstrip().endswith(b'"'):
+        at = rest.index(b'"')
+        pairs = [(rest[:at].rstrip(), _unquote(rest[at:])[0] or b"")]
+    else:
+        line = re.split(rb"[\r\n]", rest, maxsplit=1)[0]
+        pairs = [(line[:at], line[at + 1 :]) for at, byte in enumerate(line) if byte in b" \t"]
+    for first, second in pairs:
+        name = _stripped(first)
+        if name is not None and name == _stripped(second):
+            return name
+    return None

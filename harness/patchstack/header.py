@@ -1,0 +1,208 @@
+"""The header of a patch: checked trailers that say why it exists, who keeps it, and when it may go."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from harness.errors import Location, Problem
+
+FILE_NAME = "PATCH"
+ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+#: The vocabulary of the OpenEmbedded patch guidelines.
+UPSTREAM_STATUS = ("Pending", "Submitted", "Backport", "Denied", "Inactive-Upstream", "Inappropriate")
+_REQUIRED = (
+    "Subject",
+    "Why",
+    "Owner",
+    "Upstream-Status",
+    "Upstream-Url",
+    "Applies-To",
+    "Guarded-By",
+    "Review-By",
+    "Body",
+)
+_TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
+_GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s]+)?")
+_BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trailer:
+    """One `Name: value`, its continuation lines joined, and the line (from 1) it starts on."""
+
+    name: str
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A diff and the versions it is for."""
+
+    file: Path
+    versions: str
+    line: int
+
+    def covers(self, version: str) -> bool:
+        """Whether this body is for `version`; pre-releases count by their order, not by opting in."""
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the `PATCH` file of one logical patch says."""
+
+    id: str
+    file: Path
+    subject: str
+    why: str
+    owner: str
+    upstream_status: str
+    upstream_url: str
+    applies_to: str
+    guarded_by: tuple[str, ...]
+    review_by: date
+    bodies: tuple[Body, ...]
+
+    def body_for(self, version: str) -> Body | None:
+        """The body for `version`, or None."""
+        return next((body for body in self.bodies if body.covers(version)), None)
+
+
+def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]:
+    """Trailers in order. A line that begins with a blank continues the one above; `#` lines are comments."""
+    trailers: list[Trailer] = []
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _TRAILER.fullmatch(line.rstrip())
+        if line[0] in " \t" and trailers:
+            last = trailers[-1]
+            trailers[-1] = Trailer(
+                name=last.name, value=f"{last.value} {line.strip()}".strip(), line=last.line
+            )
+        elif found:
+            trailers.append(Trailer(name=found[1], value=found[2].strip(), line=number))
+        else:
+            problems.append(
+                Problem(
+                    "this line is neither `Name: value` nor a continuation",
+                    Location(file, number),
+                    fix="begin continuation lines with a blank",
+                )
+            )
+    return trailers, problems
+
+
+def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
+    """Read and check a `PATCH` file. All problems are reported together; with any there is no header."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return None, [Problem("the header of this patch cannot be read", Location(file), why=str(error))]
+    trailers, problems = parse_trailers(text, file)
+    problems += _shape(trailers, file)
+    if problems:
+        return None, problems
+    first = {trailer.name: trailer for trailer in reversed(trailers)}
+    bodies = [_body(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
+    guards = tuple(first["Guarded-By"].value.replace(",", " ").split())
+    for guard in guards:
+        if not _GUARD.fullmatch(guard):
+            problems.append(
+                _bad(first["Guarded-By"], file, f"{guard!r} names no check", "write check or check:case")
+            )
+    status = first["Upstream-Status"].value
+    if status.split(" ")[0] not in UPSTREAM_STATUS:
+        problems.append(
+            _bad(
+                first["Upstream-Status"],
+                file,
+                f"unknown status {status!r}",
+                f"one of {', '.join(UPSTREAM_STATUS)}",
+            )
+        )
+    if not re.fullmatch(r"https?://\S+|none \(.+\)", first["Upstream-Url"].value):
+        problems.append(_bad(first["Upstream-Url"], file, "this is no URL", "give the URL, or `none (why)`"))
+    review = _date(first["Review-By"], file, problems)
+    _specifier(first["Applies-To"], first["Applies-To"].value, file, problems)
+    if problems:
+        return None, problems
+    header = Header(
+        id=file.parent.name,
+        file=file,
+        subject=first["Subject"].value,
+        why=first["Why"].value,
+        owner=first["Owner"].value,
+        upstream_status=status,
+        upstream_url=first["Upstream-Url"].value,
+        applies_to=first["Applies-To"].value,
+        guarded_by=guards,
+        review_by=review or date.max,
+        bodies=tuple(body for body in bodies if body),
+    )
+    return header, []
+
+
+def _shape(trailers: list[Trailer], file: Path) -> list[Problem]:
+    names = [trailer.name for trailer in trailers]
+    problems = [
+        Problem(f"the trailer {name} is missing", Location(file, 1), fix=f"add a line `{name}: ...`")
+        for name in _REQUIRED
+        if name not in names
+    ]
+    for trailer in trailers:
+        if trailer.name not in _REQUIRED:
+            problems.append(
+                _bad(trailer, file, f"unknown trailer {trailer.name}", f"known: {', '.join(_REQUIRED)}")
+            )
+        elif not trailer.value:
+            problems.append(_bad(trailer, file, f"the trailer {trailer.name} is empty", "say it"))
+        elif trailer.name != "Body" and names.index(trailer.name) != trailers.index(trailer):
+            problems.append(_bad(trailer, file, f"the trailer {trailer.name} stands here twice", "keep one"))
+    return problems
+
+
+def _bad(trailer: Trailer, file: Path, what: str, fix: str) -> Problem:
+    return Problem(what, Location(file, trailer.line), fix=fix)
+
+
+def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
+    try:
+        return date.fromisoformat(trailer.value)
+    except ValueError:
+        problems.append(_bad(trailer, file, f"{trailer.value!r} is no date", "write YYYY-MM-DD"))
+        return None
+
+
+def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
+    try:
+        SpecifierSet(value)
+    except InvalidSpecifier as error:
+        problems.append(
+            _bad(trailer, file, f"{value!r} is no version range: {error}", "write e.g. >=0.7.0,<=0.9.1")
+        )
+        return False
+    return True
+
+
+def _body(trailer: Trailer, file: Path, problems: list[Problem]) -> Body | None:
+    found = _BODY.fullmatch(trailer.value)
+    if not found:
+        problems.append(
+            _bad(trailer, file, "a body is `file.patch RANGE`", "write e.g. Body: 0.7.0.patch >=0.7.0,<0.7.1")
+        )
+        return None
+    if not _specifier(trailer, found[2], file, problems):
+        return None
+    body = file.parent / found[1]
+    if not body.is_file():
+        problems.append(_bad(trailer, file, f"there is no file {found[1]}", "add it beside this file"))
+        return None
+    return Body(file=body, versions=found[2], line=trailer.line)

@@ -1,0 +1,129 @@
+"""Three-way merge of line changes: what a patch does to the file it was made from, done to a later file.
+
+Two changes conflict when their old lines overlap or touch, unless they are the same change: the rule of git's
+file merge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARKER = b"<<<<<<< ", b"=======\n", b">>>>>>> "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Lines [start, end) (from 0) of the base replaced by `lines`."""
+
+    start: int
+    end: int
+    lines: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """The merged bytes, with markers where `conflicts` (first lines in the base, from 1) says.
+
+    `shared` counts the edits both sides made.
+    """
+
+    data: bytes
+    conflicts: tuple[int, ...]
+    shared: int
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """Lines with their newline; the last may have none. Only \\n ends a line, as for git."""
+    parts = data.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def edits(old: bytes, new: bytes) -> list[Edit]:
+    """The changes from `old` to `new`, in order and with at least one kept line between them (git's diff)."""
+    import pygit2
+
+    if old == new:
+        return []
+    difference = pygit2.Patch.create_from(old, new, flag=pygit2.enums.DiffOption.FORCE_TEXT, context_lines=0)
+    lines = split_lines(new)
+    found = []
+    for hunk in difference.hunks:
+        # A side with no lines is numbered by the line before it.
+        start = hunk.old_start - 1 if hunk.old_lines else hunk.old_start
+        first = hunk.new_start - 1 if hunk.new_lines else hunk.new_start
+        found.append(
+            Edit(
+                start=start,
+                end=start + hunk.old_lines,
+                lines=tuple(lines[first : first + hunk.new_lines]),
+            )
+        )
+    return found
+
+
+def merge(
+    base: bytes, ours: bytes, theirs: bytes, *, ours_name: str = "ours", theirs_name: str = "patch"
+) -> Merged:
+    """Merge two descendants of `base`; `theirs` is the side of the patch."""
+    lines = split_lines(base)
+    mine, other = edits(base, ours), edits(base, theirs)
+    out: list[bytes] = []
+    conflicts: list[int] = []
+    at = shared = 0
+    while mine or other:
+        group_mine, group_other, start, end = _group(mine, other)
+        out += lines[at:start]
+        at = end
+        left = _side(lines, group_mine, start, end)
+        right = _side(lines, group_other, start, end)
+        if left == right and group_mine and group_other:
+            shared += 1
+            out += left
+        elif not group_other:
+            out += left
+        elif not group_mine:
+            out += right
+        else:
+            conflicts.append(start + 1)
+            out += _marked(left, right, ours_name, theirs_name)
+    out += lines[at:]
+    return Merged(data=b"".join(out), conflicts=tuple(conflicts), shared=shared)
+
+
+def _group(mine: list[Edit], other: list[Edit]) -> tuple[list[Edit], list[Edit], int, int]:
+    """Take the next edits off both lists: all that overlap or touch, with the base range they cover."""
+    first = min(mine[:1] + other[:1], key=lambda edit: (edit.start, edit.end))
+    start, end = first.start, first.end
+    taken: tuple[list[Edit], list[Edit]] = ([], [])
+    grown = True
+    while grown:
+        grown = False
+        for source, target in ((mine, taken[0]), (other, taken[1])):
+            while source and source[0].start <= end:
+                edit = source.pop(0)
+                target.append(edit)
+                end = max(end, edit.end)
+                grown = True
+    return taken[0], taken[1], start, end
+
+
+def _side(lines: list[bytes], group: list[Edit], start: int, end: int) -> list[bytes]:
+    out: list[bytes] = []
+    at = start
+    for edit in group:
+        out += [*lines[at : edit.start], *edit.lines]
+        at = edit.end
+    return out + lines[at:end]
+
+
+def _marked(left: list[bytes], right: list[bytes], ours_name: str, theirs_name: str) -> list[bytes]:
+    def closed(side: list[bytes]) -> list[bytes]:
+        return [line if line.endswith(b"\n") else line + b"\n" for line in side]
+
+    return [
+        MARKER[0] + ours_name.encode() + b"\n",
+        *closed(left),
+        MARKER[1],
+        *closed(right),
+        MARKER[2] + theirs_name.encode() + b"\n",
+    ]

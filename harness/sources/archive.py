@@ -1,0 +1,243 @@
+"""Trees inside wheels and sdists, read member by member: nothing is ever unpacked to disk."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from harness.errors import InputError, Location
+from harness.sources.tree import EXECUTABLE, MAX_FILE_BYTES, REGULAR, SYMLINK, path_problem
+
+MAX_MEMBERS = 200_000
+MAX_TOTAL_BYTES = 4 << 30
+#: Deflate cannot do better than about 1032:1, and no source file comes near it.
+MAX_RATIO = 500
+SMALL_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A file of an archive: its name inside, its mode and its unpacked size in bytes."""
+
+    name: str
+    mode: str
+    size: int
+
+
+class Reader(Protocol):
+    """How one kind of archive gives up the bytes of a member."""
+
+    def __call__(self, member: Member) -> bytes:
+        """The member's bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveTree:
+    """The files of a wheel (as they would be installed) or of an sdist (below its top folder)."""
+
+    file: Path
+    members: Mapping[str, Member]
+    reader: Reader
+
+    @property
+    def label(self) -> str:
+        """The archive's file name."""
+        return self.file.name
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path."""
+        return iter(self.members)
+
+    def mode(self, path: str) -> str | None:
+        """The file's mode, or None."""
+        member = self.members.get(path)
+        return member.mode if member else None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+        return any(other.startswith(f"{path}/") for other in self.members)
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes; KeyError when there is no such file, InputError when the archive lies."""
+        member = self.members[path]
+        if member.size > MAX_FILE_BYTES:
+            raise _hostile(self.file, f"member {member.name!r} is {member.size} bytes", "over 256 MiB")
+        data = self.reader(member)
+        if len(data) != member.size:
+            raise _hostile(
+                self.file, f"member {member.name!r} is not as long as it says", "a damaged archive"
+            )
+        return data
+
+
+def open_archive(file: Path) -> ArchiveTree:
+    """The tree inside `file`, a wheel, a zip or a tar archive; InputError when it is damaged or hostile."""
+    try:
+        if zipfile.is_zipfile(file):
+            return _open_zip(file)
+        if tarfile.is_tarfile(file):
+            return _open_tar(file)
+    except (
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        ValueError,
+        NotImplementedError,
+    ) as error:
+        raise InputError("this archive cannot be read", where=Location(file), why=str(error)) from error
+    raise InputError(
+        "this is neither a wheel nor an sdist",
+        where=Location(file),
+        fix="give a .whl, .zip or .tar.gz file",
+    )
+
+
+def _open_zip(file: Path) -> ArchiveTree:
+    archive = zipfile.ZipFile(file)
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    members = []
+    for info in infos:
+        if info.file_size > SMALL_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
+            raise _hostile(file, f"member {info.filename!r} unpacks to {info.file_size} bytes", "a zip bomb")
+        if info.flag_bits & 1:
+            raise _hostile(file, f"member {info.filename!r} is encrypted", "its content cannot be read")
+        members.append(Member(name=info.filename, mode=_zip_mode(info), size=info.file_size))
+
+    def read(member: Member) -> bytes:
+        try:
+            with archive.open(member.name) as stream:
+                return stream.read(member.size + 1)
+        except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+            raise InputError(
+                f"member {member.name!r} is damaged", where=Location(file), why=str(error)
+            ) from error
+
+    wheel = file.suffix == ".whl"
+    return ArchiveTree(file=file, members=_by_path(file, members, wheel=wheel), reader=read)
+
+
+def _zip_mode(info: zipfile.ZipInfo) -> str:
+    unix = info.external_attr >> 16
+    if stat.S_ISLNK(unix):
+        return SYMLINK
+    return EXECUTABLE if unix & stat.S_IXUSR else REGULAR
+
+
+class _Counted:
+    """A decompressing stream that refuses to give more than an archive of source code can hold."""
+
+    def __init__(self, stream: IO[bytes], file: Path) -> None:
+        self._stream = stream
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        if self._stream.tell() > MAX_TOTAL_BYTES:
+            raise _hostile(self._file, "it unpacks to over 4 GiB", "a decompression bomb")
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == 0 and offset > MAX_TOTAL_BYTES:
+            raise _hostile(self._file, "it unpacks to over 4 GiB", "a decompression bomb")
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+def _open_tar(file: Path) -> ArchiveTree:
+    archive = tarfile.open(fileobj=_Counted(_decompressed(file), file))  # type: ignore[call-overload] # noqa: SIM115 - read lazily
+    members, infos = [], {}
+    for count, info in enumerate(archive):
+        if count >= MAX_MEMBERS:
+            raise _hostile(file, f"it holds over {MAX_MEMBERS} members", "no source archive does")
+        if info.isdir():
+            continue
+        if not (info.isreg() or info.issym()):
+            raise _hostile(file, f"member {info.name!r} is no plain file", "a link or a device")
+        mode = SYMLINK if info.issym() else EXECUTABLE if info.mode & stat.S_IXUSR else REGULAR
+        size = len(info.linkname.encode()) if info.issym() else info.size
+        members.append(Member(name=info.name, mode=mode, size=size))
+        infos[info.name] = info
+
+    def read(member: Member) -> bytes:
+        info: tarfile.TarInfo = infos[member.name]
+        if info.issym():
+            return info.linkname.encode()
+        try:
+            stream = archive.extractfile(info)
+            data: bytes = stream.read(member.size + 1) if stream else b""
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise InputError(
+                f"member {member.name!r} is damaged", where=Location(file), why=str(error)
+            ) from error
+        return data
+
+    return ArchiveTree(file=file, members=_by_path(file, members, wheel=False), reader=read)
+
+
+def _decompressed(file: Path) -> IO[bytes]:
+    import bz2
+    import gzip
+    import lzma
+
+    with file.open("rb") as stream:
+        head = stream.read(6)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.open(file, "rb")  # type: ignore[return-value]
+    if head.startswith(b"BZh"):
+        return bz2.open(file, "rb")
+    if head.startswith(b"\xfd7zXZ"):
+        return lzma.open(file, "rb")
+    return file.open("rb")
+
+
+def _by_path(file: Path, members: list[Member], *, wheel: bool) -> dict[str, Member]:
+    if len(members) > MAX_MEMBERS:
+        raise _hostile(file, f"it holds {len(members)} members", "no source archive does")
+    if sum(member.size for member in members) > MAX_TOTAL_BYTES:
+        raise _hostile(file, "it unpacks to over 4 GiB", "a decompression bomb")
+    for member in members:
+        problem = path_problem(member.name.removeprefix("./"))
+        if problem:
+            raise _hostile(file, f"member {member.name!r} has {problem}", "it would leave the tree")
+    names = {
+        member.name: _installed(member.name) if wheel else member.name.removeprefix("./")
+        for member in members
+    }
+    if not wheel:
+        tops = {name.split("/")[0] for name in names.values()}
+        if len(tops) == 1 and all("/" in name for name in names.values()):
+            top = f"{tops.pop()}/"
+            names = {member: name.removeprefix(top) for member, name in names.items()}
+    found: dict[str, Member] = {}
+    for member in members:
+        path = names[member.name]
+        if path in found:
+            raise _hostile(file, f"two members are called {path!r}", "which one counts is undefined")
+        found[path] = member
+    return found
+
+
+def _installed(name: str) -> str:
+    """Where an installer puts a wheel's member, relative to site-packages (the `.data` rule)."""
+    top, _, rest = name.partition("/")
+    scheme, _, inner = rest.partition("/")
+    if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner:
+        return inner
+    return name
+
+
+def _hostile(file: Path, what: str, why: str) -> InputError:
+    return InputError(
+        f"this archive is not used: {what}",
+        where=Location(file),
+        why=why,
+        fix="get the archive again from its publisher",
+    )

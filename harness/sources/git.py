@@ -1,0 +1,159 @@
+"""Trees and old file contents in git repositories, read from the object store: no checkout, no hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InputError, Location
+from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK
+
+_MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: REGULAR}
+#: Shorter abbreviations than git itself writes are guesses.
+MIN_ABBREVIATION = 7
+MIRROR_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A local repository, bare or not."""
+
+    path: Path
+
+    @cached_property
+    def objects(self) -> Any:
+        """The opened object store; InputError when the folder is no repository."""
+        import pygit2
+
+        try:
+            return pygit2.Repository(str(self.path))
+        except (pygit2.GitError, KeyError) as error:
+            raise InputError(
+                "this is no git repository that can be read",
+                where=Location(self.path),
+                why=str(error),
+                fix="give the folder of a clone or of a bare mirror",
+            ) from error
+
+    def commit(self, revision: str) -> str:
+        """The full id of a commit; InputError when the revision is unknown or ambiguous."""
+        import pygit2
+
+        try:
+            found = self.objects.revparse_single(revision).peel(pygit2.Commit)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise InputError(
+                f"revision {revision!r} is not in this repository",
+                where=Location(self.path),
+                why=str(error),
+                fix="fetch it into the mirror, or check the spelling",
+            ) from error
+        return str(found.id)
+
+    def has(self, commit: str) -> bool:
+        """Whether this full or abbreviated commit id is here."""
+        import pygit2
+
+        try:
+            return isinstance(self.objects[commit], pygit2.Commit)
+        except (KeyError, ValueError, pygit2.GitError):
+            return False
+
+    def blob(self, blob_id: str) -> bytes | None:
+        """A file's content by its blob id, or None when it is not here or the abbreviation is ambiguous."""
+        import pygit2
+
+        if len(blob_id) < MIN_ABBREVIATION:
+            return None
+        try:
+            found = self.objects[blob_id]
+        except (KeyError, ValueError, pygit2.GitError):
+            return None
+        return bytes(found.data) if isinstance(found, pygit2.Blob) else None
+
+    def tree(self, revision: str) -> GitTree:
+        """The files of one commit."""
+        return GitTree(repository=self, commit=self.commit(revision))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitTree:
+    """The files of one commit."""
+
+    repository: Repository
+    commit: str
+
+    @property
+    def label(self) -> str:
+        """The abbreviated commit id."""
+        return self.commit[:12]
+
+    @cached_property
+    def _root(self) -> Any:
+        return self.repository.objects[self.commit].tree
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path; submodules are not part of the tree."""
+        yield from self._walk(self._root, "")
+
+    def _walk(self, tree: Any, prefix: str) -> Iterator[str]:
+        for entry in tree:
+            path = f"{prefix}{entry.name}"
+            if entry.type_str == "tree":
+                yield from self._walk(entry, f"{path}/")
+            elif entry.type_str == "blob":
+                yield path
+
+    def _entry(self, path: str) -> Any:
+        try:
+            entry = self._root[path]
+        except (KeyError, ValueError):
+            return None
+        return entry if entry.type_str == "blob" else None
+
+    def mode(self, path: str) -> str | None:
+        """The file's mode, or None."""
+        entry = self._entry(path)
+        return None if entry is None else _MODES.get(int(entry.filemode), REGULAR)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+        try:
+            return bool(self._root[path].type_str == "tree")
+        except (KeyError, ValueError):
+            return False
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes as git stores them; KeyError when there is no such file."""
+        entry = self._entry(path)
+        if entry is None:
+            raise KeyError(path)
+        return bytes(entry.data)
+
+    def blob(self, blob_id: str) -> bytes | None:
+        """Old contents of this repository by blob id."""
+        return self.repository.blob(blob_id)
+
+
+def find_mirror(mirrors: Path, commit: str) -> Repository | None:
+    """The repository below `mirrors` that holds `commit`, or None: the id decides, not the folder's name."""
+    for folder in sorted(_git_folders(mirrors, MIRROR_DEPTH)):
+        repository = Repository(folder)
+        try:
+            if repository.has(commit):
+                return repository
+        except InputError:
+            continue
+    return None
+
+
+def _git_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if ((folder / "objects").is_dir() and (folder / "HEAD").is_file()) or (folder / ".git").exists():
+        yield folder
+    elif depth and folder.is_dir():
+        for child in folder.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                yield from _git_folders(child, depth - 1)

@@ -1,0 +1,167 @@
+"""Published releases: the wheel of one version, fetched once from the package index by pip itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from harness.check import Completed
+from harness.digest import digest_file
+from harness.errors import InfrastructureError, InputError
+from harness.sources.index import redact_text
+
+FETCH_TIMEOUT_S = 300.0
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+_PASSED = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "HOME",
+)
+_MANIFEST = "manifest.json"
+
+
+class RunCommand(Protocol):
+    """How to run a program: `TaskContext.command`, or anything of that shape."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` to its end."""
+
+
+class ReleaseNotFoundError(InputError):
+    """The index answers, and has no wheel of this version."""
+
+
+def fetch_release(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
+    """The wheel of `package` at `version`, from the cache or from the index.
+
+    pip does the fetching, so its settings (index, extra indexes, find-links, certificate, proxy) hold.
+    ReleaseNotFoundError when the index has no such wheel, InfrastructureError when it cannot be asked.
+    """
+    if not _NAME.fullmatch(package) or not _VERSION.fullmatch(version):
+        raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
+    folder = cache / "sources" / f"{package.lower()}-{version}"
+    cached = _cached(folder)
+    if cached:
+        return cached
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
+        wheel = _download(package, version, Path(temporary), command)
+        manifest = {"file": wheel.name, "sha256": digest_file(wheel)}
+        (wheel.parent / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        return _publish(wheel.parent, folder)
+
+
+def _cached(folder: Path) -> Path | None:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        wheel = folder / Path(str(manifest["file"])).name
+        return wheel if digest_file(wheel) == manifest["sha256"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _publish(ready: Path, folder: Path) -> Path:
+    """Move the finished folder into place; whoever was first wins, a damaged one is replaced."""
+    try:
+        ready.rename(folder)
+    except OSError:
+        cached = _cached(folder)
+        if cached:
+            return cached
+        shutil.rmtree(folder, ignore_errors=True)
+        ready.rename(folder)
+    found = _cached(folder)
+    if found is None:
+        raise InfrastructureError(
+            f"{folder} was written and cannot be read back",
+            why="the disk is full or failing",
+            fix="free space, or choose another cache folder",
+        )
+    return found
+
+
+def _download(package: str, version: str, folder: Path, command: RunCommand) -> Path:
+    target = folder / "wheel"
+    target.mkdir()
+    argv = [
+        *_pip(),
+        "download",
+        "--quiet",
+        "--no-input",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--ignore-requires-python",
+        f"--dest={target}",
+        f"{package}=={version}",
+    ]
+    done = command(argv, env=_environment(os.environ), timeout=FETCH_TIMEOUT_S)
+    wheels = sorted(target.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    # pip says "no matching distribution" also when no index answered; only a list of versions shows one did.
+    if re.search(r"\(from versions: (?!none\))", done.tail):
+        raise ReleaseNotFoundError(
+            f"the package index has no wheel of {package} {version}",
+            why=_last_line(done.tail),
+            fix="correct the version, or give the upstream repository as a mirror",
+        )
+    raise InfrastructureError(
+        f"{package} {version} could not be fetched from the package index",
+        why="it took too long" if done.timed_out else _last_line(done.tail),
+        fix="check the network and pip's index settings (`pip config list`), then run again",
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return redact_text((errors or lines or ["pip said nothing"])[-1])[:500]
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in environ.items() if name.startswith("PIP_") or name.upper() in _PASSED
+    }
+
+
+def _pip() -> list[str]:
+    """A command that runs pip: environments made by uv have none of their own."""
+    for argv in _pips():
+        return argv
+    raise InfrastructureError(
+        "no pip was found to fetch an upstream release with",
+        why="this Python has neither pip nor ensurepip",
+        fix=f"install it: {sys.executable} -m ensurepip",
+    )
+
+
+def _pips() -> Iterator[list[str]]:
+    if importlib.util.find_spec("pip"):
+        yield [sys.executable, "-m", "pip"]
+    bundled = importlib.util.find_spec("ensurepip")
+    for location in (bundled.submodule_search_locations or []) if bundled else []:
+        for wheel in sorted(Path(location).glob("_bundled/pip-*.whl")):
+            yield [sys.executable, str(wheel / "pip")]
+    found = shutil.which("pip3") or shutil.which("pip")
+    if found:
+        yield [found]

@@ -1,0 +1,214 @@
+"""A tree of files by content: what patches are applied to, wherever the files come from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.digest import digest_bytes, digest_json
+from harness.errors import InputError, Location
+
+REGULAR = "100644"
+EXECUTABLE = "100755"
+SYMLINK = "120000"
+MAX_FILE_BYTES = 256 << 20
+
+
+class Tree(Protocol):
+    """Files by their POSIX path relative to the root. Reading follows no symbolic link."""
+
+    @property
+    def label(self) -> str:
+        """What this tree is, for messages."""
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path, in no particular order."""
+
+    def mode(self, path: str) -> str | None:
+        """`REGULAR`, `EXECUTABLE` or `SYMLINK`; None when there is no such file."""
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes, of a symbolic link its target; KeyError when there is no such file."""
+
+
+class HasBlobs(Protocol):
+    """A source of old file contents by git blob id, full or abbreviated."""
+
+    def blob(self, blob_id: str) -> bytes | None:
+        """The content, or None when it is not at hand or the abbreviation is ambiguous."""
+
+
+def blob_id(data: bytes) -> str:
+    """The id git gives this content: SHA-1 of a header and the bytes (git's object format)."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def tree_digest(tree: Tree) -> str:
+    """Digest of every file's path, mode and content; order does not matter."""
+    return digest_json(
+        [[path, tree.mode(path), digest_bytes(tree.read(path))] for path in sorted(tree.paths())]
+    )
+
+
+def path_problem(path: str) -> str:
+    """Why this path must not be written, or "": the rules of git's own path check, on every system."""
+    if not path:
+        return "an empty path"
+    if "\0" in path:
+        return "a NUL in the path"
+    if path.startswith(("/", "\\")) or (len(path) > 1 and path[1] == ":"):
+        return "an absolute path"
+    for part in path.replace("\\", "/").split("/"):
+        if part in {"", ".", ".."}:
+            return f"the path component {part!r}"
+        if part.rstrip(" .").lower() in {".git", "git~1"}:
+            return "a path into .git"
+    return ""
+
+
+def link_above(tree: Tree, path: str) -> str | None:
+    """The symbolic link among the folders above `path`, if any: writing below it would leave the tree."""
+    parts = path.split("/")
+    for end in range(1, len(parts)):
+        parent = "/".join(parts[:end])
+        if tree.mode(parent) == SYMLINK:
+            return parent
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file's content and mode."""
+
+    data: bytes
+    mode: str = REGULAR
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTree:
+    """Files held in memory."""
+
+    files: Mapping[str, File]
+    label: str = "files in memory"
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path."""
+        return iter(self.files)
+
+    def mode(self, path: str) -> str | None:
+        """The file's mode, or None."""
+        file = self.files.get(path)
+        return file.mode if file else None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+        return any(other.startswith(f"{path}/") for other in self.files)
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes; KeyError when there is no such file."""
+        return self.files[path].data
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlayTree:
+    """A tree with some files replaced (`File`) or removed (None)."""
+
+    base: Tree
+    changes: Mapping[str, File | None]
+
+    @property
+    def label(self) -> str:
+        """The label of the tree below."""
+        return self.base.label
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path."""
+        yield from (path for path in self.base.paths() if path not in self.changes)
+        yield from (path for path, file in self.changes.items() if file is not None)
+
+    def mode(self, path: str) -> str | None:
+        """The file's mode, or None."""
+        if path in self.changes:
+            file = self.changes[path]
+            return file.mode if file else None
+        return self.base.mode(path)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+        inside = f"{path}/"
+        changed = [file is not None for other, file in self.changes.items() if other.startswith(inside)]
+        return any(changed) or (not changed and self.base.is_folder(path))
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes; KeyError when there is no such file."""
+        if path in self.changes:
+            file = self.changes[path]
+            if file is None:
+                raise KeyError(path)
+            return file.data
+        return self.base.read(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectoryTree:
+    """A working directory or an installed package folder. `.git` and compiled Python are not part of it."""
+
+    root: Path
+
+    @property
+    def label(self) -> str:
+        """The folder."""
+        return str(self.root)
+
+    def paths(self) -> Iterator[str]:
+        """Every file's path; symbolic links are listed and never followed."""
+        for folder, names, files in os.walk(self.root):
+            here = Path(folder)
+            linked = [name for name in names if (here / name).is_symlink()]
+            names[:] = [name for name in names if name not in {".git", "__pycache__"} and name not in linked]
+            for name in [*files, *linked]:
+                yield (here / name).relative_to(self.root).as_posix()
+
+    def mode(self, path: str) -> str | None:
+        """The file's mode, or None; also None below a symbolic link or outside the folder."""
+        if path_problem(path):
+            return None
+        current = self.root
+        parts = path.split("/")
+        for number, part in enumerate(parts, start=1):
+            current /= part
+            try:
+                found = current.lstat().st_mode
+            except OSError:
+                return None
+            last = number == len(parts)
+            if stat.S_ISLNK(found):
+                return SYMLINK if last else None
+            if last and stat.S_ISREG(found):
+                return EXECUTABLE if found & stat.S_IXUSR else REGULAR
+        return None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there are files below `path`."""
+        folder = self.root / path
+        return not path_problem(path) and folder.is_dir() and not folder.is_symlink()
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes; KeyError when there is no such file, InputError when it is too large."""
+        mode = self.mode(path)
+        if mode is None:
+            raise KeyError(path)
+        file = self.root / path
+        if mode == SYMLINK:
+            return os.fsencode(file.readlink())
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise InputError("this file is too large to patch", where=Location(file), why="over 256 MiB")
+        return file.read_bytes()

@@ -1,0 +1,232 @@
+"""One fixture for every verdict, and the cases that are hard to tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from harness.patchstack.classify import classify, difference, read_patch
+from harness.patchstack.verdict import MEANING, PatchVerdict, Verdict
+from harness.sources.tree import SYMLINK, File, MemoryTree, blob_id
+
+PATH = "pkg/mod.py"
+BASE = b"".join(b"def f%d(x):\n    a = x + %d\n    b = a * 2\n    return b\n\n\n" % (n, n) for n in range(6))
+FIXED = BASE.replace(b"    a = x + 3\n", b"    a = int(x) + 3\n    assert a is not None, 'three'\n")
+
+
+class Blobs:
+    """Old contents by blob id."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self.contents = {blob_id(data): data for data in contents}
+
+    def blob(self, wanted: str) -> bytes | None:
+        return next((data for name, data in self.contents.items() if name.startswith(wanted)), None)
+
+
+def tree(**files: bytes) -> MemoryTree:
+    return MemoryTree(files={f"pkg/{name}.py": File(data=data) for name, data in files.items()})
+
+
+def patch(old: bytes = BASE, new: bytes = FIXED, path: str = PATH) -> bytes:
+    return difference({path: (old, new)})
+
+
+def verdict(data: bytes, target: MemoryTree, *bases: bytes) -> PatchVerdict:
+    return classify(read_patch("p", data), target, Blobs(*bases) if bases else None)
+
+
+def test_every_verdict_has_a_meaning() -> None:
+    assert set(MEANING) == set(Verdict)
+
+
+def test_clean() -> None:
+    found = verdict(patch(), tree(mod=BASE))
+    assert found.verdict is Verdict.CLEAN
+    assert found.files[PATH] == File(data=FIXED)
+    assert found.places[0].symbol == "f3"
+
+
+def test_offset_says_how_far() -> None:
+    found = verdict(patch(), tree(mod=b"import os\nimport sys\n" + BASE))
+    assert (found.verdict, found.offset) == (Verdict.OFFSET, 2)
+
+
+def test_already_upstream() -> None:
+    found = verdict(patch(), tree(mod=FIXED))
+    assert found.verdict is Verdict.ALREADY_UPSTREAM
+    assert found.files == {}
+
+
+@pytest.mark.parametrize("bases", [(BASE,), ()], ids=["with the original at hand", "without"])
+def test_already_upstream_after_the_context_changed(bases: tuple[bytes, ...]) -> None:
+    drifted = FIXED.replace(b"three'\n    b = a * 2", b"three'\n    b = 2 * a")
+    assert verdict(patch(), tree(mod=drifted), *bases).verdict is Verdict.ALREADY_UPSTREAM
+
+
+def test_merged_when_only_the_context_changed() -> None:
+    target = BASE.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
+    found = verdict(patch(), tree(mod=target), BASE)
+    assert found.verdict is Verdict.MERGED
+    assert found.candidate is not None
+    again = verdict(found.candidate, tree(mod=target))
+    assert again.verdict is Verdict.CLEAN
+    assert again.files[PATH].data == FIXED.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
+
+
+def test_conflict_names_file_hunk_and_line() -> None:
+    found = verdict(patch(), tree(mod=BASE.replace(b"a = x + 3", b"a = x + 33")), BASE)
+    assert found.verdict is Verdict.CONFLICT
+    assert (found.failures[0].path, found.failures[0].hunk) == (PATH, 1)
+    assert "a = x + 3" in found.reasons[0]
+    assert found.remedies
+
+
+def test_conflict_says_which_hunks_are_upstream() -> None:
+    both = FIXED.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')")
+    half = BASE.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')").replace(b"a = x + 3", b"c = 3")
+    found = verdict(patch(BASE, both), tree(mod=half))
+    assert found.verdict is Verdict.CONFLICT
+    assert any("hunk 1 of 2 is already upstream" in reason for reason in found.reasons)
+
+
+def test_line_endings_and_the_patch_that_keeps_them() -> None:
+    crlf = BASE.replace(b"\n", b"\r\n")
+    found = verdict(patch(), tree(mod=crlf))
+    assert found.verdict is Verdict.LINE_ENDINGS
+    assert "CRLF" in found.reasons[0]
+    assert found.candidate is not None
+    again = verdict(found.candidate, tree(mod=crlf))
+    assert again.verdict is Verdict.CLEAN
+    assert again.files[PATH].data == FIXED.replace(b"\n", b"\r\n")
+
+
+def test_mixed_line_endings_are_not_mixed_further() -> None:
+    lines = BASE.splitlines(keepends=True)
+    mixed = b"".join(
+        line.replace(b"\n", b"\r\n") if number >= 18 else line for number, line in enumerate(lines)
+    )
+    found = verdict(patch(), tree(mod=mixed))
+    assert found.verdict is Verdict.LINE_ENDINGS
+    result = found.files[PATH].data
+    assert result.replace(b"\r\n", b"\n") == FIXED
+    assert result.count(b"\r\n") == mixed.count(b"\r\n") + 1
+
+
+def test_already_upstream_with_other_line_endings() -> None:
+    assert verdict(patch(), tree(mod=FIXED.replace(b"\n", b"\r\n"))).verdict is Verdict.ALREADY_UPSTREAM
+
+
+SIBLINGS = b"".join(
+    b"def %s(x):\n    y = x\n    y += 1\n    y += 2\n    y += 3\n    y += 4\n    y += 5\n    return y\n\n\n"
+    % name
+    for name in (b"a", b"b", b"c")
+)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by the original file", "by the hunk's heading"])
+def test_misplaced_when_the_function_it_was_made_for_is_gone(known: bool) -> None:
+    """git applies this patch, silently, to another function (experiment E of the patch research)."""
+    start, end = SIBLINGS.index(b"def b("), SIBLINGS.index(b"def c(")
+    body = SIBLINGS[start:end].replace(b"    y += 3\n", b"    y += 30\n")
+    made = patch(SIBLINGS, SIBLINGS[:start] + body + SIBLINGS[end:])
+    if not known:
+        made = made.replace(b"@@\n", b"@@ def b(x):\n").replace(b"@@ def a(x):", b"@@ def b(x):")
+    target = tree(mod=SIBLINGS[:start] + SIBLINGS[end:])
+    found = verdict(made, target, *([SIBLINGS] if known else []))
+    assert found.verdict is Verdict.MISPLACED
+    assert found.verdict.accepted_by_git
+    assert "'b'" in found.reasons[0]
+    assert found.files == {}
+
+
+def test_not_misplaced_when_the_function_only_moved() -> None:
+    target = b"import os\n\n\n" + SIBLINGS
+    made = patch(SIBLINGS, SIBLINGS.replace(b"    y += 3\n", b"    y += 30\n", 1))
+    assert verdict(made, tree(mod=target), SIBLINGS).verdict is Verdict.OFFSET
+
+
+def test_missing_target() -> None:
+    found = verdict(patch(), tree(other=BASE))
+    assert found.verdict is Verdict.MISSING_TARGET
+    assert PATH in found.reasons[0]
+
+
+CORRUPT: Mapping[str, bytes] = {
+    "empty": b"",
+    "no patch at all": b"hello\nworld\n",
+    "wrong counts": patch().replace(b",6 ", b",9 ").replace(b",7 ", b",9 "),
+    "cut off": patch()[:-20],
+    "hunk without file": b"@@ -1,2 +1,2 @@\n a\n-b\n+c\n",
+    "changes nothing": b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n a\n",
+    "binary noise": bytes(range(256)) * 10,
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+def test_corrupt(name: str) -> None:
+    found = verdict(CORRUPT[name], tree(mod=BASE))
+    assert found.verdict is Verdict.CORRUPT
+    assert found.reasons[0].startswith("line ")
+
+
+def header(path: str, mode: str = "100644") -> bytes:
+    return (
+        f"diff --git a/{path} b/{path}\nnew file mode {mode}\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n"
+    ).encode()
+
+
+UNSAFE = {
+    "parent folder": header("../../etc/passwd"),
+    "parent folder inside": header("pkg/../../x"),
+    "git folder": header(".git/hooks/post-checkout"),
+    "git folder, other case": header("pkg/.GIT/config"),
+    "drive": header("C:/x"),
+    "backslashes": header("..\\..\\x"),
+    "device mode": header("pkg/x", "060644"),
+    "set-user-id": header("pkg/x", "104755"),
+    "submodule": header("pkg/x", "160000"),
+    "quoted traversal": b'--- /dev/null\n+++ "b/\\056\\056/x"\n@@ -0,0 +1 @@\n+x\n',
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_unsafe(name: str) -> None:
+    found = verdict(UNSAFE[name], tree(mod=BASE))
+    assert found.verdict is Verdict.UNSAFE
+    assert found.files == {}
+
+
+def test_unsafe_behind_a_symbolic_link() -> None:
+    target = MemoryTree(files={"pkg/link": File(data=b"/etc", mode=SYMLINK)})
+    assert verdict(header("pkg/link/passwd"), target).verdict is Verdict.UNSAFE
+
+
+def test_unsafe_when_a_link_is_patched_as_a_file() -> None:
+    target = MemoryTree(files={PATH: File(data=BASE, mode=SYMLINK)})
+    assert verdict(patch(), target).verdict is Verdict.UNSAFE
+
+
+def test_changes_below_the_end_of_a_hunk_are_reported() -> None:
+    made = patch() + b"+never applied\n"
+    found = verdict(made, tree(mod=BASE))
+    assert found.verdict is Verdict.CLEAN
+    assert any("left out" in reason for reason in found.reasons)
+
+
+def test_a_rename_a_creation_and_a_deletion() -> None:
+    data = (
+        b"diff --git a/pkg/mod.py b/pkg/new name.py\nsimilarity index 100%\n"
+        b"rename from pkg/mod.py\nrename to pkg/new name.py\n"
+        b"diff --git a/pkg/gone.py b/pkg/gone.py\ndeleted file mode 100644\n--- a/pkg/gone.py\n+++ /dev/null\n"
+        b"@@ -1 +0,0 @@\n-x\n"
+    ) + header("pkg/caf\u00e9.py", "100755")
+    found = verdict(data, tree(mod=BASE, gone=b"x\n"))
+    assert found.verdict is Verdict.CLEAN
+    assert found.files == {
+        "pkg/mod.py": None,
+        "pkg/gone.py": None,
+        "pkg/new name.py": File(data=BASE),
+        "pkg/caf\u00e9.py": File(data=b"x\n", mode="100755"),
+    }
