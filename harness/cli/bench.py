@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.app import no_match
-from harness.errors import InputError, NothingSelectedError
+from harness.errors import InputError, Location, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
             reason=found.reason,
             source=found.source,
             until=str(found.until_date or found.until_version or ""),
-            where=str(found.where),
+            where=f"{Path(found.where.file).name}:{found.where.line}",
         )
 
     return expected
@@ -167,6 +167,13 @@ def cell_entry(cache: Path) -> CellCommand:
         return cell_command(environment.measurements, bundle, module, args)
 
     return enter
+
+
+def relative(where: Location, root: Path) -> str:
+    """A place with its file named from the checkout."""
+    file = Path(where.file)
+    named = file.relative_to(root) if file.is_relative_to(root) else file
+    return str(Location(named, where.line, where.column))
 
 
 def _selected(cell_id: str, patterns: Sequence[str]) -> bool:

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 import click
 
 from harness import __version__
+from harness.cli.bench import relative
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.matrix.matrix import Matrix
     from harness.plan.task import Plan
+    from harness.report.inputs import ReportInputs
     from harness.run.scheduler import RunResult
     from harness.verdict.summary import Summary
     from harness.verdict.verdict import Verdict
 
 
-def write_report(
+def gather_run(
     settings: Settings,
     matrix: Matrix,
     plan: Plan,
@@ -31,12 +33,10 @@ def write_report(
     run_id: str,
     executed: Collection[str],
     code: int,
-) -> Path:
-    """Write the report of a run; returns its folder."""
+) -> ReportInputs:
+    """What the report of a run is made of."""
     from harness.report.gather import Gathered, gather
     from harness.report.inputs import ExcludedInput, RunFacts
-    from harness.report.model import build_model
-    from harness.report.publish import render_all
 
     run = ledger.run(run_id)
     now = time.time()
@@ -52,26 +52,48 @@ def write_report(
         reused=len(plan.tasks) - len(executed),
         exit_code=code,
     )
+    known = plan.profile in matrix.profiles
     excluded = tuple(
         ExcludedInput(
-            axes=out.axes, reason=f"{out.reason} ({out.constraint}, {out.where})", source=out.source
+            axes=out.axes,
+            reason=f"{out.reason} ({out.constraint}, {relative(out.where, settings.root)})",
+            source=out.source,
         )
-        for out in (matrix.cells(plan.profile).excluded if plan.profile in matrix.profiles else ())
+        for out in (matrix.cells(plan.profile).excluded if known else ())
     )
-    inputs = gather(
+    host = {name: str(value) for name, value in (run.host if run else {}).items()}
+    return gather(
         plan,
         verdicts,
         ledger,
-        Gathered(
-            generated=now,
-            run=facts,
-            executed=executed,
-            host={name: str(value) for name, value in (run.host if run else {}).items()},
-            excluded=excluded,
-        ),
+        Gathered(generated=now, run=facts, executed=executed, host=host, excluded=excluded),
     )
+
+
+def write_report(
+    settings: Settings,
+    matrix: Matrix,
+    plan: Plan,
+    verdicts: Sequence[Verdict],
+    ledger: Ledger,
+    run_id: str,
+    executed: Collection[str],
+    code: int,
+) -> Path:
+    """Write the report of a run; returns its folder."""
+    import tempfile
+
+    from harness.ledger.junit import write_junit
+    from harness.report.gather import junit_cases
+    from harness.report.model import build_model
+    from harness.report.publish import render_all
+
+    inputs = gather_run(settings, matrix, plan, verdicts, ledger, run_id, executed, code)
     folder = settings.path("reports")
-    render_all(build_model(inputs), folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        junit = Path(scratch) / "junit.xml"
+        write_junit(junit, junit_cases(inputs))
+        render_all(build_model(inputs), folder, {"junit.xml": junit.read_bytes()})
     return folder
 
 

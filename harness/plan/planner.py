@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from harness.check import Check
+from harness.errors import Location
 from harness.matrix.cells import Cell
 from harness.plan.facets import FacetInputs, facet_values
 from harness.plan.host import HostFacts, device_skip
@@ -72,14 +74,18 @@ def _task(
 
 
 def cell_facts(cell: Cell) -> CellFacts:
-    """What reports say of a cell."""
+    """What reports say of a cell; places name the file alone, so that two checkouts agree."""
+
+    def place(where: Location) -> str:
+        return str(Location(PurePath(where.file).name, where.line, where.column))
+
     return CellFacts(
         id=cell.id,
         title=cell.title,
         stack=cell.stack,
         device=cell.device,
         axes=dict(cell.axes),
-        provenance={axis: str(place) for axis, place in cell.provenance.items()},
+        provenance={axis: place(where) for axis, where in cell.provenance.items()},
         findings=tuple({"what": finding.what, "source": finding.source} for finding in cell.findings),
         recipe=cell.recipe,
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.junit import Case
 from harness.ledger.store import Ledger
-from harness.outcome import ArtifactRef, Outcome
+from harness.outcome import ArtifactRef, Outcome, Status
 from harness.plan.task import CellFacts, Entry, Plan
 from harness.report.inputs import (
     KNOWN,
@@ -83,6 +84,36 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
         excluded=more.excluded,
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
     )
+
+
+def junit_cases(inputs: ReportInputs) -> tuple[Case, ...]:
+    """The results as JUnit cases: a suite per cell, a case per check."""
+    return tuple(
+        Case(
+            suite=result.cell_id,
+            name=result.check,
+            status=Status.NOT_RUN
+            if result.expected == KNOWN and result.status is Status.FAIL
+            else result.status,
+            reasons=_junit_reasons(result),
+            seconds=0.0 if result.reused else result.seconds,
+            properties={
+                "tier": result.tier.value,
+                "evidence": result.evidence.value if result.evidence else "none",
+                "key": result.key,
+                "reproduce": result.reproduce,
+            },
+        )
+        for result in inputs.results
+    )
+
+
+def _junit_reasons(result: ResultInput) -> tuple[str, ...]:
+    if result.expected == KNOWN and result.expectation:
+        return (f"known failure: {result.expectation.reason}", *result.reasons)
+    if result.expected == UNEXPECTED_PASS:
+        return ("expected to fail, but it passed: take it off the list", *result.reasons)
+    return result.reasons
 
 
 def _columns(entries: tuple[Entry, ...]) -> tuple[CheckInput, ...]:

@@ -1,0 +1,58 @@
+"""A stored run read back: its plan with the checks of today, and the verdicts on its outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.cli.bench import expectations, open_matrix
+from harness.errors import EXIT_INCOMPLETE, NothingSelectedError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger, Run
+    from harness.matrix.matrix import Matrix
+    from harness.plan.task import Plan
+    from harness.verdict.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run of the ledger, judged as its checks and expectations stand today."""
+
+    run: Run
+    plan: Plan
+    matrix: Matrix
+    verdicts: tuple[Verdict, ...]
+    executed: frozenset[str]
+
+    @property
+    def exit_code(self) -> int:
+        """The code of the run; a run that was killed is incomplete."""
+        return EXIT_INCOMPLETE if self.run.exit_code is None else self.run.exit_code
+
+
+def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
+    """The named run or the latest; NothingSelectedError when there is none."""
+    from harness.plan.registry import all_checks
+    from harness.plan.task import plan_from_json
+    from harness.verdict.join import Disposition, judge_plan
+
+    run = ledger.run(run_id) if run_id else ledger.latest_run()
+    if run is None:
+        what = f"there is no run {run_id!r}" if run_id else "nothing has been run here yet"
+        raise NothingSelectedError(what, fix="npu-matrix run")
+    plan = plan_from_json(run.plan, {check.name: check for check in all_checks()})
+    matrix = open_matrix(settings)
+    outcomes = {**ledger.latest(plan.tasks), **ledger.get_many(plan.tasks)}
+    dispositions = {
+        (left.cell_id, left.check): Disposition(status=left.status, reason=left.reason)
+        for left in ledger.dispositions(run.run_id)
+    }
+    return StoredRun(
+        run=run,
+        plan=plan,
+        matrix=matrix,
+        verdicts=judge_plan(plan, outcomes, dispositions, expectations(matrix, plan.profile)),
+        executed=frozenset(key for key, outcome in outcomes.items() if outcome.run_id == run.run_id),
+    )
