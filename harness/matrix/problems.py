@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from harness.errors import Problem
-from harness.matrix.schema import MatrixFile
+from harness.matrix.schema import MatrixFile, json_schema
 from harness.matrix.suggest import did_you_mean
 from harness.matrix.yaml_positions import Document, NodePath
 
@@ -29,7 +30,7 @@ def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
     """
     problems: list[Problem] = []
     data = document.data
-    while data is not None:
+    while True:
         try:
             MatrixFile.model_validate(data)
         except ValidationError as error:
@@ -38,7 +39,8 @@ def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
             return data, problems
         problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
         data = _prune(data, [path for _, path, _ in places])
-    return None, problems
+        if data is None:
+            return None, problems
 
 
 def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
@@ -77,8 +79,10 @@ def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, k
     if kind == "string_pattern_mismatch":
         what = f"{_shown(detail['input'])} is not a name that can be used here"
         return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
-    message = detail["msg"].removeprefix("Value error, ")
-    return Problem(f"{_name(path)}: {message[:1].lower()}{message[1:]}", where)
+    if kind in {"too_short", "string_too_short"} and context["min_length"] == 1:
+        return Problem(f"{_name(path)} must not be empty", where)
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    return Problem(f"{_name(path)} {message[:1].lower()}{message[1:]}", where)
 
 
 def _name(path: Iterable[str | int]) -> str:
@@ -99,23 +103,30 @@ def _shown(value: Any) -> str:
 
 def _known_keys(path: NodePath) -> list[str]:
     """The keys a mapping at `path` may have, read from the JSON schema."""
-    schema = MatrixFile.model_json_schema(by_alias=True)
+    schema = _schema()
     options = [schema]
     for part in path:
         options = [branch for option in options for branch in _step(schema, option, part)]
     return sorted({key for option in options for key in option.get("properties", {})})
 
 
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
+
+
 def _step(schema: dict[str, Any], node: dict[str, Any], part: str | int) -> list[dict[str, Any]]:
-    if isinstance(part, int):
-        below = node.get("items")
-    else:
-        below = node.get("properties", {}).get(part)
-        if below is None:
-            below = node.get("additionalProperties")
-        if below is None:
-            below = next(iter(node.get("patternProperties", {}).values()), None)
-    return _resolve(schema, below) if isinstance(below, dict) else []
+    places = (
+        [node.get("items")]
+        if isinstance(part, int)
+        else [
+            node.get("properties", {}).get(part),
+            node.get("additionalProperties"),
+            *node.get("patternProperties", {}).values(),
+        ]
+    )
+    below = next((place for place in places if isinstance(place, dict)), None)
+    return _resolve(schema, below) if below is not None else []
 
 
 def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
