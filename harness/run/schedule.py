@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.check import Check
 from harness.outcome import Judgement, Outcome, State, Status
@@ -43,6 +45,16 @@ class Result:
     outcome: Outcome
     judgement: Judgement
     reused: bool
+
+
+class Rank(NamedTuple):
+    """A task's place in the queue, smallest first; no two tasks have the same."""
+
+    tier: int
+    again: bool
+    passed_before: bool
+    shorter: float
+    key: str
 
 
 class Schedule:
@@ -84,18 +96,17 @@ class Schedule:
         self._demands: dict[str, frozenset[str]] = {}
         self._demand: Counter[str] = Counter()
         self._ranks = {key: self._rank(task) for key, task in plan.tasks.items()}
+        self._queue: list[Rank] = []
         for key, outcome in known.items():
             if key in plan.tasks:
                 self._results[key] = self._result(outcome, reused=True)
 
-    def ready(self) -> list[Task]:
-        """Tasks that may start now, the first one first; nothing when the run is being stopped."""
+    def ready(self, limit: int) -> list[Task]:
+        """The first `limit` tasks that may start now, in order; none when the run is being stopped."""
         if self.stopped:
             return []
         self._decide_anew()
-        keys = [key for key in self._demand if key not in self.running and self._has_inputs(key)]
-        keys.sort(key=self._ranks.__getitem__)
-        return [self.plan.tasks[key] for key in keys]
+        return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
 
     def to_verify(self, task: Task) -> list[Result]:
         """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
@@ -119,6 +130,7 @@ class Schedule:
     def start(self, key: str) -> None:
         """The task has been submitted."""
         self.running.add(key)
+        self._queue_anew([key])
 
     def finish(self, outcome: Outcome) -> Judgement:
         """The task has ended for good; returns what its check says."""
@@ -137,8 +149,8 @@ class Schedule:
     def retry(self, key: str) -> None:
         """The task has ended without an answer and runs once more, after everything else of its tier."""
         self.running.discard(key)
-        rank = self._ranks[key]
-        self._ranks[key] = (rank[0], True, *rank[2:])
+        self._ranks[key] = self._ranks[key]._replace(again=True)
+        self._queue_anew([key])
 
     def result(self, key: str) -> Result | None:
         """What is known of a task: this run's result, or else the one it had before."""
@@ -175,13 +187,27 @@ class Schedule:
             decisions = decide_cell(
                 self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
             )
-            self._decisions[cell] = decisions
-            self._demand.subtract(self._demands.get(cell, ()))
-            self._demands[cell] = self._demanded(decisions)
-            self._demand.update(self._demands[cell])
-        if self._undecided:
-            self._demand = +self._demand
+            before, after = self._demands.get(cell, frozenset()), self._demanded(decisions)
+            self._decisions[cell], self._demands[cell] = decisions, after
+            self._demand.subtract(before)
+            self._demand.update(after)
+            for key in before - after:
+                if not self._demand[key]:
+                    del self._demand[key]
+            self._queue_anew(before | after)
         self._undecided.clear()
+
+    def _queue_anew(self, keys: Iterable[str]) -> None:
+        """Put keys into the queue or take them out, as they may start now or not."""
+        for key in keys:
+            rank = self._ranks[key]
+            place = bisect_left(self._queue, rank)
+            queued = place < len(self._queue) and self._queue[place] == rank
+            wanted = key in self._demand and key not in self.running and self._has_inputs(key)
+            if wanted and not queued:
+                self._queue.insert(place, rank)
+            elif queued and not wanted:
+                del self._queue[place]
 
     def _demanded(self, decisions: Iterable[Decision]) -> frozenset[str]:
         """Keys without a result that a wanting entry needs, itself or through others."""
@@ -197,9 +223,14 @@ class Schedule:
     def _has_inputs(self, key: str) -> bool:
         return all(need in self._results for need in self.plan.tasks[key].needs)
 
-    def _rank(self, task: Task) -> tuple[int, bool, bool, float, str]:
-        failed = task.key in self._failed_before
-        return (task.check.tier.rank, False, not failed, -self.seconds(task), task.key)
+    def _rank(self, task: Task) -> Rank:
+        return Rank(
+            tier=task.check.tier.rank,
+            again=False,
+            passed_before=task.key not in self._failed_before,
+            shorter=-self.seconds(task),
+            key=task.key,
+        )
 
 
 def decide_cell(

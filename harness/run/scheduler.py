@@ -171,16 +171,15 @@ class _Run:
     def _submit(self) -> None:
         room = self._executor.slots - len(self._schedule.running)
         while room > 0:
-            ready = self._schedule.ready()
+            ready = self._schedule.ready(room)
             if not ready:
                 return
-            for task in ready[:room]:
-                # A need that no longer holds changes what is ready: look again.
-                if self._needs_hold(task):
-                    self._start(task)
-                    room -= 1
-            if all(task.key in self._schedule.running for task in ready):
-                return
+            for task in ready:
+                if not self._needs_hold(task):
+                    # That changes what is ready, perhaps for the tasks after this one too.
+                    break
+                self._start(task)
+                room -= 1
 
     def _needs_hold(self, task: Task) -> bool:
         holds = True

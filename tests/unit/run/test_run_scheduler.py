@@ -157,6 +157,18 @@ def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(
     assert not result.incomplete
 
 
+def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> None:
+    gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _outcome: "gone"))
+    ledger.record(outcome_of(resolve))
+    ledger.record(outcome_of(gone))
+    losses = [make_task(LOSS, facets={"n": n}, needs=[gone]) for n in range(3)]
+    plan = make_plan([entry(f"c{n}", one) for n, one in enumerate(losses)], [resolve, gone, *losses])
+    executor = FakeExecutor(slots=4)
+    result = go(plan, ledger, executor)
+    assert names(executor) == ["environment", "loss", "loss", "loss"]
+    assert not result.incomplete
+
+
 def test_a_need_whose_artifact_is_gone_runs_again(ledger: Ledger) -> None:
     ref = ArtifactRef(name="lock.txt", digest="0" * 64, size=3)
     ledger.record(outcome_of(resolve, artifacts=(ref,)))
