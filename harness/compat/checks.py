@@ -21,6 +21,18 @@ def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -
     return resolve.judge(measurements, params)
 
 
+def _run_lint(ctx: TaskContext) -> Measured:
+    from harness.compat import lint
+
+    return lint.run(ctx)
+
+
+def _judge_lint(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    from harness.compat import lint
+
+    return lint.judge(measurements, params)
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         name="resolve",
@@ -40,5 +52,23 @@ CHECKS: tuple[Check, ...] = (
         judge=_judge_resolve,
         timeout_s=600.0,
         expected_s=3.0,
+    ),
+    Check(
+        name="lint",
+        tier=Tier.STATIC,
+        question="Does the recipe set what these versions understand, and what is known to go well?",
+        facets=("recipe", "versions"),
+        sources=(
+            "harness.compat.expression",
+            "harness.compat.lint",
+            "harness.compat.recipe",
+            "harness.compat.rules",
+            "harness.compat.ruleset",
+            "harness.matrix.versions",
+        ),
+        run=_run_lint,
+        judge=_judge_lint,
+        timeout_s=60.0,
+        expected_s=0.2,
     ),
 )

@@ -1,0 +1,362 @@
+"""The part of bash that launch scripts are written in: words, quotes, continuations, variables, arithmetic.
+
+Nothing is executed. What is not understood is left as it stands and said, with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=")
+PARAMETER = re.compile(
+    r"(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])(?:(?P<operator>:?[-=])(?P<default>.*))?", re.DOTALL
+)
+SEPARATORS = ";&|\n"
+HEREDOC = re.compile(r"<<-?\s*(['\"]?)(?P<word>\w+)\1")
+ARITHMETIC = re.compile(
+    r"\s*(?:(?P<number>\d+)|(?P<name>\$?\{?[A-Za-z_]\w*\}?)|(?P<operator>\*\*|[-+*/%()]))"
+)
+LARGEST_SCRIPT = 1 << 20
+DEEPEST = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """One word: parts of (text, whether variables in it are expanded), and where it starts (from 1)."""
+
+    parts: tuple[tuple[str, bool], ...]
+    line: int
+    column: int
+    quoted: bool = False
+
+    @property
+    def raw(self) -> str:
+        """The word as written, without its quotes."""
+        return "".join(text for text, _ in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something in the script that was not understood."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """A word's value; `unknown` names the first thing in it that has no known value, or ""."""
+
+    text: str
+    unknown: str = ""
+
+
+class Reader:
+    """Splits a script into commands of words."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._line = 1
+        self._line_start = 0
+        self.notes: list[Note] = []
+
+    def commands(self) -> Iterator[list[Word]]:
+        """The commands in order; separators and redirections are gone."""
+        command: list[Word] = []
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            if character in " \t\r":
+                self._at += 1
+            elif self._text.startswith("\\\n", self._at) or self._text.startswith("\\\r\n", self._at):
+                self._skip_line()
+            elif character == "#":
+                self._at = self._end_of_line()
+            elif character in SEPARATORS:
+                if command:
+                    yield command
+                command = []
+                self._advance()
+            elif character in "<>":
+                if self._redirection() and command:
+                    yield command
+                    command = []
+            elif character in "()":
+                self._at += 1
+            else:
+                command.append(self._word())
+        if command:
+            yield command
+
+    def _advance(self) -> None:
+        if self._text[self._at] == "\n":
+            self._line += 1
+            self._line_start = self._at + 1
+        self._at += 1
+
+    def _end_of_line(self) -> int:
+        end = self._text.find("\n", self._at)
+        return len(self._text) if end < 0 else end
+
+    def _skip_line(self) -> None:
+        self._at = self._end_of_line()
+        if self._at < len(self._text):
+            self._advance()
+
+    def _redirection(self) -> bool:
+        """Skip a redirection; True when it ended the command."""
+        here = HEREDOC.match(self._text, self._at)
+        if here:
+            self.notes.append(Note(line=self._line, text="a here-document, which is not read"))
+            self._skip_line()
+            while self._at < len(self._text):
+                line = self._text[self._at : self._end_of_line()].strip()
+                self._skip_line()
+                if line == here["word"]:
+                    break
+            return True
+        while self._at < len(self._text) and self._text[self._at] in "<>&|0123456789":
+            self._at += 1
+        while self._at < len(self._text) and self._text[self._at] in " \t":
+            self._at += 1
+        if self._at < len(self._text) and self._text[self._at] not in SEPARATORS:
+            self._word()
+        return False
+
+    def _word(self) -> Word:
+        line, column = self._line, self._at - self._line_start + 1
+        parts: list[tuple[str, bool]] = []
+        quoted = False
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            if character in " \t\r\n;&|<>()":
+                break
+            if character == "\\":
+                self._at += 1
+                if self._text[self._at : self._at + 1] == "\n":
+                    self._advance()
+                elif self._at < len(self._text):
+                    parts.append((self._text[self._at], False))
+                    self._advance()
+            elif character == "'":
+                quoted = True
+                parts.append((self._single_quoted(), False))
+            elif character == '"':
+                quoted = True
+                parts.extend(self._double_quoted())
+            elif character in "$`":
+                parts.append((self._substitution(), True))
+            else:
+                start = self._at
+                while self._at < len(self._text) and self._text[self._at] not in " \t\r\n;&|<>()\\'\"$`":
+                    self._at += 1
+                parts.append((self._text[start : self._at], True))
+        return Word(parts=tuple(parts), line=line, column=column, quoted=quoted)
+
+    def _single_quoted(self) -> str:
+        end = self._text.find("'", self._at + 1)
+        if end < 0:
+            self.notes.append(Note(line=self._line, text="a quote that is never closed"))
+            end = len(self._text)
+        text = self._text[self._at + 1 : end]
+        self._move_to(min(end + 1, len(self._text)))
+        return text
+
+    def _double_quoted(self) -> list[tuple[str, bool]]:
+        opened = self._line
+        self._at += 1
+        parts: list[tuple[str, bool]] = []
+        plain = ""
+        while self._at < len(self._text) and self._text[self._at] != '"':
+            character = self._text[self._at]
+            if character == "\\" and self._text[self._at + 1 : self._at + 2] in tuple('$`"\\\n'):
+                self._at += 1
+                escaped = self._text[self._at]
+                plain += "" if escaped == "\n" else escaped
+                self._advance()
+            elif character in "$`":
+                parts += [(plain, False), (self._substitution(), True)]
+                plain = ""
+            else:
+                plain += character
+                self._advance()
+        if self._at >= len(self._text):
+            self.notes.append(Note(line=opened, text="a quote that is never closed"))
+        self._at += 1
+        return [part for part in [*parts, (plain, False)] if part[0]]
+
+    def _substitution(self) -> str:
+        """The text of `$name`, `${...}`, `$(...)`, `$((...))` or backticks, unexpanded."""
+        start = self._at
+        if self._text[start] == "`":
+            end = self._text.find("`", start + 1)
+            self._move_to(len(self._text) if end < 0 else end + 1)
+        elif self._text[start + 1 : start + 2] in ("{", "("):
+            self._balanced(start + 1)
+        elif name := NAME.match(self._text, start + 1):
+            self._at = name.end()
+        else:
+            self._at = min(start + 2, len(self._text))
+        return self._text[start : self._at]
+
+    def substitution_at(self, position: int) -> str:
+        """The substitution that starts at `position`."""
+        self._at = position
+        return self._substitution()
+
+    def _balanced(self, start: int) -> None:
+        opening = self._text[start]
+        closing = {"{": "}", "(": ")"}[opening]
+        depth, position = 0, start
+        while position < len(self._text):
+            depth += (self._text[position] == opening) - (self._text[position] == closing)
+            position += 1
+            if depth == 0:
+                break
+        else:
+            self.notes.append(Note(line=self._line, text=f"a {opening} that is never closed"))
+        self._move_to(position)
+
+    def _move_to(self, position: int) -> None:
+        while self._at < position:
+            self._advance()
+
+
+def expand(word: Word, variables: Mapping[str, Expansion]) -> Expansion:
+    """The value of a word; `~` and globs stay as they are."""
+    texts, unknown = [], ""
+    for text, expanded in word.parts:
+        value = expand_text(text, variables) if expanded else Expansion(text=text)
+        texts.append(value.text)
+        unknown = unknown or value.unknown
+    return Expansion(text="".join(texts), unknown=unknown)
+
+
+def expand_text(text: str, variables: Mapping[str, Expansion], depth: int = 0) -> Expansion:
+    """Expand `$name`, `${name}`, `${name:-default}` and `$((...))` in a text."""
+    if depth > DEEPEST:
+        return Expansion(text=text, unknown="too deeply nested")
+    reader = Reader(text)
+    result, unknown, at = "", "", 0
+    while at < len(text):
+        if text[at] not in "$`" or at + 1 == len(text):
+            result += text[at]
+            at += 1
+            continue
+        piece = reader.substitution_at(at)
+        value = _substituted(piece, variables, depth)
+        result += value.text
+        unknown = unknown or value.unknown
+        at += len(piece)
+    return Expansion(text=result, unknown=unknown)
+
+
+def _substituted(piece: str, variables: Mapping[str, Expansion], depth: int) -> Expansion:
+    if piece.startswith("$((") and piece.endswith("))"):
+        return evaluate_arithmetic(piece[3:-2], variables)
+    if piece.startswith(("$(", "`")):
+        return Expansion(text=piece, unknown=piece)
+    match = PARAMETER.fullmatch(piece.strip("${}") if "{" not in piece else piece[2:-1])
+    if not match:
+        return Expansion(text=piece, unknown=piece)
+    known = variables.get(match["name"])
+    if match["operator"]:
+        missing = known is None or (
+            match["operator"].startswith(":") and not known.text and not known.unknown
+        )
+        return expand_text(match["default"], variables, depth + 1) if missing or known is None else known
+    return known or Expansion(text=piece, unknown=match["name"])
+
+
+def evaluate_arithmetic(text: str, variables: Mapping[str, Expansion]) -> Expansion:
+    """Integer arithmetic as the shell does it; division goes towards zero."""
+    try:
+        return Expansion(text=str(_Arithmetic(text, variables).value()))
+    except _UnknownError as error:
+        return Expansion(text=f"$(({text}))", unknown=str(error))
+
+
+class _UnknownError(Exception):
+    """An arithmetic expression that depends on something unknown or is not understood."""
+
+
+class _Arithmetic:
+    """Sums of products of powers, with parentheses."""
+
+    def __init__(self, text: str, variables: Mapping[str, Expansion], depth: int = 0) -> None:
+        if depth > DEEPEST:
+            raise _UnknownError("too deeply nested")
+        self._depth = depth
+        self._variables = variables
+        self._tokens: list[str] = []
+        position, end = 0, len(text.rstrip())
+        while position < end:
+            match = ARITHMETIC.match(text, position)
+            if not match:
+                raise _UnknownError(f"$(({text}))")
+            self._tokens.append(match[0].strip())
+            position = match.end()
+
+    def value(self) -> int:
+        result = self._sum(0)
+        if self._tokens:
+            raise _UnknownError(self._tokens[0])
+        return result
+
+    def _take(self, *operators: str) -> str:
+        return self._tokens.pop(0) if self._tokens and self._tokens[0] in operators else ""
+
+    def _sum(self, nested: int) -> int:
+        if nested > DEEPEST:
+            raise _UnknownError("too deeply nested")
+        result = self._product(nested)
+        while operator := self._take("+", "-"):
+            other = self._product(nested)
+            result = result + other if operator == "+" else result - other
+        return result
+
+    def _product(self, nested: int) -> int:
+        result = self._power(nested)
+        while operator := self._take("*", "/", "%"):
+            other = self._power(nested)
+            if operator == "*":
+                result *= other
+                continue
+            if other == 0:
+                raise _UnknownError("division by zero")
+            quotient = abs(result) // abs(other) * (1 if (result < 0) == (other < 0) else -1)
+            result = quotient if operator == "/" else result - quotient * other
+        return result
+
+    def _power(self, nested: int) -> int:
+        base = self._atom(nested)
+        if not self._take("**"):
+            return base
+        exponent = self._power(nested + 1)
+        if not 0 <= exponent <= 64:
+            raise _UnknownError("an exponent out of range")
+        return int(base**exponent)
+
+    def _atom(self, nested: int) -> int:
+        if self._take("-"):
+            return -self._atom(nested)
+        if self._take("+"):
+            return self._atom(nested)
+        if self._take("("):
+            result = self._sum(nested + 1)
+            if not self._take(")"):
+                raise _UnknownError("an unbalanced parenthesis")
+            return result
+        if not self._tokens:
+            raise _UnknownError("an unfinished expression")
+        token = self._tokens.pop(0)
+        if token.isdigit():
+            return int(token)
+        name = token.strip("${}")
+        known = self._variables.get(name)
+        if known is None or known.unknown or not NAME.fullmatch(name):
+            raise _UnknownError((known.unknown if known else "") or name)
+        return _Arithmetic(known.text, self._variables, self._depth + 1).value()

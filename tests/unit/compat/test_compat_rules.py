@@ -1,0 +1,247 @@
+"""Every rule fires on a recipe that has its problem, and not on the same recipe with one thing put right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat.lint import lint_recipe
+from harness.compat.recipe import Recipe
+from harness.compat.ruleset import load_rules
+from harness.errors import InputError
+
+A, R, REF, ALG = (
+    "actor_rollout_ref.actor.",
+    "actor_rollout_ref.rollout.",
+    "actor_rollout_ref.ref.",
+    "algorithm.",
+)
+NOW = {
+    "verl": "0.9.1",
+    "vllm_ascend": "0.23.0",
+    "vllm": "0.23.0",
+    "torch_npu": "2.10.0",
+    "megatron_core": "0.16.0",
+}
+# A recipe no rule has anything against.
+GOOD: dict[str, Any] = {
+    "name": "good",
+    "entry": "verl.trainer.main_ppo",
+    "nodes": 1,
+    "cards": 8,
+    "model": "Qwen/Qwen3-8B",
+    "overrides": {
+        ALG + "adv_estimator": "grpo",
+        "data.train_batch_size": 512,
+        A + "ppo_mini_batch_size": 128,
+        A + "ppo_micro_batch_size_per_gpu": 8,
+        A + "use_torch_compile": False,
+        A + "clip_ratio_low": 0.0003,
+        A + "clip_ratio_high": 0.0004,
+        R + "n": 16,
+        R + "name": "vllm",
+        R + "log_prob_micro_batch_size_per_gpu": 8,
+        R + "calculate_log_probs": True,
+        "trainer.n_gpus_per_node": 8,
+    },
+    "env": {"VLLM_ASCEND_ENABLE_NZ": "0"},
+    "facts": {"purpose": "training", "reward_values": "binary"},
+}
+GSPO = {A + "policy_loss.loss_mode": "gspo", A + "loss_agg_mode": "seq-mean-token-mean"}
+TOKEN = {**GSPO, A + "loss_agg_mode": "token-mean"}
+
+
+def change(**parts: Any) -> dict[str, Any]:
+    return parts
+
+
+# rule -> (what makes it fire, what on top of that puts it right); `o` overrides, `e` environment, `v` versions,
+# `f` facts, anything else is a part of the recipe; `...` takes a setting out.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "GSPO-AGG": (change(o=TOKEN), change(v={"verl": "0.9.0"})),
+    "GSPO-AGG-IGNORED": (change(o=TOKEN, v={"verl": "0.9.0"}), change(o=GSPO)),
+    "GSPO-AGG-UNSET": (change(o={A + "policy_loss.loss_mode": "gspo"}), change(o=GSPO)),
+    "GSPO-CLIP": (change(o={**GSPO, A + "clip_ratio_low": 0.2}), change(o={A + "clip_ratio_low": 3e-4})),
+    "GSPO-DUALCLIP": (change(o={**GSPO, A + "clip_ratio_c": 10.0}), change(o={A + "clip_ratio_c": None})),
+    "GSPO-BF16-LOSS": (change(o=GSPO, f={"loss_dtype": "bfloat16"}), change(f={"loss_dtype": "float32"})),
+    "GSPO-RESOLUTION": (
+        change(o=GSPO, f={"logp_noise_sd": 0.01, "root_mean_length": 8.0}),
+        change(f={"root_mean_length": 90.0}),
+    ),
+    "GSPO-ONPOLICY": (change(o={**GSPO, A + "ppo_mini_batch_size": 512}), change(o={A + "ppo_epochs": 2})),
+    "GSPO-KL": (
+        change(o={**GSPO, A + "use_kl_loss": True, REF + "log_prob_micro_batch_size_per_gpu": 8}),
+        change(o={A + "use_kl_loss": False}),
+    ),
+    "CLIP-DEAD": (
+        change(o={A + "clip_ratio": 0.1, A + "clip_ratio_low": None, A + "clip_ratio_high": None}),
+        change(o={A + "clip_ratio_low": 0.1, A + "clip_ratio_high": 0.1}),
+    ),
+    "KL-TWICE": (
+        change(
+            o={A + "use_kl_loss": True, ALG + "use_kl_in_reward": True, REF + "log_prob_micro_batch_size": 8}
+        ),
+        change(o={ALG + "use_kl_in_reward": False}),
+    ),
+    "KL-COEF-DEAD": (change(o={A + "kl_loss_coef": 0.001}), change(o={A + "kl_loss_coef": 0.0})),
+    "GROUP-1": (change(o={R + "n": 1}), change(o={R + "n": 8})),
+    "GROUP-SMALL": (change(o={R + "n": 2}), change(o={R + "n": 4})),
+    "ADV-EQUAL": (
+        change(f={"reward_values": "continuous"}),
+        change(o={ALG + "norm_adv_by_std_in_grpo": False}),
+    ),
+    "MB-DENOM": (change(v={"verl": "0.6.1"}), change(o={A + "loss_agg_mode": "seq-mean-token-mean"})),
+    "SUMNORM": (
+        change(o={A + "loss_agg_mode": "seq-mean-token-sum-norm"}),
+        change(o={A + "loss_agg_mode": "token-mean"}),
+    ),
+    "SEQ-DP": (
+        change(
+            o={"trainer.use_legacy_worker_impl": "disable", A + "loss_agg_mode": "seq-mean-token-mean"},
+            v={"verl": "0.8.0.dev0@0123abc"},
+        ),
+        change(v={"verl": "0.7.1"}),
+    ),
+    "ALLMASK-NAN": (change(o={ALG + "rollout_correction.rollout_rs": "token"}), change(v={"verl": "0.6.1"})),
+    "LOGP-OFF": (
+        change(o={R + "calculate_log_probs": ...}, v={"verl": "0.8.0"}),
+        change(v={"verl": "0.9.0"}),
+    ),
+    "IS-NOLOGP": (
+        change(o={ALG + "rollout_correction.rollout_is": "token", R + "calculate_log_probs": False}),
+        change(o={R + "calculate_log_probs": True}),
+    ),
+    "DYNBSZ": (change(o={A + "ppo_micro_batch_size_per_gpu": None}), change(o={A + "use_dynamic_bsz": True})),
+    "DYNBSZ-LEN": (
+        change(o={A + "use_dynamic_bsz": True, "data.max_response_length": 32768}),
+        change(o={A + "ulysses_sequence_parallel_size": 4}),
+    ),
+    "TP-GQA": (
+        change(
+            o={A + "megatron.tensor_model_parallel_size": 8},
+            model="/w/Qwen3_30B/Qwen3_30B",
+            v={"megatron_core": "0.12.1"},
+        ),
+        change(o={A + "megatron.tensor_model_parallel_size": 4}),
+    ),
+    "FILTER-GROUPS": (
+        change(o={ALG + "filter_groups.enable": True}, v={"verl": "0.8.0"}),
+        change(entry="recipe.dapo.main_dapo"),
+    ),
+    "GPUS-MISMATCH": (change(e={"GPUS_PER_NODE": "16"}), change(o={"trainer.n_gpus_per_node": 16})),
+    "TESTFREQ": (
+        change(o={"data.train_files": "/d/t.parquet", "data.val_files": "/d/t.parquet"}),
+        change(o={"trainer.test_freq": 10}),
+    ),
+    "CI-ONE-STEP": (
+        change(o={"trainer.total_training_steps": 1}),
+        change(o={"trainer.total_training_steps": 15}),
+    ),
+    "DETERMINISM": (
+        change(f={"purpose": "alignment"}),
+        change(
+            e={
+                "HCCL_DETERMINISTIC": "'true'",
+                "CLOSE_MATMUL_K_SHIFT": "1",
+                "ATB_MATMUL_SHUFFLE_K_ENABLE": "0",
+            }
+        ),
+    ),
+    "COMPILE-NPU": (change(o={A + "use_torch_compile": ...}), change(o={A + "use_torch_compile": False})),
+    "NZ": (
+        change(e={"VLLM_ASCEND_ENABLE_NZ": ...}, v={"verl": "0.7.0"}),
+        change(e={"VLLM_ASCEND_ENABLE_NZ": "0"}),
+    ),
+    "SLEEP-EXPANDABLE": (
+        change(e={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}),
+        change(o={R + "free_cache_engine": False}),
+    ),
+    "SLEEP-LEVEL2": (change(e={"VLLM_SLEEP_LEVEL": "2"}), change(v={"vllm_ascend": "0.26.0rc1"})),
+    "CAMEM-BUILD": (change(e={"COMPILE_CUSTOM_KERNELS": "0"}), change(e={"COMPILE_CUSTOM_KERNELS": "1"})),
+    "MOE-WAKE": (change(model="Qwen/Qwen3-30B-A3B"), change(model="Qwen/Qwen3-8B")),
+    "HCCL-ONESTEP": (
+        change(entry="recipe.one_step_off_policy.main_ppo", v={"verl": "0.7.0.dev0@ccd7d934"}),
+        change(v={"verl": "0.7.0"}),
+    ),
+    "GRAPH-QUEUE": (change(e={"TASK_QUEUE_ENABLE": "2"}), change(o={R + "enforce_eager": True})),
+}
+
+
+def findings(*changes: dict[str, Any]) -> set[str]:
+    recipe = {
+        **GOOD,
+        "overrides": dict(GOOD["overrides"]),
+        "env": dict(GOOD["env"]),
+        "facts": dict(GOOD["facts"]),
+    }
+    versions = dict(NOW)
+    for parts in changes:
+        for part, value in parts.items():
+            if part == "v":
+                versions |= value
+            elif part in ("o", "e", "f"):
+                recipe[{"o": "overrides", "e": "env", "f": "facts"}[part]] |= value
+            else:
+                recipe[part] = value
+    for part in ("overrides", "env"):
+        recipe[part] = {name: value for name, value in recipe[part].items() if value is not ...}
+    return {finding.rule for finding in lint_recipe(Recipe.of_facet(recipe), versions).findings}
+
+
+def test_every_rule_has_a_case() -> None:
+    rules = load_rules().rules
+    assert {rule.id for rule in rules} == set(CASES)
+    assert len(rules) == 37
+
+
+def test_a_good_recipe_has_no_findings() -> None:
+    assert findings() == set()
+
+
+@pytest.mark.parametrize("rule", sorted(CASES))
+def test_a_rule_fires_on_its_problem_and_not_when_it_is_put_right(rule: str) -> None:
+    wrong, right = CASES[rule]
+    assert rule in findings(wrong)
+    assert rule not in findings(wrong, right)
+
+
+@pytest.mark.parametrize("rule", load_rules().rules, ids=lambda rule: rule.id)
+def test_every_rule_says_why_what_to_do_and_how_it_is_known(rule: Any) -> None:
+    assert all((rule.message, rule.why, rule.fix, rule.source, rule.verified))
+
+
+def test_without_versions_a_rule_that_needs_one_is_undecided_and_names_it() -> None:
+    recipe = Recipe.of_facet({**GOOD, "overrides": {**GOOD["overrides"], **TOKEN}})
+    result = lint_recipe(recipe, {})
+    assert not {finding.rule for finding in result.findings} & {"GSPO-AGG", "GSPO-AGG-IGNORED"}
+    assert {item.rule: item.unknown for item in result.undecided}["GSPO-AGG"] == ("verl",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "- {id: X, severity: fatal, when: 'true', message: m, why: w, fix: f, source: s, verified: code}",
+            "severity",
+        ),
+        (
+            "- {id: X, severity: error, when: 'tru ==', message: m, why: w, fix: f, source: s, verified: code}",
+            "ends",
+        ),
+        (
+            "- {id: X, severity: error, when: 'nowhere', message: m, why: w, fix: f, source: s, verified: code}",
+            "nowhere",
+        ),
+        ("- {id: X, severity: error", "cannot be read"),
+    ],
+)
+def test_a_wrong_rule_is_named_with_its_file(tmp_path: Path, text: str, said: str) -> None:
+    for name in ("names.yaml", "defaults.yaml", "models.yaml", "loss.yaml", "npu.yaml", "run.yaml"):
+        (tmp_path / name).write_text("{}" if name == "names.yaml" else "[]")
+    (tmp_path / "gspo.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_rules(tmp_path)
+    assert said in str(caught.value)
+    assert "gspo.yaml" in str(caught.value)
