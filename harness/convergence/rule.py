@@ -28,6 +28,7 @@ class Feature:
     floor: float = 0.003
     finite: bool = False
     spike: bool = False
+    start: bool = True
     hint: str = ""
 
 
@@ -70,7 +71,13 @@ FEATURES = (
         floor=0.5,
         hint="the weights and the temperature the rollout samples with",
     ),
-    Feature(name="zero_variance_groups", scale="root", hint="the grouping of responses and the sampler"),
+    # Its start is a count of none or one group, which no Student band fits.
+    Feature(
+        name="zero_variance_groups",
+        scale="root",
+        start=False,
+        hint="the grouping of responses and the sampler",
+    ),
 )
 REWARD_HINT = "the advantages (sign, grouping), the optimizer, and the reward function"
 

@@ -25,8 +25,14 @@ FIRST = 3
 NEVER = 1.5
 # Between-run floor of log times: a curve crosses a level between two steps; one step in 25 is 4 %.
 TIME_FLOOR = 0.04
-# Roughness and spikes of a few dozen steps are themselves uncertain by 1 / sqrt(2 * 60) = 9 %.
-SPREAD_FLOOR = 0.09
+# Roughness of a few dozen steps is itself uncertain by 1 / sqrt(2 * 60) = 9 %.
+ROUGHNESS_FLOOR = 0.09
+# The largest of a few dozen steps is skewed (Gumbel); measured on healthy runs, a smaller floor raises
+# false alarms.
+SPIKE_FLOOR = 0.25
+# So is the deepest fall of a curve that rises; in units of the reward's own floor: a fall of 0.1 can be
+# chance.
+DRAWDOWN_FLOORS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +68,11 @@ def reward_summaries(reward: Floats, *, floor: float) -> dict[str, Summary]:
         "area": both(float(reward.mean())),
         "final": both(final),
         "rise": both(final - start),
-        "drawdown": Summary(value=float(smooth.max() - smooth[-1]), sides=HIGH_IS_BAD, floor=floor),
+        "drawdown": Summary(
+            value=float(smooth.max() - smooth[-1]), sides=HIGH_IS_BAD, floor=DRAWDOWN_FLOORS * floor
+        ),
         "roughness": Summary(
-            value=math.log(float(np.diff(reward).std()) + 1e-6), sides=HIGH_IS_BAD, floor=SPREAD_FLOOR
+            value=math.log(float(np.diff(reward).std()) + 1e-6), sides=HIGH_IS_BAD, floor=ROUGHNESS_FLOOR
         ),
     }
 
@@ -90,13 +98,15 @@ def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
         "mean": scaled,
         "final": scaled[-max(FIRST, len(scaled) // 5) :],
     }
+    if not feature.start:
+        del parts["start"]
     result = {
         name: Summary(value=float(part.mean()), sides=feature.sides, floor=feature.floor)
         for name, part in parts.items()
     }
     if feature.spike:
         spike = float(scaled.max() - np.median(scaled))
-        result["spike"] = Summary(value=spike, sides=HIGH_IS_BAD, floor=SPREAD_FLOOR)
+        result["spike"] = Summary(value=spike, sides=HIGH_IS_BAD, floor=SPIKE_FLOOR)
     return result
 
 
