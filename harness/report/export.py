@@ -28,6 +28,7 @@ def report_data(model: ReportModel) -> dict[str, Any]:
         "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
         "generated": plain(model.generated),
         "headline": model.headline,
+        "proof": model.proof,
         "complete": model.complete,
         "run": plain(model.run),
         "checks": plain(model.checks),

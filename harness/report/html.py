@@ -13,10 +13,11 @@ from markupsafe import Markup, escape
 from harness.digest import digest_bytes
 from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
 from harness.report import svg
+from harness.report.figures import figures
 from harness.report.grid import grid_script
 from harness.report.logs import read_artifact, read_log
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.measures import Chart, Facts, Table, blocks, scalar
+from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import ReportModel, Result, Row
 from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
 
@@ -158,7 +159,7 @@ def _check(row: Row, result: Result, page: jinja2.Template, writer: Writer) -> s
     return page.render(
         r=result,
         anchor=anchor_of(facts.check),
-        measured=blocks(facts.measurements),
+        measured=figures(facts.measurements),
         files=files,
         log={
             "lines": log.lines,

@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
 def summary(model: ReportModel) -> str:
     """What a job page shows: the headline, what needs attention, and the grid."""
-    lines = [f"### {escape(model.headline)}", ""]
+    lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
     facts = [("profile", model.run.profile), ("revision", model.run.revision), ("run", model.run.run_id)]
     said = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
     lines += [f"{moment(model.generated)}{' · ' + said if said else ''}", ""]

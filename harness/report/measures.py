@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 from harness.report.text import number
 
 MAX_ROWS = 400
+FOLD_ROWS = 14
+FOLD_FACTS = 24
 MAX_DEPTH = 4
 MIN_CURVE = 4
 INLINE_TEXT = 240
+NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
 # (value, limit) columns that are read as a share of a budget.
 BUDGETS = (
     ("error", "budget"),
@@ -31,10 +35,18 @@ class Facts:
     title: str
     pairs: tuple[tuple[str, str], ...]
 
+    @property
+    def folded(self) -> bool:
+        """Whether there are so many that they are shown when asked for."""
+        return len(self.pairs) > FOLD_FACTS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of text. `shares`: the part of its budget each row uses, or None; `dropped`: rows left out."""
+    """Rows of text. shares: the part of its budget each row uses, or None. dropped: rows left out.
+
+    folded: shown when asked for.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -42,6 +54,7 @@ class Table:
     numeric: tuple[bool, ...]
     shares: tuple[float | None, ...] = ()
     dropped: int = 0
+    folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +68,13 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves over a common x that counts steps, with an optional band of what is expected."""
+    """Curves over steps, with an optional band of what is expected and the steps after which one looked."""
 
     title: str
     series: tuple[Series, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    looks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +84,9 @@ class Multiples:
     title: str
     charts: tuple[Chart, ...]
 
+
+# Digests are for machines; all of their digits stand in report.json.
+_DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 Block = Facts | Table | Chart | Multiples
 
@@ -82,7 +99,7 @@ def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> 
     if chart is not None:
         found.append(chart)
     for name, value in measurements.items():
-        if chart is not None and _is_curve(value):
+        if chart is not None and is_curve(value):
             continue
         heading = f"{title} · {label(name)}" if title else label(name)
         block = _block(value, heading)
@@ -110,40 +127,44 @@ def scalar(value: Any) -> str:
     if isinstance(value, int | float):
         return number(value)
     if isinstance(value, str):
-        return value
-    if isinstance(value, Sequence) and all(isinstance(item, str | int | float) for item in value):
-        return ", ".join(scalar(item) for item in value) or "none"
-    return json.dumps(value, ensure_ascii=False, default=str)
+        return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
+    if isinstance(value, Sequence):
+        separator = ", " if all(isinstance(item, str | int | float) for item in value) else "; "
+        return separator.join(scalar(item) for item in value) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{label(name)} {scalar(item)}" for name, item in value.items()) or "none"
+    return str(value)
 
 
 def _block(value: Any, title: str) -> Block | None:
-    if _is_curve(value):
-        return Chart(title=title, series=(Series(name=title, values=_floats(value), role="candidate"),))
+    if is_curve(value):
+        return Chart(title=title, series=(Series(name=title, values=floats(value), role="candidate"),))
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         if all(isinstance(item, Mapping) for item in value):
             return table(title, value)
         return None
     if isinstance(value, Mapping) and len(value) > 1:
-        if all(_is_curve(item) for item in value.values()):
+        if all(is_curve(item) for item in value.values()):
             return _chart(value, title) or _multiples(title, value)
         if all(isinstance(item, Mapping) and item and _flat(item) for item in value.values()):
             return table(title, [{"": name, **item} for name, item in value.items()])
     return None
 
 
-def table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Rows of mappings as a table; columns in order of appearance."""
-    columns = tuple(dict.fromkeys(str(name) for row in rows for name in row))
+def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> Table:
+    """Rows of mappings as a table, columns as they appear; column `share` is drawn as a used budget."""
+    columns = tuple(dict.fromkeys(str(name) for row in rows for name in row if name != share))
     shown = rows[:MAX_ROWS]
     return Table(
         title=title,
         columns=tuple(label(name) for name in columns),
         rows=tuple(tuple(scalar(row[name]) if name in row else "" for name in columns) for row in shown),
         numeric=tuple(
-            all(_is_number(row.get(name)) for row in shown if row.get(name) is not None) for name in columns
+            all(is_number(row.get(name)) for row in shown if row.get(name) is not None) for name in columns
         ),
-        shares=_shares(columns, shown),
+        shares=tuple(as_float(row.get(share)) for row in shown) if share else _shares(columns, shown),
         dropped=len(rows) - len(shown),
+        folded=len(rows) > FOLD_ROWS,
     )
 
 
@@ -155,14 +176,14 @@ def _shares(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def _share(value: Any, limit: Any) -> float | None:
-    if not (_is_number(value) and _is_number(limit)):
+    if not (is_number(value) and is_number(limit)):
         return None
     return abs(value) / limit if limit > 0 else (0.0 if value == 0 else float("inf"))
 
 
 def _chart(value: Mapping[str, Any], title: str) -> Chart | None:
     """Curves that belong into one chart: a candidate with its reference or band, named so."""
-    curves = {str(name): _floats(item) for name, item in value.items() if _is_curve(item)}
+    curves = {str(name): floats(item) for name, item in value.items() if is_curve(item)}
     low = next((curves.pop(name) for name in ("low", "lower", "band_low") if name in curves), ())
     high = next((curves.pop(name) for name in ("high", "upper", "band_high") if name in curves), ())
     roles = {"reference", "candidate"} & set(curves)
@@ -181,33 +202,44 @@ def _multiples(title: str, value: Mapping[str, Any]) -> Multiples:
         charts=tuple(
             Chart(
                 title=label(name),
-                series=(Series(name=label(name), values=_floats(curve), role="candidate"),),
+                series=(Series(name=label(name), values=floats(curve), role="candidate"),),
             )
             for name, curve in value.items()
         ),
     )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_curve(value: Any) -> bool:
+def is_curve(value: Any) -> bool:
+    """Whether a JSON value is a series of numbers, with gaps, nan and inf allowed."""
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
         and len(value) >= MIN_CURVE
-        and all(item is None or _is_number(item) for item in value)
-        and any(item is not None for item in value)
+        and all(item is None or as_float(item) is not None for item in value)
+        and any(is_number(item) for item in value)
     )
 
 
-def _floats(values: Sequence[Any]) -> tuple[float, ...]:
-    return tuple(float("nan") if value is None else float(value) for value in values)
+def as_float(value: Any) -> float | None:
+    """A JSON value as a number; the words nan, inf and -inf are numbers too; None for anything else."""
+    if is_number(value):
+        return float(value)
+    return float(value) if isinstance(value, str) and value.lower() in NOT_FINITE else None
+
+
+def floats(values: Sequence[Any]) -> tuple[float, ...]:
+    """A series as numbers; what is none becomes nan."""
+    numbers = (as_float(value) for value in values)
+    return tuple(math.nan if value is None else value for value in numbers)
 
 
 def _flat(value: Mapping[str, Any]) -> bool:
-    return not any(isinstance(item, Mapping) or _is_curve(item) for item in value.values())
+    return not any(isinstance(item, Mapping) or is_curve(item) for item in value.values())
 
 
 def _small(value: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.inputs import (
+    KNOWN,
     CellInput,
     CheckInput,
     ExcludedInput,
@@ -70,7 +71,7 @@ class TierColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Something a person should look at, with the cells that share it (one task can serve several cells)."""
+    """Something a person should look at, with all cells on which the check says so for the same reason."""
 
     check: str
     mark: Mark
@@ -85,7 +86,8 @@ class Attention:
 class ReportModel:
     """What every rendering shows.
 
-    counts: results by mark. passed: passes by evidence. missing: planned checks that have no result, as
+    counts: results by mark. passed, ran: passes, and all that ran, by evidence. headline: what needs a
+    person. proof: what passed and on what evidence. missing: planned checks that have no result, as
     (cell, check). strangers: results of cells that the matrix does not have.
     """
 
@@ -96,11 +98,13 @@ class ReportModel:
     axes: tuple[str, ...]
     counts: Mapping[Mark, int]
     passed: Mapping[Evidence, int]
+    ran: Mapping[Evidence, int]
     planned: int
     missing: tuple[tuple[str, str], ...]
     attention: tuple[Attention, ...]
     patterns: tuple[Pattern, ...]
     headline: str
+    proof: str
     strangers: tuple[ResultInput, ...] = ()
     excluded: tuple[ExcludedInput, ...] = ()
     host: Mapping[str, str]
@@ -139,6 +143,7 @@ def build_model(inputs: ReportInputs) -> ReportModel:
     results = [result for row in rows for result in row.results.values()]
     counts = Counter(result.mark for result in results)
     passed = Counter(r.facts.evidence for r in results if r.mark is Mark.PASS and r.facts.evidence)
+    ran = Counter(r.facts.evidence for r in results if r.mark in RAN and r.facts.evidence)
     missing = tuple((r.facts.cell_id, r.facts.check) for r in results if r.missing)
     return ReportModel(
         generated=inputs.generated,
@@ -148,13 +153,15 @@ def build_model(inputs: ReportInputs) -> ReportModel:
         axes=_principal_axes(inputs.cells),
         counts={mark: counts[mark] for mark in Mark},
         passed={evidence: passed[evidence] for evidence in EVIDENCE},
+        ran={evidence: ran[evidence] for evidence in EVIDENCE},
         planned=len(results),
         missing=missing,
         attention=_attention(results),
         patterns=find_patterns(
             [(row.cell.axes, {name: r.mark for name, r in row.results.items()}) for row in rows]
         ),
-        headline=_headline(counts, passed, missing),
+        headline=_headline(counts, missing, sum(_is_known(result) for result in results)),
+        proof=_proof(counts, passed),
         strangers=tuple(result for result in inputs.results if result.cell_id not in known),
         excluded=inputs.excluded,
         host=inputs.host,
@@ -250,43 +257,60 @@ def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
     return tuple((varied or preferred)[:SHOWN_AXES])
 
 
+def _is_known(result: Result) -> bool:
+    """Whether something other than a failure (an error, an open question) is on the list of what is known."""
+    return result.mark in NEEDS_ATTENTION and result.facts.expected == KNOWN
+
+
 def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
     groups: dict[tuple[str, str, Mark], list[Result]] = defaultdict(list)
     for result in results:
-        if result.mark in NEEDS_ATTENTION:
-            identity = result.facts.key or result.facts.cell_id
-            groups[identity, result.facts.check, result.mark].append(result)
+        if result.mark in NEEDS_ATTENTION and not _is_known(result):
+            reason = result.facts.reasons[0] if result.facts.reasons else STYLES[result.mark].meaning
+            groups[reason, result.facts.check, result.mark].append(result)
     found = [
         Attention(
             check=check,
             mark=mark,
             evidence=group[0].facts.evidence,
             change=group[0].change,
-            reason=group[0].facts.reasons[0] if group[0].facts.reasons else STYLES[mark].meaning,
+            reason=reason,
             remedy=group[0].facts.remedies[0] if group[0].facts.remedies else "",
             cells=tuple(result.facts.cell_id for result in group),
         )
-        for (_, check, mark), group in groups.items()
+        for (reason, check, mark), group in groups.items()
     ]
     return tuple(sorted(found, key=lambda item: (SEVERITY[item.mark], item.change != BROKEN)))
 
 
-def _headline(
-    counts: Mapping[Mark, int], passed: Mapping[Evidence, int], missing: Sequence[tuple[str, str]]
-) -> str:
-    """What needs a person first, then what passed and on what evidence, then what was not run."""
+def _headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
+    """What needs a person."""
     bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
     if missing:
         bad.append(f"{len(missing)} planned without an outcome")
+    if not sum(counts.values()):
+        return "Nothing was planned, so nothing was proved."
+    if not any(counts[mark] for mark in RAN) and not bad:
+        return "Nothing was run, so nothing was proved."
+    tail = f", {known} of them expected" if known else ""
+    return f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected."
+
+
+def _proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
+    """What passed and on what evidence, then what was not run."""
     ran = sum(counts[mark] for mark in RAN)
     idle = sum(counts[mark] for mark in NOT_RUN)
-    if not ran and not idle:
-        return "Nothing was planned, so nothing was proved."
-    text = f"{', '.join(bad) or 'Nothing unexpected'}. {counts[Mark.PASS]} of {ran} that ran pass"
+    if not ran:
+        return f"{idle} did not run." if idle else ""
     shares = [f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if passed[kind]]
+    text = f"{counts[Mark.PASS]} of {ran} that ran pass"
     text += f" ({', '.join(shares)})" if shares else ""
     text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
-    return text + (f" {idle} did not run." if idle else "")
+    return (
+        text
+        + (f" {counts[Mark.KNOWN_FAIL]} fail as known." if counts[Mark.KNOWN_FAIL] else "")
+        + (f" {idle} did not run." if idle else "")
+    )
 
 
 def _plural(mark: Mark, count: int) -> str:

@@ -1,10 +1,11 @@
-"""What failing cells have in common: a value of one axis that all of them share and no passing cell has."""
+"""What failing cells have in common: a condition on one axis that no passing cell meets."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.report.marks import Mark
 
@@ -12,35 +13,35 @@ FAILING = (Mark.FAIL, Mark.KNOWN_FAIL)
 PASSING = (Mark.PASS, Mark.UNEXPECTED_PASS)
 MIN_FAILING = 2
 MIN_PASSING = 1
+MAX_ALSO = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """`check` fails on every one of `failing` cells that ran it with `axis` in `values`, and on no other.
+    """`check` fails on all `failing` cells that ran it where `condition` holds, and on none of the others.
 
-    `also` names other axes that split the cells in the same way.
+    `also` names conditions on other axes that split the cells in the same way.
     """
 
     check: str
-    axis: str
-    values: tuple[str, ...]
+    condition: str
     failing: int
     passing: int
     also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        values = " or ".join(self.values)
         also = f" (the same cells: {', '.join(self.also)})" if self.also else ""
         return (
-            f"{self.check} fails on all {self.failing} cells with {self.axis} {values} that ran it{also}, "
+            f"{self.check} fails on all {self.failing} cells with {self.condition} that ran it{also}, "
             f"and passes on the other {self.passing}."
         )
 
 
 def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[Pattern, ...]:
-    """For each check the axis whose values split failing from passing cells without a remainder.
+    """For each check a condition on one axis that splits failing from passing cells without a remainder.
 
-    `rows` are (axes, marks by check). Two cells must fail and one pass, otherwise everything is a pattern.
+    A condition is one value, or all versions from one on, or up to one. `rows` are (axes, marks by check).
+    Two cells must fail and one pass, otherwise everything is a pattern.
     """
     found = []
     for check in dict.fromkeys(name for _, marks in rows for name in marks):
@@ -48,21 +49,44 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
         failing = sum(mark in FAILING for _, mark in ran)
         if failing < MIN_FAILING or len(ran) - failing < MIN_PASSING:
             continue
-        splits: list[Pattern] = []
-        for axis in dict.fromkeys(name for axes, _ in ran for name in axes):
-            values: dict[str, set[bool]] = defaultdict(set)
-            for axes, mark in ran:
-                values[axes.get(axis, "")].add(mark in FAILING)
-            if any(len(seen) > 1 for seen in values.values()):
-                continue
-            bad = tuple(sorted(value for value, seen in values.items() if True in seen))
-            # One value per failing cell says nothing more than the list of failing cells.
-            if "" not in bad and len(bad) < failing:
-                splits.append(
-                    Pattern(check=check, axis=axis, values=bad, failing=failing, passing=len(ran) - failing)
+        axes = dict.fromkeys(name for axes, _ in ran for name in axes)
+        conditions = [text for axis in axes if (text := _condition(axis, ran))]
+        if conditions:
+            first, *rest = sorted(conditions, key=lambda text: ">" in text or "<" in text)
+            found.append(
+                Pattern(
+                    check=check,
+                    condition=first,
+                    failing=failing,
+                    passing=len(ran) - failing,
+                    also=tuple(rest[:MAX_ALSO]),
                 )
-        if splits:
-            first, *rest = sorted(splits, key=lambda split: len(split.values))
-            also = tuple(f"{split.axis} {' or '.join(split.values)}" for split in rest)
-            found.append(replace(first, also=also))
+            )
     return tuple(found)
+
+
+def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
+    """The condition on `axis` that holds for exactly the failing cells, or ""."""
+    fails: dict[str, set[bool]] = defaultdict(set)
+    for axes, mark in ran:
+        fails[axes.get(axis, "")].add(mark in FAILING)
+    if "" in fails or any(len(seen) > 1 for seen in fails.values()):
+        return ""
+    ordered = sorted(fails, key=natural)
+    verdicts = [True in fails[value] for value in ordered]
+    bad = sum(verdicts)
+    if bad == 1:
+        return f"{axis} {ordered[verdicts.index(True)]}"
+    if all(verdicts[-bad:]):
+        return f"{axis} >= {ordered[-bad]}"
+    return f"{axis} <= {ordered[bad - 1]}" if all(verdicts[:bad]) else ""
+
+
+def natural(version: str) -> list[tuple[int, int, str]]:
+    """Sorts 0.9 before 0.10, 1.0rc1 before 1.0 and 1.0 before 1.0.post1; enough to speak of ranges."""
+    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    ranks = [
+        (2, int(part), "") if part.isdigit() else (1 if part.lower() == "post" else -1, 0, part.lower())
+        for part in parts
+    ]
+    return [*ranks, (0, 0, "")]

@@ -24,7 +24,8 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return Markup()
-    bottom, top = _padded(min(finite), max(finite))
+    ticks, digits = _scale(min(finite), max(finite), 2 if small else TICKS)
+    bottom, top = ticks[0], ticks[-1]
     steps = max([len(s.values) for s in chart.series] + [len(chart.low), len(chart.high), 2])
 
     def x(step: int) -> float:
@@ -33,7 +34,12 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
     def y(value: float) -> float:
         return TOP + (height - TOP - BOTTOM) * (top - value) / (top - bottom)
 
-    parts = [_axes(width, height, bottom, top, steps, 2 if small else TICKS, y)]
+    parts = [_axes(width, height, ticks, digits, steps, y)]
+    parts += [
+        Markup('<path class="look" d="M{:.1f} {}V{}"/>').format(x(look - 1), TOP, height - BOTTOM)
+        for look in chart.looks[:20]
+        if 0 < look <= steps
+    ]
     if chart.low and chart.high:
         upper = [(x(i), y(v)) for i, v in _thin(chart.high) if math.isfinite(v)]
         lower = [(x(i), y(v)) for i, v in _thin(chart.low) if math.isfinite(v)]
@@ -69,31 +75,34 @@ def describe(chart: Chart) -> str:
 
 
 def _axes(
-    width: int, height: int, bottom: float, top: float, steps: int, ticks: int, y: Callable[[float], float]
+    width: int, height: int, ticks: Sequence[float], digits: int, steps: int, y: Callable[[float], float]
 ) -> Markup:
-    parts = []
-    for tick in range(ticks + 1):
-        value = bottom + (top - bottom) * tick / ticks
-        line = Markup('<path class="rule" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}">{}</text>')
-        parts.append(
-            line.format(LEFT, y(value), width - RIGHT, LEFT - 6, y(value) + 3.5, _tick(value, top - bottom))
-        )
+    line = Markup('<path class="rule" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}">{}</text>')
+    parts = [
+        line.format(LEFT, y(value), width - RIGHT, LEFT - 6, y(value) + 3.5, _tick(value, digits))
+        for value in ticks
+    ]
     foot = Markup('<text class="tick {}" x="{}" y="{}">{}</text>')
     parts.append(foot.format("first", LEFT, height - 8, "1"))
     parts.append(foot.format("", width - RIGHT, height - 8, f"step {steps}"))
     return Markup().join(parts)
 
 
-def _tick(value: float, span: float) -> str:
-    if abs(value) >= 1e5 or 0 < span < 1e-3:
-        return f"{value:.2e}"
-    digits = max(0, min(6, 2 - math.floor(math.log10(span)))) if span else 2
-    return f"{value:.{digits}f}"
+def _tick(value: float, digits: int) -> str:
+    return f"{value:.1e}" if digits > 4 or abs(value) >= 1e5 else f"{value:.{digits}f}"
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
-    pad = (high - low) * 0.06 or abs(low) * 0.05 or 1.0
-    return low - pad, high + pad
+def _scale(low: float, high: float, count: int) -> tuple[list[float], int]:
+    """Round values from below `low` to above `high`, about `count` of them, and the decimals they need."""
+    if high - low <= abs(high) * 1e-9:
+        pad = abs(high) * 0.1 or 1.0
+        low, high = low - pad, high + pad
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9) + (1 if round(step / power, 3) == 2.5 else 0))
+    return [place * step for place in range(first, last + 1)], digits
 
 
 def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
@@ -132,6 +141,8 @@ def legend(chart: Chart) -> Markup:
         entries.append(_legend_entry('<rect class="band" x="1" y="2" width="22" height="8"/>', "expected"))
     if len(entries) < 2:
         return Markup()
+    if chart.looks:
+        entries.append(_legend_entry('<path class="look" d="M12 0V12"/>', "the rule looks"))
     return Markup('<p class="chart-legend">{}</p>').format(Markup().join(entries))
 
 

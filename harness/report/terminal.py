@@ -32,7 +32,7 @@ def plain_grid(model: ReportModel) -> str:
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([*lines, "", *_attention(model), model.headline]) + "\n"
+    return "\n".join([*lines, "", *_attention(model), visible(model.headline), model.proof]) + "\n"
 
 
 def _words(result: Result | None, *, plain: bool) -> str:
@@ -78,7 +78,7 @@ def rich_grid(model: ReportModel, width: int | None = None) -> RenderableType:
         )
     said = [Text(line) for line in _attention(model)]
     legend = Text("  ".join(f"{STYLES[mark].glyph} {STYLES[mark].word}" for mark in Mark), style="dim")
-    return Group(grid, legend, Text(), *said, Text(visible(model.headline), style="bold"))
+    return Group(grid, legend, Text(), *said, Text(visible(model.headline), style="bold"), Text(model.proof))
 
 
 def _rich_mark(result: Result | None, *, wide: bool) -> RenderableType:

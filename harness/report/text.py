@@ -95,6 +95,7 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return str(value)
     if isinstance(value, int) or float(value).is_integer():
-        return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.3g}"
+        whole = int(value)
+        return str(whole) if abs(whole) < 10_000 else f"{whole:,}" if abs(whole) < 1e15 else f"{value:.3g}"
     magnitude = abs(value)
     return f"{value:.4g}" if 1e-3 <= magnitude < 1e6 else f"{value:.2e}"

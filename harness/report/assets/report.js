@@ -208,10 +208,10 @@
     const link = make("a", {
       class: `tile m-${mark} e-${proof ? proof[0] : "none"}${changed ? " changed" : ""}${test && !test(place, check) ? " dim" : ""}`,
       href: `${page(row)}#${data.checks[check][2]}`, tabindex: "-1",
-      "aria-label": `${name}: ${label}${proof ? `, ${proof[1]}` : ""}${changed ? `, ${changed}` : ""}`,
       title: `${name}: ${label}${proof ? ` (${proof[1]})` : ""}${why}`,
-    }, glyph(mark), make("span", { class: "w" }, word));
-    if (proof) link.append(make("span", { class: `tag e-${proof[0]}` }, proof[2]));
+    }, glyph(mark), make("span", { class: "hidden" }, `${name}: ${label}${proof ? `, ${proof[1]}` : ""}${changed ? `, ${changed}` : ""}`),
+    make("span", { class: "w", "aria-hidden": "true" }, word));
+    if (proof) link.append(make("span", { class: `tag e-${proof[0]}`, "aria-hidden": "true" }, proof[2]));
     return link;
   }
   function rowNode(place, index, test) {
@@ -449,6 +449,12 @@
       if (closed) { closed.open = true; target.scrollIntoView(); }
     };
     addEventListener("hashchange", reveal);
+    // What went wrong stands at the end of a log.
+    for (const log of document.querySelectorAll(".loglines")) {
+      const end = () => { log.scrollTop = log.scrollHeight; };
+      log.closest("details").addEventListener("toggle", end, { once: true });
+      end();
+    }
     reveal();
   }
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import math
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.inputs import (
@@ -107,45 +111,69 @@ def curve(seed: int, start: float, end: float, steps: int = 60, noise: float = 0
 
 
 def loss_measurements() -> dict:
-    """A battery of loss cases with errors and budgets."""
-    cases = []
+    """A battery of loss cases, each with the share of its tolerance that is used, as `numerics` records it."""
     draw = random.Random(7)
-    for algorithm in ("vanilla", "gspo"):
-        for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
-            for quantity in ("loss", "gradient"):
-                budget = 3.2e-6 if quantity == "loss" else 8.1e-6
-                cases.append(
-                    {
-                        "case": f"{algorithm}/{mode}",
-                        "quantity": quantity,
-                        "error": budget * draw.uniform(0.02, 0.6),
-                        "budget": budget,
-                        "dtype": "float32",
-                    }
-                )
-    return {"device": "npu:0", "simulated": True, "torch": "2.13.0", "cases": cases}
+    cases = [
+        {
+            "name": f"{algorithm}/{mode}/{shape}",
+            "kind": "policy loss",
+            "severity": "required",
+            "status": "pass",
+            "reasons": [],
+            "budget": round(draw.uniform(0.02, 0.6), 4),
+            "scale": 1.0,
+        }
+        for algorithm in ("vanilla", "gspo")
+        for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+        for shape in ("short", "ragged", "one token")
+    ]
+    faults = [
+        {"fault": fault, "what": what, "caught": True, "caught_in": ["vanilla/token-mean"], "missed_in": []}
+        for fault, what in (
+            ("sign", "advantages negated"),
+            ("mask", "padding counted"),
+            ("clip", "clip ignored"),
+        )
+    ]
+    return {
+        "state": "measured",
+        "seed": 7,
+        "cases": cases,
+        "counts": {"pass": len(cases)},
+        "worst_budget": 0.59,
+        "self_test": faults,
+        "device": {"device": "npu:0", "simulated": True, "soc": "Ascend910B3", "torch_npu": "2.13.0"},
+    }
 
 
 def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
-    """A training with its reward curve, the reference's band, and telemetry."""
-    reference = curve(seed + 50, 0.25, 0.92)
-    reward = curve(seed, 0.24, 0.9 if learns else 0.31)
+    """A training's curves with the reference's band and telemetry, as `convergence` records it."""
+
+    def band(start: float, end: float, width: float) -> dict:
+        mean = curve(seed + 50, start, end, noise=0.004)
+        return {"mean": mean, "low": [x - width for x in mean], "high": [x + width for x in mean]}
+
+    telemetry = {
+        "entropy": (2.1, 0.7, 0.2, 0.04),
+        "kl": (0.0, 0.04, 0.01, 0.002),
+        "grad_norm": (1.4, 0.3, 0.2, 0.06),
+        "clip_fraction": (0.12, 0.02, 0.02, 0.004),
+    }
     return {
+        "state": "measured",
         "algorithm": "grpo",
-        "decision": "learns" if learns else "does not learn",
-        "steps": 60,
-        "reward": {
-            "candidate": reward,
-            "reference": reference,
-            "low": [value - 0.08 for value in reference],
-            "high": [value + 0.08 for value in reference],
+        "runs": [{"seed": 1000, "fault": None, "problems": [], "series": {"reward": curve(seed, 0.2, 0.9)}}],
+        "curves": {
+            "reference": band(0.25, 0.92, 0.09),
+            "candidate": [{"seed": 1000, "reward": curve(seed, 0.24, 0.9 if learns else 0.31)}],
+            "telemetry": {
+                name: {**band(start, end, width), "candidate": [curve(seed + 1, start, end, noise=noise)]}
+                for name, (start, end, width, noise) in telemetry.items()
+            },
+            "looks": [15, 30, 45, 60],
         },
-        "telemetry": {
-            "entropy": curve(seed + 1, 2.1, 0.7),
-            "kl": curve(seed + 2, 0.0, 0.04, noise=0.002),
-            "grad norm": curve(seed + 3, 1.4, 0.3),
-            "clip fraction": [abs(value) for value in curve(seed + 4, 0.12, 0.02, noise=0.005)],
-        },
+        "seconds_per_step": 0.41,
+        "decision": {"status": "pass" if learns else "fail", "decided_by": "reward", "runs_used": 1},
     }
 
 
@@ -164,9 +192,7 @@ def result(cell: str, check: str, status: Status, **more) -> ResultInput:
         evidence = Evidence.STATIC if TIER[check] is Tier.STATIC else Evidence.SIMULATED
     filled = {
         "question": next(item.question for item in CHECKS if item.name == check),
-        "key": f"{abs(hash((cell, check))) % 16**16:016x}" * 4
-        if False
-        else (f"{cell}:{check}".encode().hex() * 8)[:64],
+        "key": (f"{cell}:{check}".encode().hex() * 8)[:64],
         "facets": {"pins": "9f2c" * 16, "platform": {"python": "3.11", "arch": "x86_64"}},
         "started": NOW - 400,
         "seconds": 12.5,
@@ -180,7 +206,7 @@ def result(cell: str, check: str, status: Status, **more) -> ResultInput:
 
 def _simulated(cell: str, verl: str) -> list[ResultInput]:
     lock = [
-        {"package": name, "version": version, "from": "index"}
+        {"name": name, "version": version, "via": ["verl"]}
         for name, version in (
             ("torch", "2.13.0+cpu"),
             ("torch-npu", "2.13.0"),
@@ -189,12 +215,34 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
         )
     ]
     patches = [
-        {"patch": "npu-device-name", "state": "applies", "range": ">=0.6,<0.10", "hunks": 2, "offset": 0},
-        {"patch": "nccl-guard", "state": "applies with offset", "range": ">=0.6", "hunks": 1, "offset": 14},
+        {
+            "patch": "npu-device-name",
+            "verdict": "clean",
+            "offset": 0,
+            "reasons": [],
+            "remedies": [],
+            "hunks": [{"path": "verl/utils/device.py", "line": 41, "offset": 0, "symbol": "get_device_name"}],
+            "failures": [],
+        },
+        {
+            "patch": "nccl-guard",
+            "verdict": "offset",
+            "offset": 14,
+            "reasons": ["the file grew above the hunk"],
+            "remedies": [],
+            "hunks": [{"path": "verl/workers/engine.py", "line": 120, "offset": 14, "symbol": "init_group"}],
+            "failures": [],
+        },
     ]
     return [
         result(cell, "resolve", Status.PASS, measurements={"packages": lock}, seconds=4.1),
-        result(cell, "patches", Status.PASS, measurements={"patches": patches}, seconds=0.3),
+        result(
+            cell,
+            "patches",
+            Status.PASS,
+            measurements={"tree": f"verl {verl}", "applies": True, "verdicts": patches, "relations": []},
+            seconds=0.3,
+        ),
         result(cell, "lint", Status.PASS, measurements={"findings": []}, seconds=0.2),
         result(
             cell,
@@ -465,3 +513,89 @@ def sample_inputs() -> ReportInputs:
             ),
         ),
     )
+
+
+def many_inputs(cells: int, checks: int = 8) -> ReportInputs:
+    """A large matrix: `cells` cells named c00000 and on, `checks` checks each, every verdict among them."""
+    draw = random.Random(11)
+    columns = (
+        *CHECKS,
+        *(CheckInput(name=f"extra{i}", tier=Tier.CONVERGENCE) for i in range(checks - len(CHECKS))),
+    )
+    statuses = (
+        [Status.PASS] * 6 + [Status.NOT_RUN] * 3 + [Status.FAIL, Status.BLOCKED, Status.STALE, Status.ERROR]
+    )
+    facts = []
+    results = []
+    for number in range(cells):
+        identity = f"c{number:05d}"
+        axes = {
+            "verl": f"0.{number % 9 + 1}.{number // 9 % 4}",
+            "torch_npu": f"2.{number % 7 + 5}.0",
+            "vllm_ascend": f"0.{number % 11 + 7}.0rc1",
+            "cann": f"8.{number % 5}.RC{number // 5 % 3 + 1}",
+            "soc": ("Ascend910B3", "Ascend910_9382")[number % 2],
+            "python": f"3.{number % 3 + 10}",
+        }
+        facts.append(
+            CellInput(id=identity, title=f"Synthetic stack {number}", stack=f"stack-{number % 50}", axes=axes)
+        )
+        for column in columns[:checks]:
+            status = draw.choice(statuses)
+            ran = status in {Status.PASS, Status.FAIL}
+            results.append(
+                ResultInput(
+                    cell_id=identity,
+                    check=column.name,
+                    tier=column.tier,
+                    question=column.question,
+                    status=status,
+                    expected="known" if number % 3 and status is Status.FAIL else "",
+                    reasons=()
+                    if status is Status.PASS
+                    else (f"reason {draw.randrange(400)} for this verdict",),
+                    evidence=draw.choice(list(Evidence)) if ran else None,
+                    key=f"{draw.getrandbits(256):064x}",
+                    facets={"pins": f"{number % 97:064x}", "device": {"kind": "sim", "soc": "Ascend910B3"}},
+                    measurements={"seconds": 1.5, "budget": draw.random()} if ran else {},
+                    started=NOW - 500 if ran else 0.0,
+                    seconds=3.5 if ran else 0.0,
+                    run_id="20261120-0731",
+                    reproduce=f"npu-matrix run --only {identity} --check {column.name}",
+                )
+            )
+    return ReportInputs(generated=NOW, cells=tuple(facts), checks=columns[:checks], results=tuple(results))
+
+
+def poison(value: Any, text: str) -> Any:
+    """`value` with `text` appended to every string and every mapping's names."""
+    if isinstance(value, enum.Enum) or not value:
+        return value
+    if isinstance(value, str):
+        return value + text
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        changed = {name: poison(item, text) for name, item in fields.items() if name != "expected"}
+        return dataclasses.replace(value, **changed)
+    if isinstance(value, Mapping):
+        return {poison(name, text): poison(item, text) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(poison(item, text) for item in value)
+    return value
+
+
+def small_inputs() -> ReportInputs:
+    """Two cells with everything a page can show."""
+    inputs = sample_inputs()
+    kept = {"verl-0.9.1-sim", "gspo-qwen25-3b"}
+    return dataclasses.replace(
+        inputs,
+        cells=tuple(cell for cell in inputs.cells if cell.id in kept),
+        results=tuple(item for item in inputs.results if item.cell_id in kept),
+        notes=("a note",),
+    )
+
+
+def poisoned_inputs(text: str) -> ReportInputs:
+    """`small_inputs` with `text` in every field."""
+    return poison(small_inputs(), text)

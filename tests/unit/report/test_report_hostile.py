@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import re
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_samples import NAMES, sample_inputs
+from report_samples import NAMES, poisoned_inputs, small_inputs
 
 from harness.report.inputs import ReportInputs
 from harness.report.model import build_model
@@ -100,36 +97,6 @@ TAGS = {
 }
 
 
-def poison(value: Any, text: str) -> Any:
-    """`value` with `text` appended to every string and every mapping's names."""
-    if isinstance(value, enum.Enum) or not value:
-        return value
-    if isinstance(value, str):
-        return value + text
-    if dataclasses.is_dataclass(value):
-        kept = {"expected"}
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return dataclasses.replace(
-            value, **{name: item if name in kept else poison(item, text) for name, item in fields.items()}
-        )
-    if isinstance(value, Mapping):
-        return {poison(name, text): poison(item, text) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(poison(item, text) for item in value)
-    return value
-
-
-def small_inputs() -> ReportInputs:
-    inputs = sample_inputs()
-    kept = {"verl-0.9.1-sim", "gspo-qwen25-3b"}
-    return dataclasses.replace(
-        inputs,
-        cells=tuple(cell for cell in inputs.cells if cell.id in kept),
-        results=tuple(item for item in inputs.results if item.cell_id in kept),
-        notes=("a note",),
-    )
-
-
 class Page(HTMLParser):
     """Collects what a browser would act on."""
 
@@ -195,13 +162,13 @@ def check_report(inputs: ReportInputs) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_attacks_stay_text(attack: str) -> None:
-    check_report(poison(small_inputs(), attack))
+    check_report(poisoned_inputs(attack))
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.text(min_size=1, max_size=40))
 def test_any_text_stays_text(text: str) -> None:
-    check_report(poison(small_inputs(), text))
+    check_report(poisoned_inputs(text))
 
 
 def test_a_megabyte_in_a_field_is_cut_and_linked(tmp_path: Path) -> None:

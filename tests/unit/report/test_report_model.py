@@ -25,6 +25,12 @@ def one(status: Status, **more: object) -> ReportInputs:
     )
 
 
+def test_what_is_known_needs_nobody_whatever_its_status() -> None:
+    known = build_model(one(Status.INCONCLUSIVE, expected="known"))
+    assert known.attention == ()
+    assert len(build_model(one(Status.INCONCLUSIVE, expected="unexpected")).attention) == 1
+
+
 def test_report_model_is_pure() -> None:
     assert build_model(sample_inputs()) == build_model(sample_inputs())
 
@@ -73,7 +79,7 @@ def test_simulated_passes_are_never_counted_as_hardware() -> None:
     model = build_model(one(Status.PASS, evidence=Evidence.SIMULATED))
     assert model.passed[Evidence.HARDWARE] == 0
     assert model.passed[Evidence.SIMULATED] == 1
-    assert "none on hardware" in model.headline
+    assert "none on hardware" in model.proof
 
 
 @pytest.mark.parametrize(
@@ -122,13 +128,13 @@ def test_clock_skew_and_missing_evidence_are_said() -> None:
     assert "evidence" in build_model(bare).rows[0].results["loss"].notes[0]
 
 
-def test_cells_that_share_a_task_are_one_item_of_attention() -> None:
+def test_cells_that_fail_for_one_reason_are_one_item_of_attention() -> None:
     inputs = ReportInputs(
         generated=NOW,
         cells=(CellInput(id="a"), CellInput(id="b"), CellInput(id="c")),
         results=tuple(
-            result(cell, "loss", Status.FAIL, key=key)
-            for cell, key in (("a", "same"), ("b", "same"), ("c", "other"))
+            result(cell, "loss", Status.FAIL, reasons=(reason,))
+            for cell, reason in (("a", "same"), ("b", "same"), ("c", "other"))
         ),
     )
     assert [item.cells for item in build_model(inputs).attention] == [("a", "b"), ("c",)]
@@ -142,8 +148,22 @@ def test_patterns_name_the_axis_that_splits_failing_from_passing() -> None:
         ({"torch": "2.7", "cann": "8.3"}, {"loss": Mark.NOT_RUN}),
     ]
     (pattern,) = find_patterns(rows)
-    assert (pattern.axis, pattern.values, pattern.failing, pattern.passing) == ("torch", ("2.7",), 2, 1)
+    assert (pattern.condition, pattern.failing, pattern.passing) == ("torch 2.7", 2, 1)
     assert find_patterns(rows[:2]) == ()
+
+
+def test_patterns_speak_of_ranges_in_the_order_of_versions() -> None:
+    def marks(fails: set[str]) -> list[str]:
+        versions = ("2.9.0", "2.10.0rc1", "2.10.0", "2.10.0.post2", "2.11.0")
+        rows = [
+            ({"torch_npu": version}, {"loss": Mark.FAIL if version in fails else Mark.PASS})
+            for version in versions
+        ]
+        return [pattern.condition for pattern in find_patterns(rows)]
+
+    assert marks({"2.10.0.post2", "2.11.0"}) == ["torch_npu >= 2.10.0.post2"]
+    assert marks({"2.9.0", "2.10.0rc1"}) == ["torch_npu <= 2.10.0rc1"]
+    assert marks({"2.9.0", "2.11.0"}) == []
 
 
 @given(st.text(max_size=200))

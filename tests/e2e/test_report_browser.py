@@ -1,0 +1,343 @@
+"""The report in a real browser, opened from a folder: what it shows, keys, deep links, themes, small screens.
+
+Needs Debian's chromium and chromium-driver, and selenium; says so when they are missing. The accessibility test
+needs axe-core as well: `NPU_MATRIX_AXE` names its axe.min.js.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.report.model import build_model
+from harness.report.publish import render_all
+
+pytestmark = pytest.mark.browser
+SAMPLES = Path(__file__).parents[1] / "unit" / "report" / "report_samples.py"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+def samples() -> Any:
+    spec = importlib.util.spec_from_file_location("report_samples", SAMPLES)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("report_samples", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Browser:
+    """A window on a report's folder; fails on anything the page's console says."""
+
+    def __init__(self, driver: Any, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder
+
+    def open(
+        self, page: str = "index.html", *, width: int = 1440, height: int = 900, dark: bool = False
+    ) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.folder.as_uri()}/{page}")
+
+    def js(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def type(self, query: str) -> None:
+        self.press("/")
+        box = self.one("#q")
+        box.clear()
+        box.send_keys(query)
+        self.settle()
+
+    def settle(self) -> None:
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+    def shown(self) -> list[str]:
+        return self.js("return [...document.querySelectorAll('#rows small')].map((n) => n.textContent)")
+
+    def lit(self) -> list[str]:
+        return self.js(
+            "return [...document.querySelectorAll('#rows a.tile:not(.dim) .hidden')].map((n) => n.textContent)"
+        )
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if importlib.util.find_spec("selenium") is None:
+        pytest.skip("not run: selenium is not installed")
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("not run: chromium is not installed (Debian: chromium and chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site") / "reports"
+    render_all(build_model(samples().sample_inputs()), target)
+    return target
+
+
+@pytest.fixture
+def browser(driver: Any, folder: Path) -> Iterator[Browser]:
+    window = Browser(driver, folder)
+    window.open()
+    window.js("localStorage.clear(); sessionStorage.clear()")
+    window.complaints()
+    window.open()
+    yield window
+    assert window.complaints() == []
+
+
+def test_opens_from_a_folder_and_shows_every_cell(browser: Browser) -> None:
+    model = build_model(samples().sample_inputs())
+    assert browser.shown() == [row.cell.id for row in model.rows]
+    assert len(browser.lit()) == model.planned
+    assert browser.one("#headline").text == model.headline
+
+
+def test_says_the_same_with_and_without_scripts(browser: Browser) -> None:
+    text = "return [...document.querySelectorAll('#rows tr')].map((n) => n.innerText.replace(/\\s+/g, ' '))"
+    labels = "return [...document.querySelectorAll('#rows a.tile')].map((n) => [n.textContent, n.title, n.getAttribute('href')])"
+    with_scripts = browser.js(text), browser.js(labels)
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.open()
+    assert (browser.js(text), browser.js(labels)) == with_scripts
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.parametrize(
+    ("query", "cells", "checks"),
+    [
+        ("verl:0.9", ["verl-0.9.1-sim", "verl-0.9.0-a3"], 14),
+        ("verl:0.9 & !pass & ran", ["verl-0.9.1-sim"], 1),
+        ("verl:0.9.1", ["verl-0.9.1-sim"], 7),
+        ("verl>=0.8 & verl<=0.9.0", ["verl-0.8.0-a3", "verl-0.9.0-a3"], 14),
+        ("evidence:hardware", ["verl-0.9.0-a3"], 2),
+        ("evidence:simulated & check:loss", ["verl-0.9.1-sim", "verl-0.6.1-sim"], 2),
+        ("status:fail & !known", ["verl-0.9.1-sim", "one-step-off-2card"], 2),
+        ("known", ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"], 2),
+        ("broken | fixed", ["verl-0.9.1-sim"], 2),
+        ("new", ["verl-0.9.1-sim"], 2),
+        ("tier:numerics pass", ["verl-0.9.1-sim", "verl-0.9.0-a3"], 2),
+        ('"as released" & cann:8.5', ["verl-0.8.0-a3", "verl-0.9.0-a3"], 14),
+        ("(stale | error) & !check:grpo", ["gspo-async", "verl-0.8.0-a3"], 2),
+        ("QWEN3", ["gspo-qwen3-30b-a3b"], 7),
+        ("no such thing", [], 0),
+    ],
+)
+def test_queries(browser: Browser, query: str, cells: list[str], checks: int) -> None:
+    browser.type(query)
+    assert browser.shown() == cells
+    assert len(browser.lit()) == checks
+    assert browser.one("#q-status").text == f"{len(cells)} of 12 cells, {checks} checks"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("verll:0.9", "There is no field verll. Did you mean verl?"),
+        ("status:pas", "There is no pas. Did you mean pass?"),
+        ("(fail", "The ( at 1 is not closed."),
+        ("fail &", "The query ends too early."),
+        ('"open', "The quote at 1 is not closed."),
+        (") fail", ") at 1 is not expected here."),
+    ],
+)
+def test_a_bad_query_is_explained_and_changes_nothing(browser: Browser, query: str, message: str) -> None:
+    browser.type(query)
+    assert browser.one("#q-error").text == message
+    assert browser.one("#q").get_attribute("aria-invalid") == "true"
+    assert len(browser.shown()) == 12
+
+
+def test_deep_links_hold_the_state(browser: Browser) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.type("verl:0.9")
+    browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    link = browser.driver.current_url
+    assert "q=verl%3A0.9" in link
+    assert "at=verl-0.9.0-a3%2Fresolve" in link
+    browser.open(link.rsplit("/", 1)[1])
+    assert browser.one("#q").get_attribute("value") == "verl:0.9"
+    assert browser.shown() == ["verl-0.9.1-sim", "verl-0.9.0-a3"]
+    assert (
+        browser.js("return document.activeElement.getAttribute('href')")
+        == "cells/verl-0.9.0-a3.html#check-resolve"
+    )
+
+
+def test_keyboard_alone_reaches_a_log_and_comes_back(browser: Browser) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.type("unexpected-fail & check:gspo")
+    browser.press(Keys.ARROW_DOWN, Keys.END, Keys.ENTER)
+    assert browser.driver.current_url.endswith("cells/verl-0.9.1-sim.html#check-gspo")
+    assert "RuntimeError: NCCL is not available" in browser.one("#check-gspo .loglines").text
+    assert "outside its band" in browser.one("#check-gspo .reasons").text
+    browser.one("#back").click()
+    assert browser.one("#q").get_attribute("value") == "unexpected-fail & check:gspo"
+    browser.press(Keys.ESCAPE)
+    browser.settle()
+    assert len(browser.shown()) == 12
+    browser.press("?")
+    assert browser.one("#help").is_displayed()
+    browser.press(Keys.ESCAPE)
+    assert not browser.one("#help").is_displayed()
+
+
+def test_counts_are_filters(browser: Browser) -> None:
+    for chip in browser.all(".chip"):
+        count = int(chip.find_element("css selector", "b").text)
+        chip.click()
+        assert len(browser.lit()) == count, chip.text
+        assert chip.get_attribute("aria-pressed") == "true"
+        chip.click()
+
+
+def test_axis_by_axis_view_leads_back_to_the_cells(browser: Browser) -> None:
+    browser.open("index.html#view=torch_npu,cann")
+    table = browser.one(".pivot")
+    assert "8.2.RC2" in table.text
+    assert not browser.one("#grid-box").is_displayed()
+    browser.one('[data-pivot=\'torch_npu="2.7.1" & cann="8.2.RC2"\']').click()
+    assert browser.shown() == ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"]
+
+
+def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
+    browser.open("cells/verl-0.9.1-sim.html#check-environment-L5")
+    assert browser.one("#check-environment-L5").is_displayed()
+
+
+def test_reproduce_commands_are_copied(browser: Browser) -> None:
+    browser.open("cells/one-step-off-2card.html")
+    button = browser.one("#check-lint .copy-button")
+    button.click()
+    assert button.text == "copied"
+
+
+def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None:
+    def dark() -> bool:
+        red = browser.js("return getComputedStyle(document.body).backgroundColor")
+        return int(red.split("(")[1].split(",")[0]) < 80
+
+    assert not dark()
+    browser.open(dark=True)
+    assert dark()
+    browser.press("t")
+    assert not dark()
+    browser.open(dark=True)
+    assert not dark()
+    browser.press("t", "t")
+    assert dark()
+
+
+@pytest.mark.parametrize("page", ["index.html", "cells/verl-0.9.1-sim.html", "cells/gspo-async.html"])
+@pytest.mark.parametrize("width", [360, 768, 1024, 1440])
+def test_nothing_is_wider_than_the_screen(browser: Browser, page: str, width: int) -> None:
+    browser.open(page, width=width, height=780)
+    assert browser.js("return document.documentElement.scrollWidth") <= width
+    if page == "index.html" and width == 360:
+        tile = browser.one("#rows a.tile").rect
+        assert tile["x"] + tile["width"] <= width
+
+
+def test_ten_thousand_cells_stay_quick_to_move_in(driver: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    module = samples()
+    inputs = module.many_inputs(3_000)
+    render_all(build_model(inputs), tmp_path / "reports")
+    browser = Browser(driver, tmp_path / "reports")
+    browser.open()
+    assert len(browser.all("#rows tr")) < 120
+    browser.type("c02999")
+    assert browser.shown() == ["c02999"]
+    browser.press(Keys.ESCAPE)
+    browser.settle()
+    browser.js("window.scrollTo(0, document.body.scrollHeight * 0.8)")
+    browser.settle()
+    assert browser.js("return document.elementFromPoint(300, 500).closest('tr')?.dataset.index > 1000")
+    browser.open("index.html#at=c02500%2Floss")
+    assert browser.js("return document.activeElement.getAttribute('href')").startswith("cells/c02500.html#")
+    assert browser.complaints() == []
+
+
+def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> None:
+    module = samples()
+    attack = "\"><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    render_all(build_model(module.poisoned_inputs(attack)), tmp_path / "reports")
+    browser = Browser(driver, tmp_path / "reports")
+    browser.open()
+    assert browser.all("img, #rows script, main script") == []
+    assert "onerror" in browser.one("#rows").text
+    browser.open(browser.one("#rows th a").get_attribute("href").rsplit("/reports/", 1)[1])
+    assert browser.all("main img, main script") == []
+    assert "owned" not in browser.driver.title.split("<")[0]
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("page", ["index.html", "cells/verl-0.9.1-sim.html", "cells/one-step-off-2card.html"])
+def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
+    axe = Path(os.environ.get("NPU_MATRIX_AXE", ""))
+    if not axe.is_file():
+        pytest.skip("not run: axe-core is not there (NPU_MATRIX_AXE names no axe.min.js)")
+    for width in (1440, 360):
+        browser.open(page, width=width, dark=dark)
+        for closed in browser.all("details:not([open])"):
+            browser.js("arguments[0].open = true", closed)
+        browser.js(axe.read_text(encoding="utf-8"))
+        found = browser.driver.execute_async_script(
+            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then((r) => done("
+            "r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160))}`)))"
+        )
+        assert found == []
