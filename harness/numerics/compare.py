@@ -63,6 +63,7 @@ def self_test(
             name: judge(by_name[name], results[key], intervals[name])
             for name in CASES
             if name in by_name and (key := f"{fault.id}{SEPARATOR}{name}") in results
+            if not results[key].unsupported
         }
         seen = [name for name, verdict in verdicts.items() if _is_caught(verdict)]
         clean = [name for name in seen if judge(by_name[name], results[name], intervals[name]).ok]

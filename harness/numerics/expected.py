@@ -107,7 +107,7 @@ def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branche
             low=low,
             high=high,
             full=full,
-            tolerance=tolerance + 2 * contract.unit_io * np.abs(full),
+            tolerance=tolerance,
             zero=~active & ~undecided,
             undecided=undecided | half,
             rows=branches.rows,

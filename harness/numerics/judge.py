@@ -71,7 +71,9 @@ def judge(case: Case, result: Result, expected: Expected | None = None) -> LossV
     reasons += value_reasons
     scale: float | None = None
     if intervals.gradient is not None and result.gradient is not None:
-        gradient_reasons, gradient_budget, scale = _judge_gradient(result.gradient, intervals.gradient)
+        gradient_reasons, gradient_budget, scale = _judge_gradient(
+            result.gradient, intervals.gradient, case.contract.unit_io
+        )
         reasons += gradient_reasons
         budget = max(budget, gradient_budget)
     if not reasons and intervals.undecided_share > MOST_UNDECIDED:
@@ -113,7 +115,9 @@ def _judge_value(value: Array, expected: Expected) -> tuple[list[str], float]:
     return [f"{_counted('value is outside its interval', int(outside.sum()), value.size)}: {detail}"], budget
 
 
-def _judge_gradient(gradient: Array, expected: ExpectedGradient) -> tuple[list[str], float, float | None]:
+def _judge_gradient(
+    gradient: Array, expected: ExpectedGradient, unit_io: float
+) -> tuple[list[str], float, float | None]:
     reasons = []
     finite = np.isfinite(gradient)
     if not finite.all():
@@ -133,20 +137,23 @@ def _judge_gradient(gradient: Array, expected: ExpectedGradient) -> tuple[list[s
         exact = expected.exact[place]
         reasons.append(f"{what}: {gradient[place]:.6g} at {_place(place)}, reference {exact:.6g}")
     if not reasons:
-        reasons += _row_reasons(gradient, expected)
+        reasons += _row_reasons(gradient, expected, unit_io)
     decided = ~expected.zero & ~expected.undecided
-    budget = _ratio(np.abs(known - expected.exact)[decided], expected.tolerance[decided])
+    # The last rounding, to the io format, is nobody's fault and would hide what is left in 16-bit formats.
+    error = np.maximum(np.abs(known - expected.exact) - unit_io * np.abs(expected.exact), 0.0)
+    budget = _ratio(error[decided], expected.tolerance[decided])
     return reasons, budget, _scale(gradient, expected) if finite.all() else None
 
 
-def _row_reasons(gradient: Array, expected: ExpectedGradient) -> list[str]:
+def _row_reasons(gradient: Array, expected: ExpectedGradient, unit_io: float) -> list[str]:
     """Tokens that share one ratio share one clip decision, also where rounding may decide either way."""
     rows = expected.rows
     if rows is None:
         return []
     for row in np.unique(rows[expected.undecided]):
         tokens = (rows == row) & expected.undecided
-        full, tolerance = expected.full[tokens], expected.tolerance[tokens]
+        full = expected.full[tokens]
+        tolerance = expected.tolerance[tokens] + 2 * unit_io * np.abs(full)
         if not any((np.abs(gradient[tokens] - part * full) <= tolerance).all() for part in TIE_PARTS):
             return ["tokens of one sequence take different clip decisions though they share one ratio"]
     return []

@@ -62,9 +62,9 @@ DIFFERENCES = (
     Difference(
         id="sum-norm-without-sequences",
         last=(0, 7, 0),
-        what="seq-mean-token-sum-norm divides by the horizon only, not by the number of sequences",
+        what="seq-mean-token-sum-norm divides by the horizon only, not by sequences, without dp_size",
         source="verl up to 0.7.0, core_algos.agg_loss; changed in 0.7.1",
-        changes={"sum_norm": "horizon"},
+        changes={"sum_norm": "horizon", "dp_size": 1},
         applies=_is_sum_norm,
     ),
     Difference(
