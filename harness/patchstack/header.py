@@ -8,8 +8,9 @@ from datetime import date
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
-from harness.errors import Location, Problem
+from harness.errors import InputError, Location, Problem
 
 FILE_NAME = "PATCH"
 ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
@@ -40,6 +41,25 @@ class Trailer:
     line: int
 
 
+def in_range(versions: str, version: str) -> bool:
+    """Whether a version is in a range, by order alone.
+
+    PEP 440 keeps `2.0.dev0` out of both `<2.0` and `>=2.0`: ranges that meet would have a hole at every
+    development version of an upstream. InputError when `version` is none.
+    """
+    try:
+        at = Version(version)
+    except InvalidVersion as error:
+        raise InputError(
+            f"{version!r} is no version that version ranges can be compared with",
+            fix="write the release a commit comes after, e.g. 0.7.0.dev0@<commit>",
+        ) from error
+    return all(
+        at < Version(part.version) if part.operator == "<" else part.contains(at, prereleases=True)
+        for part in SpecifierSet(versions)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Body:
     """A diff and the versions it is for."""
@@ -49,8 +69,8 @@ class Body:
     line: int
 
     def covers(self, version: str) -> bool:
-        """Whether this body is for `version`; pre-releases count by their order, not by opting in."""
-        return SpecifierSet(self.versions).contains(version, prereleases=True)
+        """Whether this body is for `version`."""
+        return in_range(self.versions, version)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
-from harness.patchstack.header import FILE_NAME, ID, Header, parse_header
+from harness.patchstack.header import FILE_NAME, ID, Header, in_range, parse_header
 
 SERIES = "series"
 
@@ -193,11 +191,10 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
 
 
 def _range_problems(patch: Header, versions: list[str]) -> list[Problem]:
-    wanted = SpecifierSet(patch.applies_to)
     problems = []
     for version in versions:
         covering = [body for body in patch.bodies if body.covers(version)]
-        inside = wanted.contains(version, prereleases=True)
+        inside = in_range(patch.applies_to, version)
         if inside and not covering:
             problems.append(
                 Problem(

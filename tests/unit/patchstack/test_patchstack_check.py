@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pygit2
+import pytest
+
+from harness.check import Completed
+from harness.digest import digest_bytes
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
+from harness.patchstack.checks import CHECKS, MIRRORS, PATCHES
+from harness.patchstack.classify import difference
+
+OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
+
+
+class Context:
+    """A task in a temporary folder whose package index is a dictionary of wheels."""
+
+    def __init__(self, root: Path, facets: Mapping[str, Any], wheel: Path | None = None) -> None:
+        self.root, self.facets, self.wheel = root, facets, wheel
+        self.params: Mapping[str, Any] = {}
+        self.inputs: Mapping[str, Outcome] = {}
+        self.workdir, self.cache = root / "work", root / "cache"
+        self.workdir.mkdir(exist_ok=True)
+        self.lines: list[str] = []
+        self.commands: list[Sequence[str]] = []
+        self.tail = ""
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+    def artifact(self, check: str, name: str) -> Path:
+        raise AssertionError
+
+    def in_cell(self, module: str, *args: str, **_more: object) -> Completed:
+        raise AssertionError
+
+    def command(self, argv: Sequence[str], **_more: object) -> Completed:
+        self.commands.append(argv)
+        if self.wheel is None:
+            return Completed(argv=tuple(argv), returncode=1, tail=self.tail, seconds=0.0)
+        dest = next(word for word in argv if word.startswith("--dest=")).removeprefix("--dest=")
+        (Path(dest) / self.wheel.name).write_bytes(self.wheel.read_bytes())
+        return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.0)
+
+
+def selected(root: Path, data: bytes) -> list[dict[str, Any]]:
+    file = root / "patches" / "verl" / "fix" / "1.patch"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    return [
+        {
+            "id": "verl/fix",
+            "version_range": ">=1",
+            "file": "patches/verl/fix/1.patch",
+            "digest": digest_bytes(data),
+            "series": 1,
+        }
+    ]
+
+
+def release(root: Path, content: bytes = OLD) -> tuple[dict[str, Any], Path]:
+    wheel = root / "verl-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("verl/mod.py", content)
+    return {"package": "verl", "kind": "release", "version": "1.0"}, wheel
+
+
+PATCH = difference({"verl/mod.py": (OLD, NEW)})
+
+
+def run(ctx: Context) -> tuple[Measured, Status, tuple[str, ...]]:
+    measured = PATCHES.run(ctx)
+    judgement = PATCHES.judge(json.loads(json.dumps(measured.measurements)), {})
+    assert measured.evidence is Evidence.STATIC
+    return measured, judgement.status, judgement.reasons
+
+
+def test_the_room_declares_its_check() -> None:
+    assert [check.name for check in CHECKS] == ["patches"]
+    assert PATCHES.facets == ("verl_tree", "patches[verl]")
+
+
+def test_a_patch_that_applies_passes_and_leaves_the_patched_files(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
+    measured, status, reasons = run(ctx)
+    assert status is Status.PASS
+    assert "verl/fix on verl-1.0-py3-none-any.whl is clean" in reasons[0]
+    with zipfile.ZipFile(ctx.workdir / measured.artifacts["patched.zip"]) as archive:
+        assert archive.read("verl/mod.py") == NEW
+    digests = json.loads((ctx.workdir / measured.artifacts["patched.json"]).read_text(encoding="utf-8"))
+    assert digests == {"verl/mod.py": {"pre": digest_bytes(OLD), "post": digest_bytes(NEW)}}
+
+
+def test_equal_stacks_leave_equal_archives(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
+    run(ctx)
+    first = (ctx.workdir / "patched.zip").read_bytes()
+    run(ctx)
+    assert (ctx.workdir / "patched.zip").read_bytes() == first
+
+
+def test_a_release_is_fetched_once(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
+    run(ctx)
+    run(ctx)
+    assert len(ctx.commands) == 1
+
+
+def test_a_conflict_fails_with_cause_and_remedy(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path, b"a = 1\nb = 99\n")
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
+    measured, status, reasons = run(ctx)
+    assert status is Status.FAIL
+    assert "conflict" in reasons[0]
+    assert "b = 2" in reasons[0]
+    assert PATCHES.judge(measured.measurements, {}).remedies
+    assert measured.artifacts == {}
+
+
+def test_already_upstream_passes_and_says_so(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path, NEW)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
+    measured, status, reasons = run(ctx)
+    assert status is Status.PASS
+    assert "already-upstream" in reasons[0]
+    assert json.loads((ctx.workdir / measured.artifacts["patched.json"]).read_text(encoding="utf-8")) == {}
+
+
+def test_no_patches_need_no_tree(tmp_path: Path) -> None:
+    tree, _wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": []})
+    measured, status, reasons = run(ctx)
+    assert status is Status.PASS
+    assert reasons == ("no patches of ours apply to this version",)
+    assert ctx.commands == []
+    assert set(measured.artifacts) == {"patched.zip", "patched.json"}
+
+
+def test_no_network_is_an_infrastructure_error(tmp_path: Path) -> None:
+    tree, _wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
+    ctx.tail = "WARNING: Retrying\nERROR: No matching distribution found for verl==1.0 (from versions: none)"
+    with pytest.raises(InfrastructureError, match=r"verl 1\.0 could not be fetched"):
+        PATCHES.run(ctx)
+
+
+def test_a_release_that_is_not_there_is_not_run(tmp_path: Path) -> None:
+    tree, _wheel = release(tmp_path)
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
+    ctx.tail = "ERROR: Could not find a version that satisfies verl==1.0 (from versions: 0.9, 1.1)"
+    _measured, status, reasons = run(ctx)
+    assert status is Status.NOT_RUN
+    assert "no wheel of verl 1.0" in reasons[0]
+
+
+def test_a_body_that_changed_after_the_plan_is_refused(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    chosen = selected(tmp_path, PATCH)
+    selected(tmp_path, PATCH + b"\n")
+    with pytest.raises(InputError, match="changed after the plan"):
+        PATCHES.run(Context(tmp_path, {"verl_tree": tree, "patches[verl]": chosen}, wheel))
+
+
+def commit(folder: Path, content: bytes) -> str:
+    repository = pygit2.init_repository(str(folder), bare=True)
+    inner = repository.TreeBuilder()
+    inner.insert("mod.py", repository.create_blob(content), pygit2.enums.FileMode.BLOB)
+    root = repository.TreeBuilder()
+    root.insert("verl", inner.write(), pygit2.enums.FileMode.TREE)
+    who = pygit2.Signature("a", "a@example.org", 1, 0)
+    return str(repository.create_commit("refs/heads/main", who, who, "m", root.write(), []))
+
+
+def test_a_commit_is_read_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = commit(tmp_path / "mirrors" / "any name.git", OLD)
+    tree = {
+        "package": "verl",
+        "kind": "commit",
+        "version": "1.0",
+        "commit": full[:8],
+        "repository": "https://x",
+    }
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
+    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
+    _measured, status, reasons = run(ctx)
+    assert status is Status.PASS
+    assert full[:12] in reasons[0]
+
+
+def test_without_a_mirror_a_commit_is_not_run_until_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MIRRORS, raising=False)
+    tree = {"package": "verl", "kind": "commit", "version": "1.0", "commit": "a" * 40, "repository": ""}
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
+    measured, status, reasons = run(ctx)
+    assert status is Status.NOT_RUN
+    assert "not at hand" in reasons[0]
+    outcome = Outcome(
+        key="k",
+        check="patches",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measured.measurements,
+    )
+    assert PATCHES.holds(outcome) == ""
+    full = commit(tmp_path / "mirrors" / "verl.git", OLD)
+    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
+    assert PATCHES.holds(outcome) == ""
+    measured.measurements["source"]["commit"] = full  # type: ignore[index]
+    assert "a mirror now has" in PATCHES.holds(outcome)
