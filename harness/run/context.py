@@ -19,6 +19,7 @@ from harness.run.tasklog import TaskLog
 
 ENVIRONMENT = "environment"
 KEY_CHARACTERS = 16
+SPARE_BYTES = 1 << 20
 
 
 class TaskTimeoutError(Exception):
@@ -125,10 +126,14 @@ class RunContext:
         return self.command(argv, env={**added, **(env or {})}, timeout=timeout)
 
     def close(self, *, completed: bool) -> None:
-        """End the log; remove the folder of a completed task unless folders are kept."""
-        self.task_log.close()
-        if completed and not self.site.keep:
+        """End the log; remove the folder of a completed task, unless folders are kept.
+
+        On a full disk it goes in any case: room for the outcome is worth more than a look at the folder.
+        """
+        full = shutil.disk_usage(self.workdir.parent).free < SPARE_BYTES
+        if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)
+        self.task_log.close()
 
     def _input(self, check: str) -> Outcome:
         try:

@@ -101,13 +101,14 @@ def _closed(context: RunContext, result: _Result) -> tuple[_Result, ArtifactRef 
     """Store the log; an outcome whose log cannot be kept is an infrastructure error, not a result."""
     try:
         context.close(completed=result.state is State.COMPLETED)
-        ref = context.site.artifacts.put(context.task_log.path, "log", "text/plain")
-        context.task_log.path.unlink(missing_ok=True)
+        return result, context.site.artifacts.put(context.task_log.path, "log", "text/plain")
     except (HarnessError, OSError) as error:
         if result.state is State.COMPLETED:
             result = _failed(context.job.task, State.ERROR, _failure(error))
         return result, None
-    return result, ref
+    finally:
+        # Also when it could not be stored: a disk full of log has no room for the outcome that says so.
+        context.task_log.path.unlink(missing_ok=True)
 
 
 def _stored(context: RunContext, artifacts: Mapping[str, str]) -> tuple[ArtifactRef, ...]:

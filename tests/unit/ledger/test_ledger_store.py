@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -359,6 +360,44 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         assert ledger.get("before") is not None
         assert ledger.notices == ()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of one mebibyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("not run: cannot mount a small file system here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_really_full_disk_is_said_and_loses_nothing(tiny_disk: Path) -> None:
+    with Ledger.open(tiny_disk) as ledger:
+        ref = ledger.artifacts.put(b"log", "log")
+        recorded = [0]
+
+        def until_full() -> None:
+            while recorded[0] < 1000:
+                text = {"text": "x" * 5000}
+                ledger.record(outcome(f"key-{recorded[0]}", measurements=text, log=ref))
+                recorded[0] += 1
+
+        with pytest.raises(InfrastructureError) as caught:
+            until_full()
+        assert "free space" in caught.value.problems[0].fix
+        with pytest.raises(InfrastructureError) as caught:
+            ledger.artifacts.put(b"x" * (2 << 20), "big")
+        assert "free space" in caught.value.problems[0].fix
+        assert list((tiny_disk / "artifacts" / "incoming").iterdir()) == []
+    with Ledger.open(tiny_disk) as ledger:
+        assert ledger.notices == ()
+        assert len(ledger.history(limit=1000)) == recorded[0]
+        assert ledger.artifacts.intact(ref)
 
 
 WRITER = """

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from run_fakes import judge, make_check, make_plan, make_task
+from run_fakes import entry, judge, make_check, make_plan, make_task
 
+from harness.check import TaskContext
 from harness.ledger.store import Ledger
-from harness.outcome import State
+from harness.outcome import Evidence, Measured, State
 from harness.run.executor import LocalExecutor
 from harness.run.job import Site
 from harness.run.scheduler import run_plan
@@ -24,6 +27,7 @@ import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from run_fakes import entry, judge, make_check, make_plan, make_task
+from harness.check import TaskContext
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured
 from harness.run.executor import LocalExecutor
@@ -134,14 +138,61 @@ def test_two_runs_at_once_share_the_work(tmp_path: Path) -> None:
     assert sorted(summary["executed"] for summary in summaries) == [0, 5]
 
 
-def test_a_program_that_ends_badly_is_the_outcome_of_its_cell_alone(tmp_path: Path) -> None:
-    def crash(ctx):
-        from harness.outcome import Evidence, Measured
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of four mebibytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("not run: cannot mount a small file system here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
+
+@pytest.mark.parametrize("way", ["file", "program", "log", "artifact"])
+def test_a_task_that_fills_the_disk_is_an_error_and_the_others_go_on(tiny_disk: Path, way: str) -> None:
+    size = 0
+
+    def fill(ctx: TaskContext) -> Measured:
+        data = os.urandom(64 << 10)
+        for n in range(size >> 16):
+            if way == "file":
+                (ctx.workdir / str(n)).write_bytes(data)
+            elif way == "log":
+                ctx.log(data.hex())
+        if way == "program":
+            code = "import os, sys\nwith open('big', 'wb') as f:\n  for n in range(int(sys.argv[1])): f.write(os.urandom(1024))"
+            done = ctx.command([sys.executable, "-c", code, str(size >> 10)])
+            return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.STATIC)
+        if way == "artifact":
+            (ctx.workdir / "big").write_bytes(os.urandom(size // 2))
+            return Measured(measurements={"ok": True}, evidence=Evidence.STATIC, artifacts={"big": "big"})
+        return Measured(measurements={"ok": True}, evidence=Evidence.STATIC)
+
+    small = [make_task(make_check(f"small{n}", expected_s=9 - n)) for n in (0, 8)]
+    big = make_task(make_check("big", run=fill, expected_s=5))
+    tasks = [small[0], big, small[1]]
+    plan = make_plan([entry(one.check.name, one) for one in tasks], tasks)
+    site = Site(root=tiny_disk, state=tiny_disk, cache=tiny_disk, environ=dict(os.environ))
+    with Ledger.open(tiny_disk) as ledger:
+        size = 6 << 20
+        result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
+        expected = "fail" if way == "program" else "error"
+        assert [one.status.value for one in result.entries] == ["pass", expected, "pass"]
+        size = 1 << 16
+        if way != "program":
+            assert run_plan(plan, ledger, LocalExecutor(site, 1), judge).executed == 1
+    with Ledger.open(tiny_disk) as ledger:
+        assert ledger.notices == ()
+
+
+def test_a_program_that_ends_badly_is_the_outcome_of_its_cell_alone(tmp_path: Path) -> None:
+    def crash(ctx: TaskContext) -> Measured:
         done = ctx.command([sys.executable, "-c", f"import os; os.kill(os.getpid(), {ctx.facets['signal']})"])
         return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.STATIC)
-
-    from run_fakes import entry
 
     check = make_check("crash", run=crash)
     tasks = [make_task(check, facets={"signal": number}) for number in (0, int(signal.SIGSEGV))]
