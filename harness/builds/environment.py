@@ -63,10 +63,14 @@ class Recipe:
     indexes: tuple[str, ...]
     patched: Path | None
     manifest: Mapping[str, Mapping[str, str | None]]
-    python: str
     interpreter: str
     interpreter_version: str
     device: Mapping[str, Any]
+
+    @property
+    def minor(self) -> str:
+        """`3.11` of 3.11.7."""
+        return ".".join(self.interpreter_version.split(".")[:2])
 
     @property
     def digest(self) -> str:
@@ -171,7 +175,6 @@ def _recipe(ctx: TaskContext, progress: Progress) -> Recipe:
         indexes=tuple(ctx.facets["pins"].get("index", ())),
         patched=patched,
         manifest=manifest,
-        python=target["python"],
         interpreter=found[0],
         interpreter_version=found[1],
         device=device,
@@ -240,7 +243,7 @@ def _build_locked(
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         _install(ctx, recipe, prefix, progress)
-    site_packages = prefix / "lib" / f"python{recipe.python}" / "site-packages"
+    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
     progress.facts |= {
         "python": str(python),
         "prefix": str(prefix),

@@ -13,19 +13,23 @@ ASK_SECONDS = 20.0
 
 
 def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """(path, full version) of an interpreter of `version` (`3.11`), or None when this machine has none.
+    """(path, full version) of an interpreter of `version` (`3.11` or `3.11.7`), None when there is none here.
 
     This program's own interpreter first; then what PATH and the usual version managers offer. Each candidate
     is run: a shim of a version manager can exist without a Python behind it.
     """
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
-        full = ".".join(map(str, sys.version_info[:3]))
-        return str(_base_executable()), full
+    own = ".".join(map(str, sys.version_info[:3]))
+    if _fits(own, version):
+        return str(_base_executable()), own
     for candidate in _candidates(version, environ):
         full = _version_of(candidate)
-        if full == version or full.startswith(f"{version}."):
+        if _fits(full, version):
             return str(candidate), full
     return None
+
+
+def _fits(full: str, version: str) -> bool:
+    return full == version or full.startswith(f"{version}.")
 
 
 def _base_executable() -> Path:
@@ -38,7 +42,7 @@ def _base_executable() -> Path:
 
 
 def _candidates(version: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    name = f"python{version}"
+    name = f"python{'.'.join(version.split('.')[:2])}"
     for entry in environ.get("PATH", os.defpath).split(os.pathsep):
         if entry and (path := Path(entry) / name).is_file():
             yield path

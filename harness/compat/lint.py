@@ -17,6 +17,7 @@ from harness.errors import InputError, Location
 from harness.matrix.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
 
+NOT_VERL = "this is no job of verl, and the rules speak of nothing else"
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -123,6 +124,8 @@ class RecipeFacts:
 def lint_recipe(recipe: Recipe, versions: Mapping[str, str], rules: Rules | None = None) -> LintResult:
     """Apply every rule to a recipe. `versions`: axis -> version, those that are missing are unknown."""
     rules = rules or load_rules()
+    if not recipe.is_verl:
+        return LintResult(findings=(), undecided=(), notes=(Note(line=recipe.where.line, text=NOT_VERL),))
     facts = RecipeFacts(recipe, versions, rules)
     findings, undecided = [], []
     for rule in rules.rules:
@@ -171,6 +174,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     """Errors fail; warnings pass and are said."""
     if measurements["recipe"] is None:
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no recipe to lint.",))
+    if any(note["text"] == NOT_VERL for note in measurements["notes"]):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(f"No rule applies: {NOT_VERL}.",))
     findings = measurements["findings"]
     said = [f for severity in SEVERITIES[:2] for f in findings if f["severity"] == severity]
     failed = any(finding["severity"] == "error" for finding in findings)

@@ -49,6 +49,12 @@ class Recipe:
     removed: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_verl(self) -> bool:
+        """Whether this is a job of verl, whose settings the rules speak of."""
+        keys = any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in self.overrides)
+        return keys or self.entry.startswith(("verl.", "recipe."))
+
     @classmethod
     def of_facet(cls, facet: Mapping[str, Any], device: str = "npu") -> Recipe:
         """Read the facet `recipe`; every value's place is the recipe itself."""

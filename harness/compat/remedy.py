@@ -33,8 +33,8 @@ def _of_conflict(problem: Explanation) -> str:
     if "vllm" in wishing and contested.startswith("torch"):
         # vllm-ascend's installation guide: the "empty" target drops vLLM's own pins of torch.
         return (
-            "Install vllm with VLLM_TARGET_DEVICE=empty, which drops its torch pin, and pin torch and "
-            "torch-npu last: an override of torch with that reason in the stack says the same."
+            f"Install vllm with VLLM_TARGET_DEVICE=empty, which drops its pin of {contested}, and install "
+            f"{contested} last: an override of {contested} with that reason in the stack says the same."
         )
     if not contested:
         return ""
