@@ -119,7 +119,7 @@ class Board:
         self._running: dict[str, _Row] = {}
         self._now = 0.0
         self._left = 0
-        self._eta = 0.0
+        self._left_s = 0.0
 
     def __call__(self, event: Event) -> None:
         """Take the event in; failures and what the user is told also stay above the board as lines."""
@@ -130,7 +130,7 @@ class Board:
                     self._counts[tier]["known"] = count
                 for tier, count in event.to_run.items():
                     self._counts[tier]["to run"] = count
-                self._left, self._eta = sum(event.to_run.values()), event.expected_s
+                self._left, self._left_s = sum(event.to_run.values()), event.expected_s
             case TaskStarted():
                 self._running[event.key] = _Row(started=event)
             case TaskFinished():
@@ -139,7 +139,7 @@ class Board:
                     self._counts[event.tier][event.judgement.status.value] += 1
                     self._counts[event.tier]["to run"] -= 1
             case Progress():
-                self._left = event.left
+                self._left, self._left_s = event.left, event.left_s
                 for key, line in event.last_lines.items():
                     if key in self._running:
                         self._running[key].line = line
@@ -149,8 +149,8 @@ class Board:
     def render(self) -> RenderableType:
         """The board as it is now."""
         head = Text(f"{self._left} tasks left", style="bold")
-        if self._eta and self._left:
-            head.append(f", at most about {duration(self._eta)} of work when the run began", style="dim")
+        if self._left:
+            head.append(f", about {duration(self._left_s)}", style="dim")
         return Group(head, self._tiers(), self._tasks())
 
     def _tiers(self) -> Table:

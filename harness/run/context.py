@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,6 @@ class RunContext:
     def log(self, text: str) -> None:
         """Append to the log."""
         self.task_log.write(text)
-        self._handle.last_line = self.task_log.last_line
 
     def artifact(self, check: str, name: str) -> Path:
         """The stored file; InfrastructureError when the needed check has none of that name, or it is gone."""
@@ -96,7 +96,7 @@ class RunContext:
         """
         self._go_on()
         left = self._deadline - time.monotonic()
-        self.log("$ " + " ".join(argv))
+        self.log("$ " + shlex.join(argv))
         completed = run_program(
             argv,
             env=scrubbed_environment(self.site.environ, env),

@@ -67,10 +67,14 @@ class EntryLeft(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """Time passes: the last log line of each running key, and how many tasks are left as far as is known."""
+    """Time passes: the last log line of each running key, and what is left if nothing else fails.
+
+    `left_s` is how long that takes on all slots, going by the history of each check.
+    """
 
     last_lines: Mapping[str, str]
     left: int
+    left_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

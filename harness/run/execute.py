@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Mapping
@@ -43,20 +44,32 @@ def execute(job: Job, site: Site, handle: Handle | None = None) -> Outcome:
     except HarnessError as error:
         result = _failed(job.task, State.ERROR, _failure(error))
     else:
+        handle.log = context.task_log
         result = _run(context)
         result, log = _closed(context, result)
     # The length comes from the monotonic clock: somebody may set the other one meanwhile.
     return _outcome(job, result, log, started, started + time.monotonic() - clock)
 
 
-def abandoned(job: Job, started: float, state: State, message: str) -> Outcome:
-    """The outcome of a job that cannot be ended: it computes in this process and never looks up."""
+def abandoned(
+    job: Job, site: Site, handle: Handle, *, started: float, state: State, message: str, stack: str
+) -> Outcome:
+    """The outcome of a job that cannot be ended: it computes in this process and never looks up.
+
+    `stack` is where it was last seen, and ends its log.
+    """
+    log: ArtifactRef | None = None
+    if handle.log is not None:
+        with contextlib.suppress(HarnessError):
+            handle.log.write(f"{message}; it is here:\n{stack}")
+            handle.log.close()
+            log = site.artifacts.put(handle.log.path, "log", "text/plain")
     failure = Failure(
         kind="Hang",
         message=message,
         fix="let the check run its work in a program of its own, which can be stopped",
     )
-    return _outcome(job, _failed(job.task, state, failure), None, started, time.time())
+    return _outcome(job, _failed(job.task, state, failure), log, started, time.time())
 
 
 def expected_evidence(task: Task) -> Evidence:
@@ -108,7 +121,8 @@ def _closed(context: RunContext, result: _Result) -> tuple[_Result, ArtifactRef 
         return result, None
     finally:
         # Also when it could not be stored: a disk full of log has no room for the outcome that says so.
-        context.task_log.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            context.task_log.path.unlink()
 
 
 def _stored(context: RunContext, artifacts: Mapping[str, str]) -> tuple[ArtifactRef, ...]:

@@ -10,8 +10,10 @@ node is an outcome in `State.ERROR` whose failure is an InfrastructureError: the
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -62,6 +64,7 @@ class _Running:
     handle: Handle = field(default_factory=Handle)
     started: float = field(default_factory=time.time)
     give_up_at: float
+    thread: threading.Thread | None = None
 
 
 class LocalExecutor:
@@ -89,7 +92,9 @@ class LocalExecutor:
         running = _Running(job=job, give_up_at=time.monotonic() + limit)
         self._running[job.task.key] = running
         # A daemon: a check that hangs in its own code must not keep the program from ending.
-        threading.Thread(target=self._work, args=(running,), name=job.task.check.name, daemon=True).start()
+        name = job.task.check.name
+        running.thread = threading.Thread(target=self._work, args=(running,), name=name, daemon=True)
+        running.thread.start()
 
     def collect(self, timeout: float) -> list[Finished]:
         """Finished jobs, and those given up."""
@@ -136,9 +141,19 @@ class LocalExecutor:
             limit = running.job.task.check.timeout_s
             outcome = abandoned(
                 running.job,
-                running.started,
-                State.INTERRUPTED if stopped else State.TIMEOUT,
-                "did not stop when told to" if stopped else f"hangs beyond its limit of {limit:g} s",
+                self.site,
+                running.handle,
+                started=running.started,
+                state=State.INTERRUPTED if stopped else State.TIMEOUT,
+                message="did not stop when told to" if stopped else f"hangs beyond its limit of {limit:g} s",
+                stack=_stack(running.thread),
             )
             given_up.append(Finished(job=running.job, outcome=outcome))
         return given_up
+
+
+def _stack(thread: threading.Thread | None) -> str:
+    """Where a thread is now."""
+    frames = sys._current_frames()  # noqa: SLF001 - documented, and the only way to see another thread's stack
+    frame = frames.get(thread.ident or 0) if thread else None
+    return "".join(traceback.format_stack(frame)) if frame else "nowhere: its thread has ended"

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Outcome
 from harness.plan.task import Task
-from harness.run.tasklog import CAP_BYTES
+from harness.run.tasklog import CAP_BYTES, TaskLog
 
 # (outcome of the cell's environment, module, its arguments) -> (argument list, environment variables to add)
 CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mapping[str, str]]]
@@ -61,4 +61,9 @@ class Handle:
     """The thread-safe thread between a running job and who watches it."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
-    last_line: str = ""
+    log: TaskLog | None = None
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the job's log."""
+        return self.log.last_line if self.log else ""

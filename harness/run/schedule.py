@@ -166,10 +166,16 @@ class Schedule:
         }
         return tuple(by_entry[entry.cell_id, entry.check] for entry in self.plan.entries)
 
-    def tasks_left(self) -> int:
-        """How many tasks are running or, as far as is known now, going to run."""
+    def left(self) -> list[Task]:
+        """The tasks that run or, if nothing else fails, are going to."""
         self._decide_anew()
-        return len(self._demand.keys() | self.running)
+        waiting = {
+            decision.entry.key
+            for decisions in self._decisions.values()
+            for decision in decisions
+            if decision.phase is Phase.WAITING
+        }
+        return [self.plan.tasks[key] for key in self._demand.keys() | waiting | self.running]
 
     def seconds(self, task: Task) -> float:
         """How long the task is likely to take."""

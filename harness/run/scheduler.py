@@ -137,6 +137,7 @@ class _Run:
         self._policy, self._observer, self._clock, self._run_id = policy, observer, clock, run_id
         self._counts = _Counts()
         self._why: dict[str, str] = {}
+        self._told_progress = 0.0
         self._cells = _cells_by_key(plan)
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         self._schedule = Schedule(
@@ -159,13 +160,7 @@ class _Run:
                 break
             for finished in self._executor.collect(TICK_SECONDS):
                 self._take(finished)
-            self._tell(
-                Progress(
-                    at=self._clock(),
-                    last_lines=self._executor.last_lines(),
-                    left=self._schedule.tasks_left(),
-                )
-            )
+            self._tell_progress()
         return self._result(self._clock() - started)
 
     def _submit(self) -> None:
@@ -216,6 +211,21 @@ class _Run:
                 attempt=attempt,
                 expected_s=self._schedule.seconds(task),
                 why=self._why.get(task.key, ""),
+            )
+        )
+
+    def _tell_progress(self) -> None:
+        now = self._clock()
+        if now - self._told_progress < TICK_SECONDS:
+            return
+        self._told_progress = now
+        left = self._schedule.left()
+        self._tell(
+            Progress(
+                at=now,
+                last_lines=self._executor.last_lines(),
+                left=len(left),
+                left_s=sum(map(self._schedule.seconds, left)) / max(1, self._executor.slots),
             )
         )
 

@@ -104,13 +104,13 @@ def outcome_of(task: Task, *, ok: bool = True, state: State = State.COMPLETED, *
 
 
 class FakeClock:
-    """Time that passes by a millisecond whenever somebody looks."""
+    """Time that passes by a tenth of a second whenever somebody looks."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
 
     def __call__(self) -> float:
-        self.now += 0.001
+        self.now += 0.1
         return self.now
 
 

@@ -339,6 +339,7 @@ def test_a_check_that_hangs_in_its_own_code_is_given_up(site: Site) -> None:
     assert finished.outcome.state is State.TIMEOUT
     assert finished.outcome.failure is not None
     assert finished.outcome.failure.kind == "Hang"
+    assert "go_on.wait(60)" in log_of(site, finished.outcome), "the log ends with where it hangs"
     go_on.set()
     time.sleep(0.2)
     assert executor.collect(0.0) == [], "what comes back later is not told twice"

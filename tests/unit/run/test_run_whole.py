@@ -132,6 +132,27 @@ def test_an_interrupt_stops_programs_records_and_exits_130(tmp_path: Path, numbe
     assert run.exit_code == 130
 
 
+def test_a_second_interrupt_does_not_wait_for_a_check_that_hangs(tmp_path: Path) -> None:
+    hanging = DRIVER.replace("def sleep(ctx):\n", "def sleep(ctx):\n    import time; time.sleep(300)\n")
+    assert hanging != DRIVER
+    here = str(Path(__file__).parent)
+    with subprocess.Popen(
+        [sys.executable, "-c", hanging, str(tmp_path), here, "2", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "Progress\n":
+                process.send_signal(signal.SIGINT)
+            if line == "Told\n":
+                process.send_signal(signal.SIGINT)
+                break
+        process.stdout.read()
+        assert process.wait(timeout=60) in (-signal.SIGINT, 130)
+
+
 def test_two_runs_at_once_share_the_work(tmp_path: Path) -> None:
     both = [driver(tmp_path, seconds=0.01) for _ in range(2)]
     summaries = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
