@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
-import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from harness.matrix.constraints import (
 from harness.matrix.form import checked
 from harness.matrix.matrix import Matrix
 from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
+from harness.matrix.pins import check_template, placeholders
 from harness.matrix.resolve import Resolver, mapping, text, texts
 from harness.matrix.versions import Scheme
 from harness.matrix.yaml_positions import Document, NodePath, load_yaml, parse_yaml
@@ -114,7 +114,7 @@ class _Loader(Resolver):
             values={value: mapping(facts) for value, facts in entry.get("values", {}).items()},
             where=self.document.where(path, key=True),
         )
-        if axis.tag and (self.attempt((*path, "tag"), lambda: _placeholders(axis.tag)) or ()) != ("version",):
+        if axis.tag and (self.attempt((*path, "tag"), lambda: placeholders(axis.tag)) or ()) != ("version",):
             self.problem(
                 (*path, "tag"), f"tag {axis.tag!r} must contain {{version}}", fix="such as v{version}"
             )
@@ -236,11 +236,11 @@ class _Loader(Resolver):
     def _rule(self, path: NodePath, entry: Entry) -> PinRule:
         field = "require" if "require" in entry else "override"
         template = text(entry[field])
-        axes = self.attempt((*path, field), lambda: _placeholders(template))
+        axes = self.attempt((*path, field), lambda: placeholders(template))
         for axis in axes or ():
             self.axis((*path, field), axis)
         if axes is not None:
-            self.attempt((*path, field), lambda: _check_requirement(template, axes))
+            self.attempt((*path, field), lambda: check_template(template, axes))
         return PinRule(
             when=self.conditions((*path, "when"), entry.get("when")),
             template=template,
@@ -252,7 +252,8 @@ class _Loader(Resolver):
 
     def _recipe(self, name: str, recipes: dict[str, Entry]) -> Recipe:
         path: NodePath = ("recipes", name)
-        entry, chain = recipes[name], self._bases(name, recipes)
+        entry, bases = recipes[name], self._bases(name, recipes)
+        chain = [*(recipes[base] for base in reversed(bases)), entry]
         return Recipe(
             name=name,
             title=text(entry["title"]),
@@ -265,13 +266,14 @@ class _Loader(Resolver):
             cards=entry.get("cards", 1),
             model=text(entry["model"]),
             source=text(entry["source"]),
+            bases=tuple(bases),
             findings=self._findings(path, entry),
             notes=tuple(texts(entry.get("notes", []))),
             where=self.document.where(path, key=True),
         )
 
-    def _bases(self, name: str, recipes: dict[str, Entry]) -> list[Entry]:
-        """The recipe and those it builds on, the first one last built upon."""
+    def _bases(self, name: str, recipes: dict[str, Entry]) -> list[str]:
+        """The recipes it builds on, the nearest first."""
         chain = [name]
         while base := recipes[chain[-1]].get("base"):
             at: NodePath = ("recipes", chain[-1], "base")
@@ -282,7 +284,7 @@ class _Loader(Resolver):
             if not self.known(at, "recipe", base, self.names("recipes")) or base not in recipes:
                 break
             chain.append(base)
-        return [recipes[link] for link in reversed(chain)]
+        return chain[1:]
 
     def _profile(self, name: str, entry: Entry, stacks: list[str]) -> Profile:
         path: NodePath = ("profiles", name, "select")
@@ -378,25 +380,3 @@ class _Loader(Resolver):
         if axis is None or specifier is None:
             return None, None
         return None, Condition(axis=axis.name, specifiers=(specifier,))
-
-
-def _placeholders(template: str) -> tuple[str, ...]:
-    """The names in braces; ValueError when the braces hold anything else."""
-    fields = []
-    for _, name, spec, conversion in string.Formatter().parse(template):
-        if name is None:
-            continue
-        if not name.isidentifier() or spec or conversion:
-            raise ValueError(f"{{{name}}} in {template!r} is not a plain name")
-        fields.append(name)
-    return tuple(dict.fromkeys(fields))
-
-
-def _check_requirement(template: str, axes: Sequence[str]) -> None:
-    from packaging.requirements import InvalidRequirement
-    from packaging.requirements import Requirement as PackageRequirement
-
-    try:
-        PackageRequirement(template.format_map(dict.fromkeys(axes, "1.0")))
-    except InvalidRequirement as error:
-        raise ValueError(f"{template!r} is not a requirement: {str(error).splitlines()[0]}") from error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,17 +118,22 @@ class Matrix:
 
     def nearest(self, name: str, count: int = 3) -> tuple[str, ...]:
         """The ids of cells (of any profile) most like `name`, best first; a stack's name finds its cell."""
-        known = {word: cell.id for cell in self._all_cells for word in (cell.id, cell.stack) if word}
+        import difflib
+
+        known = {word: cell.id for cell in self.all_cells for word in (cell.id, cell.stack) if word}
         words = difflib.get_close_matches(name, known, n=count * 2, cutoff=0.4)
         return tuple(dict.fromkeys(known[word] for word in words))[:count]
 
     @functools.cached_property
     def warnings(self) -> tuple[Problem, ...]:
-        """What is written in the file and has no effect. Expands every profile."""
-        return tuple(_warnings(self))
+        """What is written in the file and has no effect (see `idle`). Expands every profile."""
+        from harness.matrix.idle import idle_parts
+
+        return tuple(idle_parts(self))
 
     @functools.cached_property
-    def _all_cells(self) -> tuple[Cell, ...]:
+    def all_cells(self) -> tuple[Cell, ...]:
+        """The cells of every profile and every stack, each once."""
         cells = {cell.id: cell for name in self.profiles for cell in self.cells(name)}
         cells |= {cell.id: cell for cell in map(self.stack_cell, self.stacks)}
         return tuple(cells.values())
@@ -188,52 +192,3 @@ def _title(axes: Mapping[str, str]) -> str:
     ]
     device = {"sim": "simulated device", "cpu": "CPU"}.get(axes.get("device", "npu"), "NPU")
     return ", ".join([*parts, device])
-
-
-def _warnings(matrix: Matrix) -> Iterator[Problem]:
-    sets = [matrix.cells(name) for name in matrix.profiles]
-    cells = list({cell.id: cell for cells in sets for cell in cells}.values())
-    excluded = [part for cells in sets for part in cells.excluded]
-    combinations = [cell.axes for cell in cells] + [part.axes for part in excluded]
-    used = {(axis, value) for axes in combinations for axis, value in axes.items()}
-    used |= {(axis, value) for stack in matrix.stacks.values() for axis, value in stack.axes.items()}
-    selected = {(cell.stack, cell.recipe) for cell in cells}
-    yield from _unused_values(matrix, used)
-    hit = {part.constraint for part in excluded}
-    hit |= {finding.constraint for name in matrix.stacks for finding in matrix.stack_cell(name).findings}
-    for constraint in matrix.constraints.values():
-        if constraint.id not in hit:
-            yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where)
-    yield from _idle(
-        matrix.stacks.values(), {stack for stack, _ in selected}, "stack", "no profile selects it"
-    )
-    yield from _idle(matrix.recipes.values(), _used_recipes(matrix, selected), "recipe", "no cell uses it")
-    for expectation in matrix.expectations.values():
-        if not any(expectation.covers(cell, matrix.versions(cell.axes)) for cell in cells):
-            yield Problem(
-                f"expectation {expectation.id!r} covers no cell", expectation.where, fix="remove it"
-            )
-    for rule in (*matrix.pin_rules, *matrix.override_rules):
-        if not any(pin.where == rule.where for cell in cells for pin in (*cell.pins, *cell.overrides)):
-            yield Problem(f"rule {rule.template!r} applies to no cell", rule.where)
-
-
-def _unused_values(matrix: Matrix, used: set[tuple[str, str]]) -> Iterator[Problem]:
-    axes = {axis for axis, _ in used}
-    for axis in matrix.axes.values():
-        if axis.name not in axes:
-            yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where)
-            continue
-        for value in axis.values:
-            if (axis.name, value) not in used:
-                yield Problem(f"no cell uses value {value!r} of axis {axis.name!r}", axis.where)
-
-
-def _idle(entries: Iterable[Stack | Recipe], used: set[str], kind: str, why: str) -> Iterator[Problem]:
-    for entry in entries:
-        if entry.name not in used:
-            yield Problem(f"{kind} {entry.name!r} is not used", entry.where, why=why)
-
-
-def _used_recipes(matrix: Matrix, selected: set[tuple[str, str]]) -> set[str]:
-    return {recipe for _, recipe in selected} | {stack.recipe for stack in matrix.stacks.values()}

@@ -54,7 +54,10 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A job: `entry` is the Python module (or program) started with `overrides` on `nodes` x `cards`."""
+    """A job: `entry` is the Python module (or program) started with `overrides` on `nodes` x `cards`.
+
+    bases: the recipes whose overrides and env it starts from, which are already merged in.
+    """
 
     name: str
     title: str
@@ -67,6 +70,7 @@ class Recipe:
     cards: int
     model: str
     source: str
+    bases: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     where: Location = field(compare=False)

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.matrix.cells import Cell, Pin
 from harness.matrix.model import Axis, PinRule
-from harness.matrix.versions import Version
+from harness.matrix.versions import Scheme, Version, parse_version
+
+_COMPARISON = re.compile(r"^\s*(?:==|~=|!=|<=|>=|<|>)")
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._, -]+\])?"
+    r" *(?P<comparisons>(?:(?:==|~=|!=|<=|>=|<|>)[^,<>=!~;@\n]+(?:, *|$))*)"
+)
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """The names in braces; ValueError when the braces hold anything else."""
+    fields = []
+    for _, name, spec, conversion in string.Formatter().parse(template):
+        if name is None:
+            continue
+        if not name.isidentifier() or spec or conversion:
+            raise ValueError(f"{{{name}}} in {template!r} is not a plain name")
+        fields.append(name)
+    return tuple(dict.fromkeys(fields))
+
+
+def check_template(template: str, axes: Sequence[str]) -> None:
+    """ValueError unless `template` becomes a requirement (name, extras, comparisons) with values put in.
+
+    URLs and environment markers are not for pins, and reading them would import far more.
+    """
+    match = _REQUIREMENT.fullmatch(template.format_map(dict.fromkeys(axes, "1.0")))
+    if not match:
+        raise ValueError(f"{template!r} is not a requirement such as transformers>=4.57,<5")
+    for clause in filter(None, match["comparisons"].split(",")):
+        parse_version(Scheme.PEP440, _COMPARISON.sub("", clause).strip().removesuffix(".*"))
 
 
 def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> tuple[Pin, ...]:

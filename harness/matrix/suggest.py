@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence that names the nearest known words, or lists them all when there are few, or ""."""
+    import difflib
+
     names = sorted(set(known))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     if near:
