@@ -55,7 +55,11 @@ _COMPOSITE_KEYS = (
 )
 
 # aten operators that only accelerators implement.
-_REFERENCES: Mapping[str, Callable[..., Any]] = {"matmul_backward": matmul_backward}
+_REFERENCES: Mapping[str, Callable[..., Any]] = {
+    "matmul_backward": matmul_backward,
+    # A tensor without memory cannot be on a device whose memory is real.
+    "_efficientzerotensor": torch.zeros,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,9 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
     for name, schema in schemas("aten"):
         own, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
         if name in KEPT or not (own or on_cpu) or returns_view(schema):
+            continue
+        if not own and _registered(name, "CompositeImplicitAutograd"):
+            # Its decomposition is also its autograd formula, which a kernel of our own would cut off.
             continue
         operator = overload("aten", name)
         if operator is None:

@@ -14,6 +14,7 @@ from harness.devices.sim.references import (
     attention,
     cast,
     cross_entropy,
+    losses,
     matmul,
     moe,
     norm,
@@ -26,6 +27,7 @@ _MODULES: tuple[ModuleType, ...] = (
     attention,
     cast,
     cross_entropy,
+    losses,
     matmul,
     moe,
     norm,
@@ -36,6 +38,11 @@ _MODULES: tuple[ModuleType, ...] = (
 _ALSO = {
     "_npu_dtype_cast": cast.npu_dtype_cast,
     "_npu_dtype_cast_backward": cast.npu_dtype_cast_backward,
+    "_npu_moe_token_unpermute": moe.kept_token_unpermute,
+    "npu_moe_token_unpermute_grad_v2": moe.kept_token_unpermute_grad,
+    "kl_div_backward": losses.kl_div_backward,
+    "kl_div_target_backward": losses.kl_div_target_backward,
+    "l1_loss_backward": losses.l1_loss_backward,
     "fast_gelu": activation.npu_fast_gelu,
     "npu_grouped_matmul.List": matmul.npu_grouped_matmul,
 }

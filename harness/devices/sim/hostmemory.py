@@ -55,8 +55,10 @@ def placer(
         size = result.numel() * result.element_size()
         if not size:
             return out
-        if result.is_contiguous() and not result.is_conj() and not result.is_neg():
-            move(out.data_ptr(), result.data_ptr(), size)
+        source = result.data_ptr()
+        # Lazy results (conjugates, negatives, zeros without memory) are copied the long way.
+        if source and result.is_contiguous() and not result.is_conj() and not result.is_neg():
+            move(out.data_ptr(), source, size)
         else:
             alias(out).copy_(result)
         return out

@@ -34,6 +34,11 @@ def npu_silu(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
     return functional.silu(input)
 
 
+def npu_silu_(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """x * sigmoid(x), in place."""
+    return functional.silu(input, inplace=True)
+
+
 def npu_silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
     """Gradient for x0; x1 is the forward result, which is not needed."""
     x, g = wide(x0), wide(grad_output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.devices.sim.references.precision import refuse, wide
+from harness.devices.sim.references.precision import dtype_of, refuse, wide
 
 
 def npu_moe_token_permute(
@@ -36,6 +36,21 @@ def npu_moe_token_permute_grad(
     copies = _rows(grad_permuted_tokens, sorted_indices)
     summed = copies.reshape(-1, _experts_per_token(indices), tokens.shape[-1]).sum(1)
     return summed.to(tokens.dtype)
+
+
+def npu_moe_token_permute_grad_v2(
+    grad_permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    tokens_size_0: int,  # noqa: ARG001 - follows from the others
+    tokens_dtype: int | torch.dtype,
+    num_topK: int,  # noqa: N803 - the operator's own argument name
+    padded_mode: bool = False,
+) -> torch.Tensor:
+    """`npu_moe_token_permute_grad` from sizes instead of tensors."""
+    refuse("npu_moe_token_permute_grad_v2", padded_mode=padded_mode)
+    copies = _rows(grad_permuted_tokens, sorted_indices)
+    summed = copies.reshape(-1, num_topK, grad_permuted_tokens.shape[-1]).sum(1)
+    return summed.to(dtype_of(tokens_dtype))
 
 
 def npu_moe_token_unpermute(
@@ -76,6 +91,37 @@ def npu_moe_token_unpermute_grad(
         return for_tokens.to(permuted_tokens.dtype), permuted_tokens.new_empty(0)
     copies = _rows(permuted_tokens, sorted_indices).reshape(grad.shape)
     return for_tokens.to(permuted_tokens.dtype), (grad * copies).sum(-1).to(probs.dtype)
+
+
+def kept_token_unpermute(
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`npu_moe_token_unpermute` as autograd calls it: also the tokens its backward needs (none without probs)."""
+    out = npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
+    return out, permuted_tokens.new_empty(0) if probs is None else permuted_tokens.clone()
+
+
+def kept_token_unpermute_grad(
+    grad_unpermuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    permuted_tokens_size_0: int,
+    permuted_tokens_dtype: int | torch.dtype,
+    probs: torch.Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: list[int] | None = None,
+    permuted_tokens: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`npu_moe_token_unpermute_grad` with the tokens only where they were kept."""
+    if permuted_tokens is None or not permuted_tokens.numel():
+        shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])
+        permuted_tokens = torch.zeros(shape, dtype=dtype_of(permuted_tokens_dtype))
+    return npu_moe_token_unpermute_grad(
+        permuted_tokens, grad_unpermuted_tokens, sorted_indices, probs, padded_mode, restore_shape
+    )
 
 
 def _experts_per_token(indices: torch.Tensor) -> int:

@@ -1,0 +1,335 @@
+"""torch_npu's own operators on the simulated device, forward and backward, against plain autograd in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+torch_npu = pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+
+pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
+
+# Agreement in float64 shows the formula is right, agreement in float32 that precision is what it should be.
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 6e-2}
+
+
+def check(
+    operator: Callable[..., torch.Tensor],
+    reference: Callable[..., torch.Tensor],
+    *shapes: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(11)
+    exact = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    on_device = [x.to(dtype).to("npu:0").requires_grad_() for x in exact]
+    on_host = [x.detach().cpu().double().requires_grad_() for x in on_device]
+    result, expected = operator(*on_device), reference(*on_host)
+    assert result.device.type == "npu"
+    assert result.dtype == dtype
+    weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    (result * weights.to(dtype).to("npu:0")).sum().backward()
+    (expected * weights.to(dtype).double()).sum().backward()
+    close(result.detach(), expected.detach(), dtype)
+    for actual, wanted in zip(on_device, on_host, strict=True):
+        assert actual.grad is not None
+        close(actual.grad, wanted.grad, dtype)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    error = (actual.cpu().double() - expected).norm() / (expected.norm() + 1e-30)
+    assert float(error) <= TOLERANCE[dtype]
+
+
+DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=lambda d: str(d).removeprefix("torch."))
+
+
+@DTYPES
+def test_rms_norm(dtype: torch.dtype) -> None:
+    check(
+        lambda x, w: torch_npu.npu_rms_norm(x, w, epsilon=1e-6)[0],
+        lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w,
+        (2, 5, 16),
+        (16,),
+        dtype=dtype,
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize("dim", [-1, 1])
+def test_swiglu(dtype: torch.dtype, dim: int) -> None:
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim)
+        return functional.silu(gate) * up
+
+    check(lambda x: torch_npu.npu_swiglu(x, dim=dim), reference, (2, 6, 16), dtype=dtype)
+
+
+def turned(x: torch.Tensor, mode: str) -> torch.Tensor:
+    if mode == "half":
+        low, high = x.chunk(2, -1)
+        return torch.cat([-high, low], -1)
+    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+
+
+@DTYPES
+@pytest.mark.parametrize("mode", ["half", "interleave"])
+def test_rotary(dtype: torch.dtype, mode: str) -> None:
+    check(
+        lambda x, c, s: torch_npu.npu_rotary_mul(x, c, s, mode),
+        lambda x, c, s: x * c + turned(x, mode) * s,
+        (2, 3, 5, 16),
+        (1, 1, 5, 16),
+        (1, 1, 5, 16),
+        dtype=dtype,
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_cross_entropy(dtype: torch.dtype, reduction: str) -> None:
+    target = torch.tensor([0, 3, -100, 10, 2, 2])
+    check(
+        lambda x: torch_npu.npu_cross_entropy_loss(x, target.npu(), reduction=reduction)[0],
+        lambda x: functional.cross_entropy(x, target, reduction=reduction),
+        (6, 11),
+        dtype=dtype,
+    )
+
+
+def test_cross_entropy_with_class_weights() -> None:
+    target = torch.tensor([0, 3, 1, 10, 2, 2])
+    weight = torch.linspace(0.5, 2.0, 11, dtype=torch.float64)
+    check(
+        lambda x: torch_npu.npu_cross_entropy_loss(x, target.npu(), weight.npu())[0],
+        lambda x: functional.cross_entropy(x, target, weight),
+        (6, 11),
+        dtype=torch.float64,
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize("name", ["npu_silu", "npu_gelu", "npu_fast_gelu"])
+def test_activation(dtype: torch.dtype, name: str) -> None:
+    reference = {
+        "npu_silu": functional.silu,
+        "npu_gelu": functional.gelu,
+        "npu_fast_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    }[name]
+    check(getattr(torch_npu, name), reference, (3, 7), dtype=dtype)
+
+
+@DTYPES
+def test_scaled_masked_softmax(dtype: torch.dtype) -> None:
+    mask = torch.ones(6, 6, dtype=torch.bool).triu(1).expand(2, 3, 6, 6).contiguous()
+    check(
+        lambda x: torch_npu.npu_scaled_masked_softmax(x, mask.npu(), 0.5, False),
+        lambda x: torch.softmax((x * 0.5).masked_fill(mask, float("-inf")), -1),
+        (2, 3, 6, 6),
+        dtype=dtype,
+    )
+
+
+BATCH, QUERY_HEADS, KEY_HEADS, LENGTH, SIZE = 2, 4, 2, 6, 8
+SCALE = 1 / math.sqrt(SIZE)
+TRIANGLE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+
+# layout -> shape of (B, N, S, D) in it, and its way back to (B, N, S, D)
+LAYOUTS: dict[str, tuple[Callable[..., tuple[int, ...]], Callable[..., torch.Tensor]]] = {
+    "BNSD": (lambda b, n, s, d: (b, n, s, d), lambda x, _n: x),
+    "BSND": (lambda b, n, s, d: (b, s, n, d), lambda x, _n: x.transpose(1, 2)),
+    "BSH": (lambda b, n, s, d: (b, s, n * d), lambda x, n: x.unflatten(-1, (n, -1)).transpose(1, 2)),
+    "SBH": (lambda b, n, s, d: (s, b, n * d), lambda x, n: x.unflatten(-1, (n, -1)).permute(1, 2, 0, 3)),
+}
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    repeat = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(repeat, 1).transpose(-1, -2) * SCALE
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return torch.softmax(scores, -1) @ v.repeat_interleave(repeat, 1)
+
+
+@DTYPES
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("key_heads", [QUERY_HEADS, KEY_HEADS], ids=["mha", "gqa"])
+@pytest.mark.parametrize("masking", ["none", "mask", "window", "left_up", "right_down"])
+def test_fusion_attention(dtype: torch.dtype, layout: str, key_heads: int, masking: str) -> None:
+    shape, back = LAYOUTS[layout]
+    keys = LENGTH + 2
+    hidden, options = {
+        "none": (None, {}),
+        "mask": (
+            torch.ones(LENGTH, keys, dtype=torch.bool).triu(2),
+            {"atten_mask": torch.ones(LENGTH, keys, dtype=torch.bool).triu(2), "sparse_mode": 1},
+        ),
+        "window": (
+            torch.ones(LENGTH, keys, dtype=torch.bool).triu(1),
+            {"atten_mask": torch.zeros(LENGTH, keys, dtype=torch.bool), "next_tockens": 0},
+        ),
+        "left_up": (
+            torch.ones(LENGTH, keys, dtype=torch.bool).triu(1),
+            {"atten_mask": TRIANGLE, "sparse_mode": 2},
+        ),
+        "right_down": (
+            torch.ones(LENGTH, keys, dtype=torch.bool).triu(1 + keys - LENGTH),
+            {"atten_mask": TRIANGLE, "sparse_mode": 3},
+        ),
+    }[masking]
+    on_device = {k: v.npu() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+
+    def operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch_npu.npu_fusion_attention(q, k, v, QUERY_HEADS, layout, scale=SCALE, **on_device)[0]
+
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = attention(back(q, QUERY_HEADS), back(k, key_heads), back(v, key_heads), hidden)
+        if layout == "BSND":
+            return out.transpose(1, 2)
+        if layout == "BSH":
+            return out.transpose(1, 2).flatten(2)
+        return out.permute(2, 0, 1, 3).flatten(2) if layout == "SBH" else out
+
+    check(
+        operator,
+        reference,
+        shape(BATCH, QUERY_HEADS, LENGTH, SIZE),
+        shape(BATCH, key_heads, keys, SIZE),
+        shape(BATCH, key_heads, keys, SIZE),
+        dtype=dtype,
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize("sparse_mode", [0, 2, 3])
+def test_fusion_attention_of_packed_sequences(dtype: torch.dtype, sparse_mode: int) -> None:
+    query_ends, key_ends = [4, 10], [6, 12]
+
+    def operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch_npu.npu_fusion_attention(
+            q,
+            k,
+            v,
+            QUERY_HEADS,
+            "TND",
+            atten_mask=TRIANGLE.npu() if sparse_mode else None,
+            sparse_mode=sparse_mode,
+            scale=SCALE,
+            actual_seq_qlen=query_ends,
+            actual_seq_kvlen=key_ends,
+        )[0]
+
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        parts = []
+        starts = zip([0, *query_ends], [0, *key_ends], query_ends, key_ends, strict=False)
+        for start, key_start, end, key_end in starts:
+            queries, keys = end - start, key_end - key_start
+            shift = {0: None, 2: 1, 3: 1 + keys - queries}[sparse_mode]
+            hidden = None if shift is None else torch.ones(queries, keys, dtype=torch.bool).triu(shift)
+            heads = [
+                x[a:b].transpose(0, 1)[None]
+                for x, a, b in ((q, start, end), (k, key_start, key_end), (v, key_start, key_end))
+            ]
+            parts.append(attention(*heads, hidden)[0].transpose(0, 1))
+        return torch.cat(parts)
+
+    check(
+        operator,
+        reference,
+        (10, QUERY_HEADS, SIZE),
+        (12, KEY_HEADS, SIZE),
+        (12, KEY_HEADS, SIZE),
+        dtype=dtype,
+    )
+
+
+def test_a_row_that_sees_nothing_is_zero() -> None:
+    q = torch.randn(1, 1, 2, 4, device="npu:0", requires_grad=True)
+    hidden = torch.tensor([[True, True], [False, False]]).npu()
+    out = torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", atten_mask=hidden, sparse_mode=1, scale=1.0)[0]
+    out.sum().backward()
+    assert not out[0, 0, 0].any()
+    assert q.grad is not None
+    assert bool(torch.isfinite(q.grad).all())
+
+
+def test_attention_with_dropout_is_refused_by_name() -> None:
+    q = torch.randn(1, 1, 2, 4, device="npu:0")
+    with pytest.raises(NotImplementedError, match="npu_fusion_attention with keep_prob"):
+        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, keep_prob=0.5)
+
+
+@pytest.mark.parametrize("kind", ["ends", "counts"])
+def test_grouped_matmul_and_its_gradients(kind: str) -> None:
+    """As verl's expert layers use it: rows in groups forward, the summed dimension in groups backward."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    w = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    ends = [2, 2, 6]
+    groups = torch.tensor(ends if kind == "ends" else [2, 0, 4]).npu()
+    options = {"group_list": groups, "group_list_type": 0 if kind == "ends" else 1}
+    out = torch_npu.npu_grouped_matmul([x.npu()], [w.npu()], split_item=2, group_type=0, **options)[0]
+    expected = torch.cat([x[:2] @ w[0], x[2:] @ w[2]])
+    close(out, expected, torch.float64)
+    grad = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    for_weights = torch_npu.npu_grouped_matmul(
+        [x.npu().T], [grad.npu()], split_item=3, group_type=2, **options
+    )[0]
+    wanted = torch.stack([x[:2].T @ grad[:2], torch.zeros(4, 5, dtype=torch.float64), x[2:].T @ grad[2:]])
+    close(for_weights, wanted, torch.float64)
+
+
+def test_grouped_matmul_of_lists() -> None:
+    x = [torch.randn(n, 4) for n in (2, 3)]
+    w = [torch.randn(4, 5) for _ in x]
+    out = torch_npu.npu_grouped_matmul([a.npu() for a in x], [a.npu() for a in w], group_type=-1)
+    for actual, left, right in zip(out, x, w, strict=True):
+        close(actual, (left @ right).double(), torch.float32)
+
+
+@DTYPES
+@pytest.mark.parametrize("weighted", [False, True])
+def test_experts_round_trip(dtype: torch.dtype, weighted: bool) -> None:
+    experts = torch.tensor([[2, 0], [1, 2], [0, 1], [2, 1]])
+    if not weighted:
+        experts = experts[:, 0].contiguous()
+
+    def operator(tokens: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+        permuted, rows = torch_npu.npu_moe_token_permute(tokens, experts.npu())
+        scaled = permuted * torch.arange(1, permuted.shape[0] + 1).npu()[:, None].to(permuted.dtype)
+        out = torch_npu.npu_moe_token_unpermute(scaled, rows, probs if weighted else None)
+        return out + 0 * probs.sum()
+
+    def reference(tokens: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+        flat = experts.reshape(-1)
+        order = torch.argsort(flat, stable=True)
+        per_token = flat.numel() // tokens.shape[0]
+        scaled = tokens[order // per_token] * torch.arange(1, flat.numel() + 1)[:, None]
+        restored = torch.empty_like(scaled).index_copy(0, order, scaled)
+        restored = restored.view(tokens.shape[0], per_token, -1)
+        weights = probs[..., None] if weighted else 1.0
+        return (restored * weights).sum(1) + 0 * probs.sum()
+
+    check(operator, reference, (4, 8), (4, 2), dtype=dtype)
+
+
+def test_casts() -> None:
+    x = torch.randn(3, device="npu:0", requires_grad=True)
+    y = torch_npu.npu_dtype_cast(x, torch.bfloat16)
+    y.sum().backward()
+    assert y.dtype == torch.bfloat16
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+    assert torch.equal(torch_npu.npu_format_cast(x, 29).cpu(), x.detach().cpu())
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((2, 3, 4), (4, 5)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,)), ((4,), (4,)), ((2, 1, 3, 4), (5, 4, 6))],
+)
+def test_matmul_in_every_shape(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    check(torch.matmul, torch.matmul, left, right, dtype=torch.float64)
