@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -21,68 +20,25 @@ from typing import Any
 import filelock
 
 from harness.builds.bundle import make_bundle
-from harness.builds.interpreter import find_interpreter
 from harness.builds.patched import MismatchError, install_patched
+from harness.builds.recipe import LAYOUT, Recipe, StepError, gather_recipe
 from harness.builds.runtime import cell_command
 from harness.check import Completed, TaskContext
 from harness.devices.sim.build import build_runtime
-from harness.digest import digest_file, digest_json
+from harness.digest import digest_file
 from harness.errors import InfrastructureError, InputError, Location
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.index import IndexSettings, index_environment, uv_binary
-from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.lockfile import normal_name
 
-LAYOUT = 1
 FINISHED = "finished.json"
 PROBE = "harness.fixtures.environment_probe"
-PATCH_PROBE = "harness/fixtures/patch_probe.py"
+PATCH_PROBE = "harness.fixtures.patch_probe"
 SECONDS_TO_INSTALL = 1500.0
 SECONDS_TO_PROBE = 300.0
 SECONDS_TO_WAIT = 1800.0
 TAIL_CHARACTERS = 4000
-CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
-
-
-class StepError(Exception):
-    """A step of the build failed in a way that says something of the cell."""
-
-    def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
-        super().__init__(reason)
-        self.step, self.reason, self.tail, self.unsupported = step, reason, tail, unsupported
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """All that determines an environment's content."""
-
-    lock: Path
-    packages: tuple[LockedPackage, ...]
-    from_sdist: tuple[str, ...]
-    build_env: Mapping[str, Mapping[str, str]]
-    indexes: tuple[str, ...]
-    patched: Path | None
-    manifest: Mapping[str, Mapping[str, str | None]]
-    interpreter: str
-    interpreter_version: str
-    device: Mapping[str, Any]
-
-    @property
-    def minor(self) -> str:
-        """`3.11` of 3.11.7."""
-        return ".".join(self.interpreter_version.split(".")[:2])
-
-    @property
-    def digest(self) -> str:
-        """Names the environment's folder."""
-        content = {
-            "layout": LAYOUT,
-            "lock": digest_file(self.lock),
-            "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
-            "build_env": {name: dict(values) for name, values in self.build_env.items()},
-            "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
-        }
-        return digest_json(content)[:32]
 
 
 @dataclass(kw_only=True)
@@ -121,7 +77,8 @@ def run(ctx: TaskContext) -> Measured:
         }
     )
     try:
-        recipe = _recipe(ctx, progress)
+        recipe = gather_recipe(ctx)
+        progress.facts["expected"] = {package.name: package.version for package in recipe.packages}
         _build(ctx, recipe, progress)
     except StepError as error:
         ctx.log(f"{error.step}: {error.reason}")
@@ -154,68 +111,6 @@ def holds(outcome: Outcome) -> str:
     if facts["runtime"] and not Path(facts["runtime"]).is_dir():
         return f"the simulated runtime in {facts['runtime']} is gone"
     return ""
-
-
-def _recipe(ctx: TaskContext, progress: Progress) -> Recipe:
-    device, target = ctx.facets["device"], ctx.facets["platform"]
-    _require_supported(ctx, device, target)
-    found = find_interpreter(target["python"], os.environ)
-    if found is None:
-        raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
-    lock = ctx.artifact("resolve", "lock.txt")
-    patched, manifest = _patched_input(ctx)
-    packages = parse_lock(lock.read_text("utf-8"))
-    progress.facts["expected"] = {package.name: package.version for package in packages}
-    resolved = ctx.inputs["resolve"].measurements
-    return Recipe(
-        lock=lock,
-        packages=packages,
-        from_sdist=tuple(resolved.get("from_sdist", ())),
-        build_env=ctx.facets["pins"].get("build_env", {}),
-        indexes=tuple(ctx.facets["pins"].get("index", ())),
-        patched=patched,
-        manifest=manifest,
-        interpreter=found[0],
-        interpreter_version=found[1],
-        device=device,
-    )
-
-
-def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
-    if not target.get("host") and target.get("arch") != platform.machine():
-        raise StepError(
-            "engine",
-            f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
-            unsupported=True,
-        )
-    source = [item["package"] for item in ctx.facets["pins"].get("from_source", ())]
-    if source:
-        names = ", ".join(source)
-        raise StepError(
-            "engine",
-            f"{names}: built from a repository's commit, which needs the container engine.",
-            unsupported=True,
-        )
-    if device["kind"] == "npu" and not _cann_folder():
-        raise StepError(
-            "engine",
-            "There is no CANN toolkit on this machine, so the container engine is needed.",
-            unsupported=True,
-        )
-
-
-def _cann_folder() -> Path | None:
-    named = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
-    folders = [named] if named else list(CANN_FOLDERS)
-    return next((Path(folder) for folder in folders if Path(folder).is_dir()), None)
-
-
-def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:
-    outcome = ctx.inputs.get("patches")
-    if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
-        return None, {}
-    manifest = json.loads(ctx.artifact("patches", "patched.json").read_text("utf-8"))
-    return ctx.artifact("patches", "patched.zip"), manifest
 
 
 def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
@@ -366,8 +261,23 @@ def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: 
             "no answer in time." if completed.timed_out else f"the probe ended with {completed.returncode}."
         )
         raise StepError("probe", reason, tail=completed.tail)
-    found: Mapping[str, Any] = json.loads(out.read_text("utf-8"))
+    found: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    found["patched"] = _probe_patched(ctx, recipe, argv[0], bundle)
     return found
+
+
+def _probe_patched(ctx: TaskContext, recipe: Recipe, python: str, bundle: Path) -> Any:
+    """What the cell's import system takes for each patched file; None without patches. Imports nothing."""
+    if not recipe.manifest:
+        return None
+    expected, out = ctx.workdir / "patched.json", ctx.workdir / "patched-report.json"
+    expected.write_text(json.dumps(recipe.manifest), "utf-8")
+    variables = {"PYTHONPATH": str(bundle), "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+    argv = [python, "-m", PATCH_PROBE, str(expected), str(out)]
+    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
+    if completed.returncode != 0 or not out.is_file():
+        raise StepError("probe", "The patched files could not be looked at.", tail=completed.tail)
+    return json.loads(out.read_text("utf-8"))["files"]
 
 
 def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -35,6 +35,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     reasons = [
         *_package_reasons(measurements["expected"], probe["packages"]),
         *_file_reasons(measurements["patched"], probe["files"]),
+        *_import_reasons(probe.get("patched") or ()),
         *_module_reasons(probe["modules"], measurements["site_packages"]),
         *_device_reasons(measurements["requested_device"], probe["device"]),
     ]
@@ -72,6 +73,15 @@ def _file_reasons(patched: Mapping[str, str], on_disk: Mapping[str, str]) -> lis
         f"{name} is not the patched file{'' if on_disk.get(name) else ': it is missing'}."
         for name, digest in patched.items()
         if on_disk.get(name, "") != digest
+    ]
+
+
+def _import_reasons(patched: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Files that are as patched on disk and yet not what would be imported."""
+    return [
+        f"`import {one['module']}` takes {one['file'] or 'nothing'}, which is {one['state']}."
+        for one in patched
+        if one["state"] not in ("patched", "removed")
     ]
 
 

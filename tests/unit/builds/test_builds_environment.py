@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.builds import environment, judge
+from harness.builds import environment, judge, recipe
 from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError
@@ -247,7 +247,7 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
 def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, facet: str, value: Any, said: str
 ) -> None:
-    monkeypatch.setattr(environment, "CANN_FOLDERS", ())
+    monkeypatch.setattr(recipe, "CANN_FOLDERS", ())
     for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
         monkeypatch.delenv(name, raising=False)
     cell.ctx.facets[facet] = value
@@ -255,6 +255,22 @@ def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     assert judgement.status is Status.UNSUPPORTED
     assert said in judgement.reasons[0]
     assert judgement.remedies
+
+
+def test_a_cell_whose_patches_did_not_apply_is_not_built_without_them(cell: Cell) -> None:
+    cell.ctx.facets["patches[verl]"] = [{"id": "fix"}]
+    cell.ctx.inputs["patches"] = outcome("patches")
+    found, judgement = cell.build()
+    assert (judgement.status, found["step"]) == (Status.FAIL, "patch")
+
+
+def test_a_stale_compiled_file_beside_a_patched_one_fails_the_cell(cell: Cell, tmp_path: Path) -> None:
+    cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
+    found, judgement = cell.build()
+    assert [one["state"] for one in found["probe"]["patched"]] == ["patched"]
+    found["probe"]["patched"][0]["state"] = "stale-code"
+    assert "stale-code" in judge.judge(found, {}).reasons[0]
+    assert judgement.status is Status.PASS
 
 
 def good() -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""All that determines a cell's environment, gathered from its facets and the outcomes it builds upon."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.builds.interpreter import find_interpreter
+from harness.check import TaskContext
+from harness.digest import digest_file, digest_json
+from harness.sources.lockfile import LockedPackage, parse_lock
+
+# Part of an environment's name: raise it when environments are laid out differently.
+LAYOUT = 1
+CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
+
+
+class StepError(Exception):
+    """A step of the build failed in a way that says something of the cell."""
+
+    def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
+        super().__init__(reason)
+        self.step, self.reason, self.tail, self.unsupported = step, reason, tail, unsupported
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that determines an environment's content."""
+
+    lock: Path
+    packages: tuple[LockedPackage, ...]
+    from_sdist: tuple[str, ...]
+    build_env: Mapping[str, Mapping[str, str]]
+    indexes: tuple[str, ...]
+    patched: Path | None
+    manifest: Mapping[str, Mapping[str, str | None]]
+    interpreter: str
+    interpreter_version: str
+    device: Mapping[str, Any]
+
+    @property
+    def minor(self) -> str:
+        """`3.11` of 3.11.7."""
+        return ".".join(self.interpreter_version.split(".")[:2])
+
+    @property
+    def digest(self) -> str:
+        """Names the environment's folder."""
+        content = {
+            "layout": LAYOUT,
+            "lock": digest_file(self.lock),
+            "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
+            "build_env": {name: dict(values) for name, values in self.build_env.items()},
+            "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
+        }
+        return digest_json(content)[:32]
+
+
+def gather_recipe(ctx: TaskContext) -> Recipe:
+    """Read facets and inputs; StepError when this machine cannot build such an environment."""
+    device, target = ctx.facets["device"], ctx.facets["platform"]
+    _require_supported(ctx, device, target)
+    found = find_interpreter(target["python"], os.environ)
+    if found is None:
+        raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
+    lock = ctx.artifact("resolve", "lock.txt")
+    patched, manifest = _patched_input(ctx)
+    resolved = ctx.inputs["resolve"].measurements
+    return Recipe(
+        lock=lock,
+        packages=parse_lock(lock.read_text("utf-8")),
+        from_sdist=tuple(resolved.get("from_sdist", ())),
+        build_env=ctx.facets["pins"].get("build_env", {}),
+        indexes=tuple(ctx.facets["pins"].get("index", ())),
+        patched=patched,
+        manifest=manifest,
+        interpreter=found[0],
+        interpreter_version=found[1],
+        device=device,
+    )
+
+
+def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+    if not target.get("host") and target.get("arch") != platform.machine():
+        raise StepError(
+            "engine",
+            f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
+            unsupported=True,
+        )
+    source = [item["package"] for item in ctx.facets["pins"].get("from_source", ())]
+    if source:
+        names = ", ".join(source)
+        raise StepError(
+            "engine",
+            f"{names}: built from a repository's commit, which needs the container engine.",
+            unsupported=True,
+        )
+    if device["kind"] == "npu" and not _cann_folder():
+        raise StepError(
+            "engine",
+            "There is no CANN toolkit on this machine, so the container engine is needed.",
+            unsupported=True,
+        )
+
+
+def _cann_folder() -> Path | None:
+    named = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
+    folders = [named] if named else list(CANN_FOLDERS)
+    return next((Path(folder) for folder in folders if Path(folder).is_dir()), None)
+
+
+def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:
+    outcome = ctx.inputs.get("patches")
+    if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
+        if ctx.facets["patches[verl]"]:
+            raise StepError(
+                "patch", "The patches selected for this cell did not apply, so there is no patched tree."
+            )
+        return None, {}
+    manifest = json.loads(ctx.artifact("patches", "patched.json").read_text("utf-8"))
+    return ctx.artifact("patches", "patched.zip"), manifest
