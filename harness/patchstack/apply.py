@@ -29,14 +29,46 @@ class Placement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """The first hunk (its number from 1) that has no place in the file as earlier hunks left it."""
+
+    number: int
+    hunk: Hunk
+    data: bytes
+
+    @property
+    def why(self) -> str:
+        """What the hunk expects and the file does not have."""
+        name = f"hunk {self.number}"
+        if not self.hunk.pre:
+            return f"{name} has no context, so there is no telling where it belongs"
+        lines = set(self.data.splitlines(keepends=True))
+        for op, text in self.hunk.lines:
+            if op != b"+" and text not in lines:
+                shown = text.decode("utf-8", "replace").strip()[:120]
+                return f"{name} (line {self.hunk.old_start}) expects a line that is not there: {shown!r}"
+        return f"{name} (line {self.hunk.old_start}) finds its lines, but not one after the other"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a file patch does not apply. `hunk` counts from 1, 0 when it is about the whole file."""
+    """Why a file patch does not apply: a sentence about the whole file, or the hunk that has no place."""
 
     path: str
-    why: str
-    hunk: int = 0
+    about: str = ""
+    misfit: Misfit | None = None
     missing: bool = False
     unsafe: bool = False
+
+    @property
+    def hunk(self) -> int:
+        """The hunk (from 1), 0 when it is about the whole file."""
+        return self.misfit.number if self.misfit else 0
+
+    @property
+    def why(self) -> str:
+        """The reason, worked out when asked for: most rejections only need to be counted."""
+        return self.misfit.why if self.misfit else self.about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +133,12 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
         before = File(data=tree.read(file.source), mode=mode)
     placed = place_hunks(file.hunks, before.data if before else b"")
     if isinstance(placed, Misfit):
-        return Rejection(path=file.source, why=placed.why, hunk=placed.hunk)
+        return Rejection(path=file.source, misfit=placed)
     data, placements = placed
     if file.change is Change.DELETE:
         if data:
             return Rejection(
-                path=file.path, why="removing it would throw away content the patch does not know"
+                path=file.path, about="removing it would throw away content the patch does not know"
             )
         return FileChange(patch=file, before=before, after=None, placements=placements)
     return FileChange(
@@ -121,27 +153,29 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
     for path in (file.old_path, file.new_path):
         link = link_above(tree, path) if path else None
         if link:
-            return Rejection(path=path or "", why=f"it lies behind the symbolic link {link}", unsafe=True)
+            return Rejection(path=path or "", about=f"it lies behind the symbolic link {link}", unsafe=True)
     if file.binary:
         return Rejection(
-            path=file.path, why="the change is binary; only text can be applied without its objects"
+            path=file.path, about="the change is binary; only text can be applied without its objects"
         )
     if file.change is not Change.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
-            return Rejection(path=file.source, why="there is no such file", missing=True)
+            return Rejection(path=file.source, about="there is no such file", missing=True)
         if (mode == SYMLINK) != file.changes_link:
             kinds = ("a symbolic link", "a plain file")
             found, wanted = kinds if mode == SYMLINK else kinds[::-1]
-            return Rejection(path=file.source, why=f"it is {found}, the patch expects {wanted}", unsafe=True)
+            return Rejection(
+                path=file.source, about=f"it is {found}, the patch expects {wanted}", unsafe=True
+            )
     new = file.new_path
     if new and file.change in {Change.CREATE, Change.RENAME, Change.COPY} and new != file.old_path:
         if tree.mode(new) is not None:
-            return Rejection(path=new, why="it is already there")
+            return Rejection(path=new, about="it is already there")
         if tree.is_folder(new):
-            return Rejection(path=new, why="it is a folder")
+            return Rejection(path=new, about="it is a folder")
     if file.new_mode and file.new_mode[:3] == "120" and file.change is Change.MODIFY:
-        return Rejection(path=file.path, why="it would turn a file into a symbolic link", unsafe=True)
+        return Rejection(path=file.path, about="it would turn a file into a symbolic link", unsafe=True)
     return None
 
 
@@ -154,14 +188,6 @@ def _new_mode(file: FilePatch, before: File | None) -> str:
     return EXECUTABLE if int(asked, 8) & 0o100 else REGULAR
 
 
-@dataclass(frozen=True, kw_only=True)
-class Misfit:
-    """The first hunk (from 1) that has no place."""
-
-    hunk: int
-    why: str
-
-
 def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Placement, ...]] | Misfit:
     """Apply hunks in order to a file's bytes."""
     written: list[tuple[int, int]] = []
@@ -170,7 +196,7 @@ def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Plac
     for number, hunk in enumerate(hunks, start=1):
         found = _find(hunk, data, written)
         if found is None:
-            return Misfit(hunk=number, why=_misfit(hunk, data, number))
+            return Misfit(number=number, hunk=hunk, data=data)
         start, end, line = found
         before = sum(grown for first, grown in growth if first <= line)
         placements.append(
@@ -230,14 +256,3 @@ def _occurrences(text: bytes, data: bytes) -> list[int]:
             found.append(at)
         at = data.find(text, at + 1)
     return found
-
-
-def _misfit(hunk: Hunk, data: bytes, number: int) -> str:
-    if not hunk.pre:
-        return f"hunk {number} has no context, so there is no telling where it belongs"
-    lines = data.splitlines(keepends=True)
-    for op, text in hunk.lines:
-        if op != b"+" and text not in lines:
-            shown = text.decode("utf-8", "replace").strip()
-            return f"hunk {number} (line {hunk.old_start}) expects a line that is not there: {shown[:120]!r}"
-    return f"hunk {number} (line {hunk.old_start}) finds its lines, but not one after the other"

@@ -77,7 +77,7 @@ def _tree(ctx: TaskContext, source: Mapping[str, Any]) -> tuple[Tree | None, Has
         try:
             wheel = fetch_release(source["package"], source["version"], cache=ctx.cache, command=ctx.command)
         except ReleaseNotFoundError as error:
-            return None, None, str(error)
+            return None, None, error.problems[0].what
         return open_archive(wheel), None, ""
     from harness.sources.git import find_mirror
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from harness.patchstack.apply import (
     Applied,
     FileChange,
     Misfit,
     NotApplied,
-    Rejection,
+    Placement,
     apply_patch,
     place_hunks,
 )
 from harness.patchstack.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError, parse_patch
-from harness.patchstack.endings import describe, reencoded
-from harness.patchstack.merge import Merged, merge
+from harness.patchstack.endings import carriage_returns, describe, reencoded
+from harness.patchstack.merge import Edit, Merged, merge, must_conflict, split_lines
 from harness.patchstack.render import render_patch
-from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem
+from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem, only_renamed
 from harness.patchstack.verdict import Failure, HunkPlace, PatchVerdict, Verdict
 from harness.sources.tree import File, HasBlobs, Tree, blob_id
+
+#: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.
+_TELLING_BYTES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +43,58 @@ def read_patch(name: str, data: bytes) -> Readable:
         return Readable(name=name, patch=None, error=error)
 
 
-def classify(readable: Readable, tree: Tree, blobs: HasBlobs | None = None) -> PatchVerdict:
-    """The verdict on a patch and a tree. `blobs` gives the files it was made from, by its index lines."""
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A patch that does not apply as it is, and all there is to look at. `explain`: work the reasons out."""
+
+    name: str
+    patch: Patch
+    tree: Tree
+    blobs: HasBlobs | None
+    done: NotApplied
+    explain: bool
+
+    @cached_property
+    def has_carriage_returns(self) -> bool:
+        return carriage_returns(self.patch, self.tree)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        if not self.explain:
+            return ()
+        return tuple(f"{rejection.path}: {rejection.why}" for rejection in self.done.rejections)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        if not self.explain:
+            return ()
+        return tuple(
+            Failure(path=rejection.path, hunk=rejection.hunk, why=rejection.why)
+            for rejection in self.done.rejections
+        )
+
+
+def classify(
+    readable: Readable, tree: Tree, blobs: HasBlobs | None = None, *, explain: bool = True
+) -> PatchVerdict:
+    """The verdict on a patch and a tree. `blobs` gives the files it was made from, by its index lines.
+
+    Without `explain` the verdict comes without reasons, places, files and candidate, and sooner.
+    """
     patch = readable.patch
     if patch is None:
         return _unreadable(readable)
     done = apply_patch(patch, tree)
     if isinstance(done, Applied):
-        return _applied(readable.name, done, patch.stray, blobs)
+        return _applied(readable.name, done, patch.stray, blobs, explain=explain)
+    case = _Case(name=readable.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
     if any(rejection.unsafe for rejection in done.rejections):
-        return _verdict(
-            readable.name, Verdict.UNSAFE, done, remedy="do not use this patch; ask its author what it is for"
-        )
+        return _failed(case, Verdict.UNSAFE, "do not use this patch; ask its author what it is for")
     for attempt in (_already, _missing, _endings, _three_way, _drifted):
-        found = attempt(readable.name, patch, tree, blobs, done)
+        found = attempt(case)
         if found:
             return found
-    return _conflict(readable.name, patch, tree, done)
+    return _conflict(case)
 
 
 def _unreadable(readable: Readable) -> PatchVerdict:
@@ -73,25 +112,17 @@ def _unreadable(readable: Readable) -> PatchVerdict:
     )
 
 
-def _verdict(name: str, verdict: Verdict, done: NotApplied, *, remedy: str) -> PatchVerdict:
+def _failed(case: _Case, verdict: Verdict, remedy: str) -> PatchVerdict:
     return PatchVerdict(
-        patch=name,
-        verdict=verdict,
-        reasons=tuple(f"{rejection.path}: {rejection.why}" for rejection in done.rejections),
-        remedies=(remedy,),
-        failures=_failures(done),
+        patch=case.name, verdict=verdict, reasons=case.reasons, remedies=(remedy,), failures=case.failures
     )
 
 
-def _failures(done: NotApplied) -> tuple[Failure, ...]:
-    return tuple(
-        Failure(path=rejection.path, hunk=rejection.hunk, why=rejection.why) for rejection in done.rejections
-    )
-
-
-def _applied(name: str, done: Applied, stray: tuple[int, ...], blobs: HasBlobs | None) -> PatchVerdict:
+def _applied(
+    name: str, done: Applied, stray: tuple[int, ...], blobs: HasBlobs | None, *, explain: bool
+) -> PatchVerdict:
     problems = [problem for change in done.changes for problem in _misplacements(change, blobs)]
-    places = tuple(place for change in done.changes for place in _places(change))
+    places = tuple(place for change in done.changes for place in _places(change)) if explain else ()
     offset = done.offset
     if problems:
         return PatchVerdict(
@@ -110,7 +141,7 @@ def _applied(name: str, done: Applied, stray: tuple[int, ...], blobs: HasBlobs |
         offset=offset,
         reasons=tuple(reasons),
         places=places,
-        files=done.files,
+        files=done.files if explain else {},
     )
 
 
@@ -158,10 +189,11 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     problems = []
     for old, new in zip(origin[1], change.placements, strict=True):
         lines = old.line + old.hunk.first_change, new.line + new.hunk.first_change
-        if enclosing_quickly(path, base, lines[0]) == enclosing_quickly(path, data, lines[1]):
+        was, now = enclosing_quickly(path, base, lines[0]), enclosing_quickly(path, data, lines[1])
+        if was == now or only_renamed(was, now, base, data):
             continue
         was, now = enclosing(base, lines[0]), enclosing(data, lines[1])
-        if was != now and path.endswith((".py", ".pyi")):
+        if was != now and not only_renamed(was, now, base, data):
             problems.append(
                 f"{path}:{new.line}: the hunk was written for {'.'.join(was) or 'the module'!r} "
                 f"and lands in {'.'.join(now) or 'the module'!r}"
@@ -169,117 +201,136 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     return problems
 
 
-def _already(
-    name: str, patch: Patch, tree: Tree, _blobs: HasBlobs | None, _done: NotApplied
-) -> PatchVerdict | None:
-    undo = patch.reversed()
-    if isinstance(apply_patch(undo, tree), Applied):
-        return _upstream(name, "the tree has exactly what the patch would make of it")
-    again = reencoded(undo, tree)
-    if again and isinstance(apply_patch(again, tree), Applied):
-        return _upstream(name, "the tree has what the patch would make of it, with other line endings")
+def _already(case: _Case) -> PatchVerdict | None:
+    if isinstance(apply_patch(case.patch.undo, case.tree), Applied):
+        return _upstream(case, "the tree has exactly what the patch would make of it")
+    again = reencoded(case.patch.undo, case.tree) if case.has_carriage_returns else None
+    if again and isinstance(apply_patch(again, case.tree), Applied):
+        return _upstream(case, "the tree has what the patch would make of it, with other line endings")
     return None
 
 
-def _upstream(name: str, reason: str) -> PatchVerdict:
+def _upstream(case: _Case, reason: str) -> PatchVerdict:
     return PatchVerdict(
-        patch=name,
+        patch=case.name,
         verdict=Verdict.ALREADY_UPSTREAM,
         reasons=(reason,),
         remedies=("end the patch's version range before this version",),
     )
 
 
-def _missing(
-    name: str, _patch: Patch, _tree: Tree, _blobs: HasBlobs | None, done: NotApplied
-) -> PatchVerdict | None:
-    if not any(rejection.missing for rejection in done.rejections):
+def _missing(case: _Case) -> PatchVerdict | None:
+    if not any(rejection.missing for rejection in case.done.rejections):
         return None
-    return _verdict(
-        name,
+    return _failed(
+        case,
         Verdict.MISSING_TARGET,
-        done,
-        remedy="find where upstream moved the code to, or end the patch's version range before this version",
+        "find where upstream moved the code to, or end the patch's version range before this version",
     )
 
 
-def _endings(
-    name: str, patch: Patch, tree: Tree, _blobs: HasBlobs | None, done: NotApplied
-) -> PatchVerdict | None:
-    again = reencoded(patch, tree)
-    applied = apply_patch(again, tree) if again else None
+def _endings(case: _Case) -> PatchVerdict | None:
+    again = reencoded(case.patch, case.tree) if case.has_carriage_returns else None
+    applied = apply_patch(again, case.tree) if again else None
     if again is None or not isinstance(applied, Applied):
         return None
     reasons = [
-        f"{rejection.path} has {describe(tree.read(rejection.path))} line endings, the patch has others"
-        for rejection in done.rejections
+        f"{rejection.path} has {describe(case.tree.read(rejection.path))} line endings, the patch has others"
+        for rejection in case.done.rejections
     ]
     return PatchVerdict(
-        patch=name,
+        patch=case.name,
         verdict=Verdict.LINE_ENDINGS,
         offset=applied.offset,
         reasons=tuple(reasons),
         remedies=("use the re-encoded patch: it gives added lines the file's own endings",),
-        places=tuple(place for change in applied.changes for place in _places(change)),
-        failures=_failures(done),
-        files=applied.files,
-        candidate=render_patch(again),
+        places=tuple(place for change in applied.changes for place in _places(change))
+        if case.explain
+        else (),
+        failures=case.failures,
+        files=applied.files if case.explain else {},
+        candidate=render_patch(again) if case.explain else None,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreeWay:
-    """One file merged: its base, this tree's and the patch's content, and the result."""
+    """A file the patch was made from, and its two sides: this tree's content, and the patch's edits."""
 
     file: FilePatch
     base: bytes
     ours: File
-    result: Merged
+    theirs: tuple[Edit, ...]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a merge is sure to have conflicts."""
+        return must_conflict(split_lines(self.base), self.ours.data, self.theirs)
+
+    def merge(self, ours_name: str = "ours", theirs_name: str = "patch") -> Merged:
+        """The merged file."""
+        return merge(self.base, self.ours.data, self.theirs, ours_name=ours_name, theirs_name=theirs_name)
 
 
-def three_way(
-    patch: Patch, tree: Tree, blobs: HasBlobs | None, theirs_name: str = "patch"
-) -> list[ThreeWay] | None:
-    """Merge every file of a patch with this tree's, over the file the patch was made from.
+def sides(patch: Patch, tree: Tree, blobs: HasBlobs | None) -> list[ThreeWay] | None:
+    """What there is to merge for every file of a patch.
 
-    None when such a file is not at hand, and for patches that create, remove or rename.
+    None when a file the patch was made from is not at hand, and for patches that create, remove or rename.
     """
-    merged = []
+    found = []
     for file in patch.files:
-        if (
-            file.change is not Change.MODIFY
-            or not file.index_old
-            or not blobs
-            or tree.mode(file.source) is None
-        ):
+        mode = tree.mode(file.source)
+        if file.change is not Change.MODIFY or not file.index_old or not blobs or mode is None:
             return None
         base = blobs.blob(file.index_old)
-        theirs = place_hunks(file.hunks, base) if base is not None else None
-        if base is None or theirs is None or isinstance(theirs, Misfit):
+        placed = place_hunks(file.hunks, base) if base is not None else None
+        if base is None or placed is None or isinstance(placed, Misfit):
             return None
-        ours = File(data=tree.read(file.source), mode=tree.mode(file.source) or "")
-        result = merge(base, ours.data, theirs[0], ours_name=tree.label, theirs_name=theirs_name)
-        merged.append(ThreeWay(file=file, base=base, ours=ours, result=result))
-    return merged
+        ours = File(data=tree.read(file.source), mode=mode)
+        found.append(ThreeWay(file=file, base=base, ours=ours, theirs=_edits(placed[1])))
+    return found
 
 
-def _three_way(
-    name: str, patch: Patch, tree: Tree, blobs: HasBlobs | None, done: NotApplied
-) -> PatchVerdict | None:
-    merged = three_way(patch, tree, blobs)
-    if not merged or any(one.result.conflicts for one in merged):
+def _edits(placements: tuple[Placement, ...]) -> tuple[Edit, ...]:
+    """What placed hunks change, as edits of the file before."""
+    found: list[Edit] = []
+    for placement in sorted(placements, key=lambda one: one.line):
+        at = start = placement.line - 1
+        added: list[bytes] = []
+        for op, text in [*placement.hunk.lines, (b" ", b"")]:
+            if op == b"+":
+                added.append(text)
+            elif op == b"-":
+                at += 1
+            else:
+                if added or at > start:
+                    found.append(Edit(start=start, end=at, lines=tuple(added)))
+                at += 1
+                start, added = at, []
+    return tuple(found)
+
+
+def _three_way(case: _Case) -> PatchVerdict | None:
+    both = sides(case.patch, case.tree, case.blobs)
+    if not both or any(one.hopeless for one in both):
         return None
-    if all(one.result.data == one.ours.data for one in merged):
-        return _upstream(name, "every change is there already, though the lines around it have changed since")
-    candidate = difference({one.file.path: (one.ours.data, one.result.data) for one in merged})
+    merged = [(one, one.merge()) for one in both]
+    if any(result.conflicts for _one, result in merged):
+        return None
+    if all(result.data == one.ours.data for one, result in merged):
+        return _upstream(case, "every change is there already, though the lines around it have changed since")
     return PatchVerdict(
-        patch=name,
+        patch=case.name,
         verdict=Verdict.MERGED,
-        reasons=tuple(f"{rejection.path}: {rejection.why}" for rejection in done.rejections),
+        reasons=case.reasons,
         remedies=("review the merged patch and take it as the body for this version",),
-        failures=_failures(done),
-        files={one.file.path: File(data=one.result.data, mode=one.ours.mode) for one in merged},
-        candidate=candidate,
+        failures=case.failures,
+        files={one.file.path: File(data=result.data, mode=one.ours.mode) for one, result in merged}
+        if case.explain
+        else {},
+        candidate=difference({one.file.path: (one.ours.data, result.data) for one, result in merged})
+        if case.explain
+        else None,
     )
 
 
@@ -290,27 +341,21 @@ def difference(files: dict[str, tuple[bytes, bytes]]) -> bytes:
     parts = []
     for path, (old, new) in sorted(files.items()):
         if old != new:
-            made = pygit2.Patch.create_from(
-                old, new, old_as_path=path, new_as_path=path, flag=pygit2.enums.DiffOption.SHOW_BINARY
-            )
+            made = pygit2.Patch.create_from(old, new, old_as_path=path, new_as_path=path)
             parts.append(bytes(made.data))
     return b"".join(parts)
 
 
-def _drifted(
-    name: str, patch: Patch, tree: Tree, _blobs: HasBlobs | None, _done: NotApplied
-) -> PatchVerdict | None:
+def _drifted(case: _Case) -> PatchVerdict | None:
     """Already upstream though the context has changed and the original file is not at hand."""
-    if any(file.change is not Change.MODIFY or not file.hunks for file in patch.files):
+    if any(file.change is not Change.MODIFY or not file.hunks for file in case.patch.files):
         return None
-    for file in patch.files:
-        data = tree.read(file.source)
-        if not all(
-            _group_is_there(file, data, group) for hunk in file.hunks for group in _groups(hunk.lines)
-        ):
+    for file in case.patch.files:
+        data = case.tree.read(file.source)
+        if not all(_is_there(data, *group) for hunk in file.hunks for group in _groups(hunk.lines)):
             return None
     return _upstream(
-        name, "every line it adds is there and every line it removes is gone; the context has changed since"
+        case, "every line it adds is there and every line it removes is gone; the context has changed since"
     )
 
 
@@ -329,43 +374,31 @@ def _groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]
     return groups
 
 
-#: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.
-_TELLING_BYTES = 24
+def _is_there(data: bytes, removed: bytes, added: bytes) -> bool:
+    telling = len(b"".join(added.split())) >= _TELLING_BYTES
+    whole = b"\n" + data
+    return telling and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
 
 
-def _group_is_there(_file: FilePatch, data: bytes, group: tuple[bytes, bytes]) -> bool:
-    removed, added = group
-    telling = len(b"".join(added.split()))
-    return telling >= _TELLING_BYTES and _once(added, data) and not (removed and _has(removed, data))
-
-
-def _has(text: bytes, data: bytes) -> bool:
-    return data.startswith(text) or b"\n" + text in data
-
-
-def _once(text: bytes, data: bytes) -> bool:
-    return (b"\n" + data).count(b"\n" + text) == 1
-
-
-def _conflict(name: str, patch: Patch, tree: Tree, done: NotApplied) -> PatchVerdict:
-    notes = [f"{rejection.path}: {rejection.why}" for rejection in done.rejections]
-    notes += _partly_upstream(patch, tree, done.rejections)
+def _conflict(case: _Case) -> PatchVerdict:
     return PatchVerdict(
-        patch=name,
+        patch=case.name,
         verdict=Verdict.CONFLICT,
-        reasons=tuple(notes),
-        remedies=(f"make a body for this version: npu-matrix patches rebase {name} --to {tree.label}",),
-        failures=_failures(done),
+        reasons=(*case.reasons, *(_partly_upstream(case) if case.explain else ())),
+        remedies=(
+            f"make a body for this version: npu-matrix patches rebase {case.name} --to {case.tree.label}",
+        ),
+        failures=case.failures,
     )
 
 
-def _partly_upstream(patch: Patch, tree: Tree, rejections: tuple[Rejection, ...]) -> list[str]:
-    rejected = {rejection.path for rejection in rejections}
+def _partly_upstream(case: _Case) -> list[str]:
+    rejected = {rejection.path for rejection in case.done.rejections}
     found = []
-    for file in patch.files:
-        if file.source not in rejected or file.change is not Change.MODIFY or tree.mode(file.source) is None:
+    for file in case.patch.files:
+        if file.source not in rejected or file.change is not Change.MODIFY:
             continue
-        data = tree.read(file.source)
+        data = case.tree.read(file.source)
         there = [
             number
             for number, hunk in enumerate(file.hunks, start=1)
@@ -373,7 +406,6 @@ def _partly_upstream(patch: Patch, tree: Tree, rejections: tuple[Rejection, ...]
             and isinstance(place_hunks((hunk,), data), Misfit)
         ]
         if there:
-            found.append(
-                f"{file.source}: hunk {', '.join(map(str, there))} of {len(file.hunks)} is already upstream"
-            )
+            numbers = ", ".join(map(str, there))
+            found.append(f"{file.source}: hunk {numbers} of {len(file.hunks)} is already upstream")
     return found

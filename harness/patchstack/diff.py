@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.sources.tree import path_problem
 
@@ -164,11 +165,19 @@ class Patch:
     files: tuple[FilePatch, ...]
     stray: tuple[int, ...] = ()
 
-    def reversed(self) -> Patch:
+    @cached_property
+    def undo(self) -> Patch:
         """The patch that undoes this one."""
         return Patch(files=tuple(file.reversed() for file in reversed(self.files)))
 
-    @property
+    @cached_property
+    def has_carriage_returns(self) -> bool:
+        """Whether any line of it ends with CR LF."""
+        return any(
+            text.endswith(b"\r\n") for file in self.files for hunk in file.hunks for _op, text in hunk.lines
+        )
+
+    @cached_property
     def paths(self) -> tuple[str, ...]:
         """Every path the patch reads or writes, sorted."""
         found = {path for file in self.files for path in (file.old_path, file.new_path) if path}

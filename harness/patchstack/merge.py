@@ -6,6 +6,7 @@ file merge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MARKER = b"<<<<<<< ", b"=======\n", b">>>>>>> "
@@ -61,12 +62,24 @@ def edits(old: bytes, new: bytes) -> list[Edit]:
     return found
 
 
+def must_conflict(base: Sequence[bytes], ours: bytes, theirs: Sequence[Edit]) -> bool:
+    """Whether some edit of theirs cannot but conflict, seen without comparing the files.
+
+    An edit goes in where ours still has its old lines and their neighbours in one piece, or its new lines.
+    """
+    for edit in theirs:
+        kept = b"".join(base[max(0, edit.start - 1) : edit.end + 1])
+        if kept not in ours and edit.lines and b"".join(edit.lines) not in ours:
+            return True
+    return False
+
+
 def merge(
-    base: bytes, ours: bytes, theirs: bytes, *, ours_name: str = "ours", theirs_name: str = "patch"
+    base: bytes, ours: bytes, theirs: Sequence[Edit], *, ours_name: str = "ours", theirs_name: str = "patch"
 ) -> Merged:
-    """Merge two descendants of `base`; `theirs` is the side of the patch."""
+    """Merge a descendant of `base` with the edits `theirs` of it, which are in order."""
     lines = split_lines(base)
-    mine, other = edits(base, ours), edits(base, theirs)
+    mine, other = edits(base, ours), list(theirs)
     out: list[bytes] = []
     conflicts: list[int] = []
     at = shared = 0

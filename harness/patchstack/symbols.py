@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from bisect import bisect_left
+from functools import lru_cache
 
 _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 _NAMED = re.compile(rb"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
@@ -34,6 +36,21 @@ def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
     return _by_indentation(data, line) if path.endswith((".py", ".pyi")) else ()
 
 
+def only_renamed(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
+    """Whether two chains of definitions are one and the same after renames.
+
+    A definition was renamed when its old name is gone from the new source and its new name was not in the old.
+    """
+    if len(was) != len(now):
+        return False
+    before = {name for _indent, name in _definitions(base)[1]}
+    after = {name for _indent, name in _definitions(data)[1]}
+    return all(
+        old == new or (old.encode() not in after and new.encode() not in before)
+        for old, new in zip(was, now, strict=True)
+    )
+
+
 def heading_problem(path: str, section: bytes, data: bytes, line: int) -> str:
     """Why a hunk placed at `line` (from 1) does not stand where its heading says, or "".
 
@@ -59,45 +76,52 @@ def heading_problem(path: str, section: bytes, data: bytes, line: int) -> str:
 
 def _start(data: bytes, line: int) -> int:
     """Byte offset of a line (from 1)."""
-    at = 0
-    for _ in range(line - 1):
-        following = data.find(b"\n", at)
-        if following < 0:
-            return len(data)
-        at = following + 1
-    return at
+    return len(data) - len(data.split(b"\n", line - 1)[-1]) if line > 1 else 0
+
+
+@lru_cache(maxsize=64)
+def _definitions(data: bytes) -> tuple[list[int], list[tuple[int, bytes]]]:
+    """Byte offsets of all definitions of Python source, and for each its indentation and name."""
+    found = list(_DEFINITION.finditer(data))
+    return [match.start() for match in found], [(len(match[1].expandtabs()), match[2]) for match in found]
+
+
+def _above(data: bytes, start: int) -> list[tuple[int, bytes]]:
+    """Definitions above a byte offset, the nearest first."""
+    starts, found = _definitions(data)
+    return found[: bisect_left(starts, start)][::-1]
 
 
 def _definitions_above(data: bytes, line: int) -> set[bytes]:
     """Definitions git could have named above `line`: the nearest, the nearest unindented, the enclosing."""
-    found = [
-        (len(match[1].expandtabs()), match[2]) for match in _DEFINITION.finditer(data[: _start(data, line)])
-    ]
-    names = {name for _indent, name in found[-1:]}
-    names.update(name for indent, name in [entry for entry in found if not entry[0]][-1:] if not indent)
+    above = _above(data, _start(data, line))
+    names = {name for _indent, name in above[:1]}
     limit = 1 << 30
-    for indent, name in reversed(found):
+    for indent, name in above:
         if indent < limit:
             names.add(name)
             limit = indent
+        if not indent:
+            break
     return names
 
 
 def _by_indentation(data: bytes, line: int) -> tuple[str, ...]:
     start = _start(data, line)
     end = data.find(b"\n", start)
-    text = data[start : end if end >= 0 else len(data)]
-    limit = len(text.expandtabs()) - len(text.expandtabs().lstrip()) if text.strip() else 1 << 30
+    text = data[start : end if end >= 0 else len(data)].expandtabs()
+    limit = len(text) - len(text.lstrip()) if text.strip() else 1 << 30
     chain = []
     own = _DEFINITION.match(text)
     if own:
-        chain.append(own[2].decode("utf-8", "replace"))
-    for match in reversed(list(_DEFINITION.finditer(data[:start]))):
-        indent = len(match[1].expandtabs())
+        chain.append(own[2])
+    for indent, name in _above(data, start):
         if indent < limit:
-            chain.append(match[2].decode("utf-8", "replace"))
+            chain.append(name)
             limit = indent
-    return tuple(reversed(chain))
+        if not limit:
+            break
+    return tuple(name.decode("utf-8", "replace") for name in reversed(chain))
 
 
 def _descend(node: ast.AST, line: int, chain: list[str]) -> None:

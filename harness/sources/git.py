@@ -14,6 +14,7 @@ from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK
 _MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: REGULAR}
 #: Shorter abbreviations than git itself writes are guesses.
 MIN_ABBREVIATION = 7
+FULL_ID = 40
 MIRROR_DEPTH = 3
 
 
@@ -69,7 +70,7 @@ class Repository:
         if len(blob_id) < MIN_ABBREVIATION:
             return None
         try:
-            found = self.objects[blob_id]
+            found = self.objects[pygit2.Oid(hex=blob_id) if len(blob_id) == FULL_ID else blob_id]
         except (KeyError, ValueError, pygit2.GitError):
             return None
         return bytes(found.data) if isinstance(found, pygit2.Blob) else None

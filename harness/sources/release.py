@@ -106,7 +106,7 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
     argv = [
         *_pip(),
         "download",
-        "--quiet",
+        "--progress-bar=off",
         "--no-input",
         "--no-deps",
         "--only-binary=:all:",
@@ -133,9 +133,11 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
 
 
 def _last_line(text: str) -> str:
+    """The line of pip's output that says most: a failed connection, else its last error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    connections = [line for line in lines if "connection" in line.lower() or "Could not fetch" in line]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return redact_text((errors or lines or ["pip said nothing"])[-1])[:500]
+    return redact_text((connections or errors or lines or ["pip said nothing"])[-1])[:500]
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
