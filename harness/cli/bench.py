@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import fnmatch
 import functools
 import os
@@ -81,6 +82,7 @@ def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence
         inputs=facet_inputs(settings, matrix),
         code=code_digests(wanted),
         host=host_facts(host),
+        notices=_expired(matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
 
@@ -97,6 +99,16 @@ def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
     raise InputError(
         f"{wanted!r} is the beginning of {len(matches)} cells",
         fix=f"one of: {', '.join(cell.id for cell in matches)}",
+    )
+
+
+def _expired(matrix: Matrix) -> tuple[str, ...]:
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return tuple(
+        f"{Path(found.where.file).name}:{found.where.line}: the expectation {name!r} expired on {found.until_date} "
+        "and no longer excuses anything: mend the cell, or give a new reason and date"
+        for name, found in matrix.expectations.items()
+        if found.expired(today)
     )
 
 
@@ -136,12 +148,13 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
     """(cell id, check) -> what the matrix expects of it."""
     from harness.verdict.verdict import Expected
 
-    cells = {cell.id: cell for cell in matrix.cells(profile).cells}
+    cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
+    today = datetime.datetime.now(tz=datetime.UTC).date()
 
     def expected(cell_id: str, check: str) -> Expected | None:
         cell = cells.get(cell_id)
         found = matrix.expectation_for(cell, check) if cell else None
-        if found is None:
+        if found is None or found.expired(today):
             return None
         return Expected(
             state=found.state,

@@ -117,6 +117,8 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
         bench.settings, bench.matrix, bench.plan, verdicts, ledger, result.run_id, executed, code
     )
     print_summary(verdicts, summary, result)
+    for notice in bench.plan.notices:
+        click.echo(f"note: {notice}")
     click.echo(f"report: {folder / 'index.html'}")
     return code
 

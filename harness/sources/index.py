@@ -12,6 +12,7 @@ import math
 import os
 import ssl
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -225,12 +226,18 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
     return [*shared, *user, prefix / "pip.conf", *([Path(explicit)] if explicit else [])]
 
 
+_FINDING_UV = threading.Lock()
+
+
 def uv_binary() -> str:
     """The uv this project pins; InfrastructureError when its package is there without the program."""
     import uv
 
     try:
-        return str(uv.find_uv_bin())
+        # It asks sysconfig, which tells a second thread half of what it knows while a first one fills it
+        # (CPython's _init_config_vars before 3.12).
+        with _FINDING_UV:
+            return str(uv.find_uv_bin())
     except FileNotFoundError as error:
         raise InfrastructureError(
             "the uv program is missing",

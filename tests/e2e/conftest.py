@@ -1,0 +1,131 @@
+"""A small checkout of its own and the real command on it: real matrix, real resolver, local wheels, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from wheelhouse import Wheels
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCE = "def mean(values):\n    total = sum(values)\n    return total / len(values)\n"
+HEADER = """\
+Subject: the mean of nothing is 0
+Why: an empty batch must not stop the run
+Owner: tests
+Upstream-Status: Pending
+Upstream-Url: none (a test)
+Applies-To: >=0.6.1,<=0.9.1
+Guarded-By: loss:none
+Review-By: 2099-01-01
+Body: all.patch >=0.6.1,<=0.9.1
+"""
+PATCH = """\
+diff --git a/verl/core.py b/verl/core.py
+--- a/verl/core.py
++++ b/verl/core.py
+@@ -1,3 +1,5 @@
+ def mean(values):
+     total = sum(values)
++    if not values:
++        return 0
+     return total / len(values)
+"""
+
+
+def matrix_text(versions: list[str], expectation: str = "") -> str:
+    cells = ", ".join(versions)
+    return f"""\
+format: 1
+axes:
+  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}}
+  python: {{title: Python, scheme: python, source: a test}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}, npu: {{title: NPU}}}}}}
+profiles:
+  default:
+    title: a test
+    select:
+      - product: {{verl: [{cells}]}}
+        with: {{python: host, device: sim}}
+{expectation}
+"""
+
+
+class Checkout:
+    """A folder with a matrix, patches and wheels, and `npu-matrix` run in it as a user would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        self.root.mkdir(parents=True)
+        self.wheels = Wheels(folder / "wheels")
+        self.environ = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PIP_", "UV_", "NPU_MATRIX_"))
+            },
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels.folder),
+            "UV_CACHE_DIR": str(folder / "uv-cache"),
+            "NPU_MATRIX_CACHE": str(folder / "cache"),
+            "PYTHONPATH": str(REPOSITORY),
+            "CI": "true",
+        }
+
+    def release(self, version: str, *requires: str, source: str = SOURCE) -> None:
+        self.wheels.add("verl", version, *requires, files={"verl/core.py": source})
+
+    def matrix(self, *versions: str, expectation: str = "") -> None:
+        (self.root / "matrix.yaml").write_text(matrix_text(list(versions), expectation))
+
+    def patch(self, text: str = PATCH) -> None:
+        folder = self.root / "patches" / "verl" / "empty-mean"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "PATCH").write_text(HEADER)
+        (folder / "all.patch").write_text(text)
+        (folder.parent / "series").write_text("empty-mean\n")
+
+    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "harness", *arguments],
+            cwd=self.root,
+            env={**self.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0, **environ: str) -> str:
+        process = self.start(*arguments, **environ)
+        output, _ = process.communicate(timeout=100)
+        assert process.returncode == code, output
+        assert "Traceback" not in output, output
+        return output
+
+    def static(self, *more: str, code: int = 0, **environ: str) -> str:
+        return self.run("run", "--check", "resolve", "--check", "patches", *more, code=code, **environ)
+
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.root / "reports" / "report.json").read_text())
+
+    def status(self, code: int = 0) -> dict[str, Any]:
+        return json.loads(self.run("status", "--json", code=code))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path)
+    made.release("0.6.1")
+    made.release("0.9.1")
+    made.matrix("0.6.1", "0.9.1")
+    made.patch()
+    return made
