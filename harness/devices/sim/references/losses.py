@@ -1,4 +1,4 @@
-"""Backward operators of losses that torch_npu has for itself. Reductions count as in torch: 0 none, 1 mean, 2 sum."""
+"""Backward operators of losses, which torch_npu has for itself. Reductions are 0 none, 1 mean, 2 sum."""
 
 from __future__ import annotations
 

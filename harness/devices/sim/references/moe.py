@@ -100,7 +100,7 @@ def kept_token_unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`npu_moe_token_unpermute` as autograd calls it: also the tokens its backward needs (none without probs)."""
+    """`npu_moe_token_unpermute` and the tokens its backward needs (none without probs)."""
     out = npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
     return out, permuted_tokens.new_empty(0) if probs is None else permuted_tokens.clone()
 

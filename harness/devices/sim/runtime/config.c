@@ -44,8 +44,6 @@ void sim_trace(const char *function) {
 
 /* What makes evidence "simulated": whoever wants to call a result hardware must look for this symbol. */
 SIM_API int npu_sim_sentinel(void) { return 1; }
-/* The name the first prototype used; probes that know only it must not be misled. */
-SIM_API int fakecann_is_fake(void) { return 1; }
 
 SIM_API aclError aclInit(const char *path) { (void)path; TRACE; return SIM_OK; }
 SIM_API aclError aclFinalize(void) { TRACE; return SIM_OK; }
