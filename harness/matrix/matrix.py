@@ -141,13 +141,15 @@ class Matrix:
     def _assignments(self, selection: Selection) -> Iterator[Assignment]:
         if not selection.product:
             return iter(())
+        # In the order of the file's axes, so that the order of a product's keys changes nothing.
         product = {
-            axis: [self.axes[axis].parse(text) for text in texts] for axis, texts in selection.product.items()
+            axis: [self.axes[axis].parse(text) for text in selection.product[axis]]
+            for axis in self.axes
+            if axis in selection.product
         }
         return expand(product, self.versions(selection.fixed), tuple(self.constraints.values()))
 
     def _product_cell(self, selection: Selection, versions: Mapping[str, Version]) -> Cell:
-        # In the order of the file's axes, so that the order of a product's keys changes nothing.
         axes = {name: str(versions[name]) for name in self.axes if name in versions}
         return Cell(
             id=cell_id("", axes),

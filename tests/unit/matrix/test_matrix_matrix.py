@@ -171,7 +171,11 @@ def test_the_order_of_keys_changes_no_cell(random_: random.Random) -> None:
     product = ", ".join(pairs)
     random_.shuffle(pairs)
     axes = "format: 1\n" + shuffled(AXES.removeprefix("format: 1\n"))
-    other = load(axes=axes, profiles=PROFILES.replace(product, ", ".join(pairs)))
+    reordered = PROFILES.replace(product, ", ".join(pairs))
+    assert [cell.id for cell in load(profiles=reordered).cells("default")] == list(
+        dict.fromkeys(cell.id for cell in load().cells("default"))
+    )
+    other = load(axes=axes, profiles=reordered)
     assert ids(other) == ids(load())
     by_id = {cell.id: cell for cell in load().cells("default")}
     assert all(cell == by_id[cell.id] for cell in other.cells("default"))
