@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import fnmatch
 import functools
 import os
@@ -51,8 +51,17 @@ def look_at_host() -> HostReport:
     return look(HostView(environ=os.environ))
 
 
-def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence[str] = ()) -> Bench:
-    """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error."""
+def open_bench(
+    settings: Settings,
+    *,
+    only: Sequence[str] = (),
+    checks: Sequence[str] = (),
+    host: HostReport | None = None,
+) -> Bench:
+    """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
+
+    `host` stands in for what a look at this machine finds.
+    """
     from harness.digest import digest_file
     from harness.plan.code import code_digests
     from harness.plan.planner import make_plan
@@ -73,7 +82,7 @@ def open_bench(settings: Settings, *, only: Sequence[str] = (), checks: Sequence
         if name not in names:
             raise no_match("check", name, sorted(names))
     wanted = with_needs(set(checks), registered) if checks else registered
-    host = look_at_host()
+    host = host or look_at_host()
     plan = make_plan(
         cells,
         wanted,
@@ -103,10 +112,10 @@ def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
 
 
 def _expired(matrix: Matrix) -> tuple[str, ...]:
-    today = datetime.datetime.now(tz=datetime.UTC).date()
+    today = dt.datetime.now(tz=dt.UTC).date()
     return tuple(
-        f"{Path(found.where.file).name}:{found.where.line}: the expectation {name!r} expired on {found.until_date} "
-        "and no longer excuses anything: mend the cell, or give a new reason and date"
+        f"{Path(found.where.file).name}:{found.where.line}: the expectation {name!r} expired on "
+        f"{found.until_date} and no longer excuses anything: mend the cell, or give a new reason and date"
         for name, found in matrix.expectations.items()
         if found.expired(today)
     )
@@ -149,7 +158,7 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
     from harness.verdict.verdict import Expected
 
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
-    today = datetime.datetime.now(tz=datetime.UTC).date()
+    today = dt.datetime.now(tz=dt.UTC).date()
 
     def expected(cell_id: str, check: str) -> Expected | None:
         cell = cells.get(cell_id)
