@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -15,12 +18,15 @@ from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
 from harness.report import svg
 from harness.report.figures import figures
 from harness.report.grid import grid_script
+from harness.report.inputs import ArtifactInput
 from harness.report.logs import read_artifact, read_log
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import ReportModel, Result, Row
 from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
 
+PARALLEL_FROM = 2_000
+MAX_WORKERS = 8
 STATIC_ROWS = 300
 FIRST_ROWS = 60
 ATTENTION_ROWS = 8
@@ -43,10 +49,41 @@ def render_html(model: ReportModel, folder: Path) -> list[Path]:
         writer.write(f"assets/{name}", _resource("assets", name))
     writer.write("data/grid.js", grid_script(model))
     writer.write("index.html", _index(model, writer))
-    pages = _environment(writer, up="../")
-    for row in model.rows:
-        writer.write(f"cells/{row.slug}.html", _cell(model, row, pages, writer))
+    workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
+    if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
+        return writer.written + _pages_in_parallel(model, folder, workers)
+    return writer.written + _pages(model, folder, 0, 1)
+
+
+def _pages(model: ReportModel, folder: Path, first: int, step: int) -> list[Path]:
+    """Write the page of every `step`-th cell from `first` on."""
+    writer = Writer(folder)
+    pages = CellPages(model, writer)
+    for row in model.rows[first::step]:
+        writer.write(f"cells/{row.slug}.html", pages.render(row))
     return writer.written
+
+
+def _pages_in_parallel(model: ReportModel, folder: Path, workers: int) -> list[Path]:
+    """As `_pages` for all cells, in forked processes, which have the model without copying it.
+
+    Files that are named by their content may be written by several of them; the content is the same.
+    """
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_inherit, initargs=(model,)) as pool:
+        parts = [pool.submit(_inherited_pages, folder, first, workers) for first in range(workers)]
+        return list(dict.fromkeys(path for part in parts for path in part.result()))
+
+
+_inherited: list[ReportModel] = []
+
+
+def _inherit(model: ReportModel) -> None:
+    _inherited.append(model)
+
+
+def _inherited_pages(folder: Path, first: int, step: int) -> list[Path]:
+    return _pages(_inherited[0], folder, first, step)
 
 
 class Writer:
@@ -78,6 +115,7 @@ class Writer:
         return up + self.store(f"text/{digest}.txt", text)
 
 
+@cache
 def anchor_of(check: str) -> str:
     """The anchor of a check on its cell's page."""
     return "check-" + file_name(check)
@@ -133,42 +171,66 @@ def _run_facts(model: ReportModel) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _cell(model: ReportModel, row: Row, pages: jinja2.Environment, writer: Writer) -> str:
-    check_page = pages.get_template("check.html")
-    sections = [
-        Markup(_check(row, result, check_page, writer))  # noqa: S704 - rendered with autoescape
-        for result in row.results.values()
-    ]
-    return pages.get_template("cell.html").render(
-        model=model,
-        row=row,
-        sections=sections,
-        anchors={check: anchor_of(check) for check in row.results},
-    )
+class CellPages:
+    """Renders the pages of cells; what repeats from page to page is rendered once."""
 
+    def __init__(self, model: ReportModel, writer: Writer) -> None:
+        self._model = model
+        self._writer = writer
+        env = _environment(writer, up="../")
+        self._page = env.get_template("cell.html")
+        self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
+        self._tiles: dict[tuple[object, ...], Markup] = {}
 
-def _check(row: Row, result: Result, page: jinja2.Template, writer: Writer) -> str:
-    facts = result.facts
-    log = read_log(facts)
-    whole = writer.store(f"logs/{row.slug}.{file_name(facts.check)}.txt", log.whole) if log.whole else ""
-    files = []
-    for artifact in facts.artifacts:
+    def render(self, row: Row) -> str:
+        """The page of one cell."""
+        return self._page.render(
+            model=self._model,
+            row=row,
+            strip=self._strip(row),
+            sections=[self._section(row, result) for result in row.results.values()],
+            open_marks=OPEN_LOGS,
+        )
+
+    def _strip(self, row: Row) -> list[tuple[str, Markup]]:
+        tiers = []
+        for tier in self._model.tiers:
+            tiles = [
+                self._tile(row.results[check.name]) for check in tier.checks if check.name in row.results
+            ]
+            if tiles:
+                tiers.append((tier.tier.value, Markup().join(tiles)))
+        return tiers
+
+    def _tile(self, result: Result) -> Markup:
+        reason = result.facts.reasons[0] if result.facts.reasons else ""
+        key = (result.facts.check, result.mark, result.facts.evidence, result.change, reason)
+        if key not in self._tiles:
+            self._tiles[key] = self._stripcheck(result, f"#{anchor_of(result.facts.check)}")
+        return self._tiles[key]
+
+    def _section(self, row: Row, result: Result) -> dict[str, Any]:
+        facts = result.facts
+        log = read_log(facts)
+        whole = ""
+        if log.whole:
+            whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(facts.check)}.txt", log.whole)
+        return {
+            "result": result,
+            "anchor": anchor_of(facts.check),
+            "measured": figures(facts.measurements),
+            "files": [self._file(artifact) for artifact in facts.artifacts],
+            "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
+        }
+
+    def _file(self, artifact: ArtifactInput) -> dict[str, Any]:
         file = read_artifact(artifact)
-        href = "../" + writer.store(f"files/{file.stored}", file.content) if file.content is not None else ""
-        files.append({"name": file.name, "size": file.size, "note": file.note, "href": href})
-    return page.render(
-        r=result,
-        anchor=anchor_of(facts.check),
-        measured=figures(facts.measurements),
-        files=files,
-        log={
-            "lines": log.lines,
-            "total": log.total,
-            "skipped": log.skipped,
-            "href": f"../{whole}" if whole else "",
-        },
-        open_marks=OPEN_LOGS,
-    )
+        href = (
+            "../" + self._writer.store(f"files/{file.stored}", file.content)
+            if file.content is not None
+            else ""
+        )
+        return {"name": file.name, "size": file.size, "note": file.note, "href": href}
 
 
 def _environment(writer: Writer, *, up: str) -> jinja2.Environment:

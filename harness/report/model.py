@@ -231,7 +231,7 @@ def _result(facts: ResultInput, generated: float) -> Result:
         notes.append("No evidence is recorded with this verdict.")
     earlier = tuple(past for past in facts.history if not facts.run_id or past.run_id != facts.run_id)
     return Result(
-        facts=replace(facts, history=earlier),
+        facts=facts if earlier == facts.history else replace(facts, history=earlier),
         mark=mark,
         change=_change(earlier[-1].status, mark) if earlier else "",
         notes=tuple(notes),

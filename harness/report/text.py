@@ -23,6 +23,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def visible(text: str) -> str:
     """`text` with every hidden character written as `⟦U+202E⟧`; tabs and newlines stay."""
+    if text.isprintable():
+        return text
     return _HIDDEN.sub(lambda found: f"⟦U+{ord(found[0]):04X}⟧", text)
 
 

@@ -7,7 +7,7 @@
   // Places in a row of the grid's data (see grid.py).
   const [ID, TITLE, PAGE, STACK, AXES, VERDICTS, CHANGES, REASONS] = [0, 1, 2, 3, 6, 7, 8, 9];
   const ABSENT = "-";
-  const VIRTUAL_FROM = 400;
+  const VIRTUAL_FROM = 150;
   const OVERSCAN = 12;
 
   // ---- themes ----------------------------------------------------------------------------------------------
@@ -439,6 +439,13 @@
     addEventListener("resize", () => draw(false));
     addEventListener("hashchange", restore);
     restore();
+    // The first search for a word reads every row; do that before somebody types.
+    let place = 0;
+    const read = (idle) => {
+      while (place < data.rows.length && idle.timeRemaining() > 2) haystack(place++);
+      if (place < data.rows.length) requestIdleCallback(read);
+    };
+    if (window.requestIdleCallback) requestIdleCallback(read);
   }
   function startCell() {
     const back = $("back");

@@ -264,3 +264,29 @@ def test_marks_in_the_grid_data_are_the_models(sample: ReportModel) -> None:
             code = encoded[7][2 * place]
             expected = row.results[name].mark if name in row.results else None
             assert (Mark(data["marks"][code][0]) if code != "-" else None) is expected
+
+
+def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path) -> None:
+    from harness.report.schema import Report, report_schema
+
+    render_all(sample, tmp_path / "reports")
+    text = (tmp_path / "reports" / "report.json").read_text(encoding="utf-8")
+    read = Report.model_validate_json(text)
+    assert read.headline == sample.headline
+    assert len(read.cells) == len(sample.rows)
+    assert set(report_schema()["properties"]) == set(json.loads(text))
+
+
+def test_pages_in_parallel_are_the_pages(sample: ReportModel, tmp_path: Path) -> None:
+    from harness.report import html
+
+    apart, together = tmp_path / "apart", tmp_path / "together"
+    apart.mkdir()
+    together.mkdir()
+    one = html._pages(sample, apart, 0, 1)
+    two = html._pages_in_parallel(sample, together, 2)
+    assert sorted(path.relative_to(apart) for path in one) == sorted(
+        path.relative_to(together) for path in two
+    )
+    for path in one:
+        assert path.read_bytes() == (together / path.relative_to(apart)).read_bytes()
