@@ -60,11 +60,13 @@ CHECKS: tuple[Check, ...] = (
         facets=("recipe", "versions"),
         sources=(
             "harness.compat.expression",
+            "harness.compat.hydra",
             "harness.compat.lint",
             "harness.compat.recipe",
             "harness.compat.rules",
             "harness.compat.ruleset",
             "harness.matrix.versions",
+            "harness.sources.release",
         ),
         run=_run_lint,
         judge=_judge_lint,

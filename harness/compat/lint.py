@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
 from harness.compat.expression import UNKNOWN, UNSET, evaluate, names_in
+from harness.compat.hydra import ENTRIES, FOLDER, config_name, misfits, read_config
 from harness.compat.recipe import Recipe, Value
 from harness.compat.ruleset import PLACEHOLDER, VERSION_NAMES, Rule, Rules, load_rules
 from harness.compat.script import Script, read_script
@@ -16,8 +17,10 @@ from harness.compat.shell import Note
 from harness.errors import InputError, Location
 from harness.matrix.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.sources.release import ReleaseNotFoundError, RunCommand, fetch_release
 
 NOT_VERL = "this is no job of verl, and the rules speak of nothing else"
+CONFIG_RULE = "CONFIG-KEY"
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -121,8 +124,13 @@ class RecipeFacts:
         return UNSET
 
 
-def lint_recipe(recipe: Recipe, versions: Mapping[str, str], rules: Rules | None = None) -> LintResult:
-    """Apply every rule to a recipe. `versions`: axis -> version, those that are missing are unknown."""
+def lint_recipe(
+    recipe: Recipe, versions: Mapping[str, str], rules: Rules | None = None, wheel: Path | None = None
+) -> LintResult:
+    """Apply every rule to a recipe. `versions`: axis -> version, those that are missing are unknown.
+
+    With verl's `wheel` every override is also looked up in the configuration of that version.
+    """
     rules = rules or load_rules()
     if not recipe.is_verl:
         return LintResult(findings=(), undecided=(), notes=(Note(line=recipe.where.line, text=NOT_VERL),))
@@ -135,22 +143,39 @@ def lint_recipe(recipe: Recipe, versions: Mapping[str, str], rules: Rules | None
         elif truth is UNKNOWN:
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(Undecided(rule=rule.id, unknown=tuple(unknown), recipe=recipe.name))
+    reported = {finding.rule for finding in findings}
+    for item in _config_findings(recipe, versions, wheel):
+        if isinstance(item, Undecided):
+            undecided.append(item)
+        elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
+            findings.append(item)
     return LintResult(findings=_in_order(findings), undecided=tuple(undecided))
 
 
-def lint_script(script: Script, versions: Mapping[str, str], rules: Rules | None = None) -> LintResult:
+def lint_script(script: Script, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
     """Lint every launch of a script."""
-    results = [lint_recipe(recipe, versions, rules) for recipe in script.recipes]
+    results = [lint_recipe(recipe, versions, wheel=wheel) for recipe in script.recipes]
     return LintResult(
         findings=_in_order([finding for result in results for finding in result.findings]),
         undecided=tuple(item for result in results for item in result.undecided),
-        notes=script.notes,
+        notes=(*script.notes, *(note for result in results for note in result.notes)),
     )
 
 
-def lint_file(path: Path, versions: Mapping[str, str]) -> LintResult:
+def lint_file(path: Path, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
     """Lint a launch script. InputError when it cannot be read, starts no training, or a version is none."""
-    return lint_script(read_script(path), versions)
+    return lint_script(read_script(path), versions, wheel)
+
+
+def verl_wheel(versions: Mapping[str, str], cache: Path, command: RunCommand) -> Path | None:
+    """The wheel of the released verl in `versions`, fetched once; None for a commit or an unknown version."""
+    verl = versions.get("verl", "")
+    if not verl or "@" in verl:
+        return None
+    try:
+        return fetch_release("verl", verl, cache=cache, command=command)
+    except ReleaseNotFoundError:
+        return None
 
 
 def run(ctx: TaskContext) -> Measured:
@@ -161,7 +186,9 @@ def run(ctx: TaskContext) -> Measured:
             measurements={"recipe": None, "findings": [], "undecided": []}, evidence=Evidence.STATIC
         )
     versions = {name: str(version) for name, version in ctx.facets["versions"].items()}
-    result = lint_recipe(Recipe.of_facet(facet), versions)
+    recipe = Recipe.of_facet(facet)
+    wheel = verl_wheel(versions, ctx.cache, ctx.command) if recipe.entry in ENTRIES else None
+    result = lint_recipe(recipe, versions, wheel=wheel)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
     return Measured(
@@ -217,6 +244,35 @@ def _finding(rule: Rule, recipe: Recipe, facts: RecipeFacts) -> Finding:
         source=rule.source,
         recipe=recipe.name,
     )
+
+
+def _config_findings(
+    recipe: Recipe, versions: Mapping[str, str], wheel: Path | None
+) -> Iterator[Finding | Undecided]:
+    """Overrides that the configuration of this verl does not have: rule CONFIG-KEY."""
+    if recipe.entry not in ENTRIES:
+        return
+    config = read_config(wheel, config_name(recipe)) if wheel else None
+    if config is None:
+        unknown = f"{config_name(recipe)} of verl {versions.get('verl', 'of an unknown version')}"
+        yield Undecided(rule=CONFIG_RULE, unknown=(unknown,), recipe=recipe.name)
+        return
+    for misfit in misfits(recipe, config):
+        setting = recipe.overrides.get(misfit.key)
+        place = setting.where if setting else recipe.where
+        similar = f"did you mean {' or '.join(misfit.similar)}?" if misfit.similar else "take it out"
+        yield Finding(
+            rule=CONFIG_RULE,
+            severity="error",
+            file=str(place.file),
+            line=place.line,
+            column=place.column,
+            message=f"{misfit.key} does not exist in verl {versions['verl']} ({config_name(recipe)})",
+            why=f"Hydra stops with: Could not override '{misfit.key}'",
+            fix=f"{similar} (`+{misfit.key}=...` adds a key that verl itself will not read)",
+            source=f"{FOLDER}/_generated_{config_name(recipe)}.yaml in the wheel of verl {versions['verl']}",
+            recipe=recipe.name,
+        )
 
 
 def _shown(value: Any) -> str:

@@ -74,7 +74,7 @@ class Recipe:
             device=device,
             nodes=int(facet.get("nodes") or 0),
             cards=int(facet.get("cards") or 0),
-            config=str(facet.get("config", "")),
+            config=str(facet.get("config") or _config(overrides)),
             model=str(facet.get("model", "")),
             added=frozenset(added),
             facts=facet.get("facts", {}),
@@ -106,6 +106,11 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _config(overrides: Mapping[str, Value]) -> str:
+    """A recipe that names no configuration and speaks of Megatron means Megatron's."""
+    return "ppo_megatron_trainer" if any(".megatron." in key for key in overrides) else ""
 
 
 def _interpolated(text: str) -> str:
