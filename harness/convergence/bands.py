@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,9 @@ class Statistic:
 class Reference:
     """Reference runs, ready to be compared with. `problem` says why they cannot be used, or is empty.
 
-    steps: planned steps of a run. bands: one mapping per look of the rule. notes: runs that were left out,
-    and why.
+    steps: planned steps of a run. bands: one mapping per look of the rule.
+    drawn: mean, low and high end of each series' band by step; spread: its standard deviation by step.
+    notes: runs that were left out, and why.
     """
 
     steps: int
@@ -71,6 +72,7 @@ class Reference:
     levels: Levels | None
     bands: tuple[Mapping[str, Band], ...]
     drawn: Mapping[str, tuple[Floats, Floats, Floats]]
+    spread: Mapping[str, Floats] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str = ""
 
@@ -185,9 +187,16 @@ def _measured(runs: list[dict[str, Floats]], rule: Rule, steps: int, notes: tupl
         found = [blank.summaries(run, look) for run in runs]
         names = [name for name in found[0] if all(name in one for one in found)]
         bands.append({name: _band([one[name] for one in found]) for name in names})
-    drawn = {name: _drawn(np.stack([run[name] for run in runs])) for name in sorted(shared)}
+    stacked = {name: np.sort([run[name] for run in runs], axis=0) for name in sorted(shared)}
     return Reference(
-        steps=steps, runs=len(runs), rule=rule, levels=levels, bands=tuple(bands), drawn=drawn, notes=notes
+        steps=steps,
+        runs=len(runs),
+        rule=rule,
+        levels=levels,
+        bands=tuple(bands),
+        drawn={name: _drawn(values) for name, values in stacked.items()},
+        spread={name: values.std(axis=0, ddof=1) for name, values in stacked.items()},
+        notes=notes,
     )
 
 

@@ -56,7 +56,8 @@ def _train(
     runs = [(int(run.header.get("seed", -1)), run) for run in telemetry.runs]
     failure = _failure(completed)
     if failure["state"] == MEASURED and [seed for seed, _ in runs] != list(seeds):
-        failure = {**failure, "state": CRASHED, "tail": "; ".join(telemetry.problems)}
+        wrong = f"it recorded {len(runs)} of {len(seeds)} runs"
+        failure = {"state": CRASHED, "returncode": 0, "tail": "; ".join([wrong, *telemetry.problems])}
     return runs, failure
 
 
@@ -73,7 +74,10 @@ def _failure(completed: Completed) -> Mapping[str, Any]:
 def _decided(trained: list[tuple[int, Run]], reference: ReferenceSet | None) -> Decision:
     from harness.convergence.decision import decide
 
-    return decide(reference.runs if reference else (), [run.series for _, run in trained])
+    if reference is None:
+        return decide((), [run.series for _, run in trained])
+    twins = reference.twins_of([seed for seed, _ in trained])
+    return decide(reference.runs, [run.series for _, run in trained], twins=twins)
 
 
 def _measured(
@@ -142,7 +146,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             remedies=("Record a reference: python -m harness.convergence.record in a trusted cell.",),
         )
     runs = [decode_series(run["series"]) for run in measurements["runs"]]
-    decision = decide(reference.runs, runs)
+    twins = reference.twins_of([run["seed"] for run in measurements["runs"]])
+    decision = decide(reference.runs, runs, twins=twins)
     problems = [
         f"Run {run['seed']}: {problem}." for run in measurements["runs"] for problem in run["problems"]
     ]

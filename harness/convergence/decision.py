@@ -16,6 +16,7 @@ import numpy as np
 from harness.convergence import gates
 from harness.convergence.bands import Floats, Reference, Series, Statistic, arrays, reference
 from harness.convergence.rule import REWARD_HINT, Rule
+from harness.convergence.twin import Deviation, deviation
 from harness.outcome import Status
 
 
@@ -35,11 +36,11 @@ class Look:
 class Decision:
     """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
 
-    decided_by: "gate", "statistic", "non-inferiority", "reference" (it cannot be used), "runs" (more are
-    needed) or "input". runs_wanted: runs still needed for a decision, 0 when it is final. runs_used:
-    candidate runs looked at. runs_cost: runs paid for when each is stopped at the look that settled it;
-    runs_full: the same without early stops. shortfall: 95 % bound of how far the candidate may lie below
-    the reference, as a share of its rise.
+    decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (it cannot be used), "runs" (more
+        are needed) or "input" (there is no reward).
+    runs_wanted: runs still needed for a decision, 0 when it is final. runs_used: candidate runs looked at.
+    runs_cost: runs paid for when each is stopped at the look that settled it; runs_full: without early stops.
+    shortfall: 95 % bound of how far the candidate may lie below the reference, as a share of its rise.
     """
 
     status: Status
@@ -48,6 +49,7 @@ class Decision:
     remedies: tuple[str, ...] = ()
     statistic: Statistic | None = None
     looks: tuple[Look, ...] = ()
+    twins: tuple[Deviation | None, ...] = ()
     runs_used: int = 0
     runs_wanted: int = 0
     runs_cost: float = 0.0
@@ -61,19 +63,26 @@ class Decision:
 
 
 def decide(
-    reference_runs: Sequence[Series], candidate_runs: Sequence[Series], rule: Rule | None = None
+    reference_runs: Sequence[Series],
+    candidate_runs: Sequence[Series],
+    rule: Rule | None = None,
+    *,
+    twins: Sequence[Series | None] = (),
 ) -> Decision:
     """Judge candidate runs of one stack against reference runs of the same settings.
 
     The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
     allows). With too few of them the decision is INCONCLUSIVE and says how many are wanted. A run stopped
     early at a look that gave an alarm may be shorter than the reference's; any other short run fails as
-    truncated. The order of the reference runs does not matter. Never raises for any numbers in the series.
+    truncated. `twins`: for each candidate run a recorded run of the same seed and noise, or None (see
+    `twin`). The order of the reference runs does not matter. Never raises for any numbers in the series.
     """
-    return judge(reference(reference_runs, rule or Rule()), candidate_runs)
+    return judge(reference(reference_runs, rule or Rule()), candidate_runs, twins=twins)
 
 
-def judge(bands: Reference, candidate_runs: Sequence[Series]) -> Decision:
+def judge(
+    bands: Reference, candidate_runs: Sequence[Series], *, twins: Sequence[Series | None] = ()
+) -> Decision:
     """`decide` for reference bands that are already there."""
     if bands.problem:
         return Decision(
@@ -92,14 +101,17 @@ def judge(bands: Reference, candidate_runs: Sequence[Series]) -> Decision:
             notes=bands.notes,
         )
     with np.errstate(all="ignore"):
-        return _Trial(bands).hear([arrays(run) for run in candidate_runs])
+        trial = _Trial(bands, [arrays(twin) if twin else None for twin in twins])
+        return trial.hear([arrays(run) for run in candidate_runs])
 
 
 class _Trial:
     """The state of one decision: what was looked at so far, and what it cost."""
 
-    def __init__(self, bands: Reference) -> None:
+    def __init__(self, bands: Reference, twins: Sequence[Mapping[str, Floats] | None]) -> None:
         self.bands = bands
+        self.twins = twins
+        self.deviations: list[Deviation | None] = []
         self.rule = bands.rule
         self.looks: list[Look] = []
         self.cost = 0.0
@@ -117,6 +129,8 @@ class _Trial:
             if final is not None:
                 return final
         missing = self.rule.most_runs - len(self.heard)
+        if not missing and all(found is not None and found.alarm for found in self.deviations):
+            return self._unlike_its_twins()
         if missing:
             return self._final(
                 Status.INCONCLUSIVE,
@@ -142,11 +156,33 @@ class _Trial:
             )
         return None
 
+    def _compare_with_twin(self, run: Mapping[str, Floats]) -> bool:
+        """Whether the run that is about to be heard differs from its twin by more than arithmetic."""
+        place = len(self.deviations)
+        twin = self.twins[place] if place < len(self.twins) else None
+        found = deviation(run, twin, self.bands.spread, self.rule) if twin else None
+        self.deviations.append(found)
+        return found is not None and found.alarm
+
+    def _unlike_its_twins(self) -> Decision:
+        worst = max((found for found in self.deviations if found is not None), key=lambda found: found.size)
+        hint = next((one.hint for one in self.rule.features if one.name == worst.series), REWARD_HINT)
+        return self._final(
+            Status.FAIL,
+            "twin",
+            f"In each of {_runs(len(self.heard))}, {worst.sentence()}.",
+            remedies=(
+                f"Look at {hint}.",
+                "Compare the numerics tier's loss check, which names the function.",
+            ),
+        )
+
     def _screen(self, run: Mapping[str, Floats]) -> Decision | None:
+        unlike = self._compare_with_twin(run)
         stopped = self._watch(run, "screen", self.rule.screen_alpha)
         if stopped is not None:
             return stopped
-        if self.looks and self.looks[-1].alarm:
+        if unlike or self.looks[-1].alarm:
             return None
         shortfall = self.bands.shortfall([run], self.rule.last_look)
         if shortfall < self.rule.margin:
@@ -154,6 +190,7 @@ class _Trial:
         return None
 
     def _confirm(self, run: Mapping[str, Floats]) -> Decision | None:
+        self._compare_with_twin(run)
         stopped = self._watch(run, "confirm", self.rule.confirm_alpha / (self.rule.most_runs - 1))
         if stopped is not None:
             return stopped
@@ -259,7 +296,10 @@ class _Trial:
 
     def _suspicion(self) -> str:
         statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None
-        return sentence(statistic) if statistic else "it may lie too far below the reference"
+        if statistic:
+            return sentence(statistic)
+        twin = self.deviations[0]
+        return twin.sentence() if twin and twin.alarm else "it may lie too far below the reference"
 
     def _final(
         self,
@@ -278,6 +318,7 @@ class _Trial:
             remedies=remedies,
             statistic=statistic,
             looks=tuple(self.looks),
+            twins=tuple(self.deviations),
             runs_used=len(self.heard),
             runs_wanted=wanted,
             runs_cost=self.cost,

@@ -48,6 +48,7 @@ class Training:
         self.fault = fault
         self.objective = Objective(self.recipe)
         self.policy = Policy(seed, recipe.hidden, device)
+        self.policy.logit_noise = fault.logit_noise
         self._optimizer = torch.optim.Adam(self.policy.weights.values(), lr=recipe.learning_rate)
         self._history: list[Policy] = []
 
@@ -117,6 +118,7 @@ class Training:
 
     def _update(self, step: int, batch: _Rollout, old: Tensor, rows: Tensor) -> dict[str, float]:
         fault = self.fault
+        dtype = getattr(torch, fault.loss_dtype)
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         tokens = batch.tokens[part]
         new = self.objective.log_probs(
@@ -124,9 +126,9 @@ class Training:
         )
         before = new.detach() if fault.on_policy_ratio else old[part]
         result = self.objective.policy_loss(
-            old=before.to(fault.loss_dtype),
-            new=new.to(fault.loss_dtype),
-            advantages=batch.advantages[part].to(fault.loss_dtype),
+            old=before.to(dtype),
+            new=new.to(dtype),
+            advantages=batch.advantages[part].to(dtype),
             mask=fault.mask_of(batch.mask[part]),
         )
         loss = result.loss * fault.loss_scale

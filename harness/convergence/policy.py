@@ -48,6 +48,9 @@ class Policy:
         }
         host.update({name: draw.uniform(-bound, bound, shape) for name, shape in shapes.items()})
         self.hidden = hidden
+        # Relative error put on the logits, to imitate another arithmetic; 0 for the device's own.
+        self.logit_noise = 0.0
+        self._noise = torch.Generator().manual_seed(seed)
         self.weights: dict[str, Tensor] = {
             name: torch.tensor(value, dtype=torch.float32).to(device).requires_grad_()
             for name, value in host.items()
@@ -57,6 +60,8 @@ class Policy:
         """A policy with the same weights, detached from this one's."""
         twin = object.__new__(Policy)
         twin.hidden = self.hidden
+        twin.logit_noise = self.logit_noise
+        twin._noise = self._noise
         twin.weights = {name: value.detach().clone() for name, value in self.weights.items()}
         return twin
 
@@ -77,6 +82,13 @@ class Policy:
         new = torch.tanh(gates[:, 2 * hidden :] + both[:, :hidden] * recurrent[:, 2 * hidden :])
         return new + both[:, hidden:] * (state - new)
 
+    def _head(self, states: Tensor) -> Tensor:
+        logits = F.linear(states, self.weights["head"], self.weights["head_bias"])
+        if self.logit_noise:
+            error = torch.randn(logits.shape, generator=self._noise).to(logits.device)
+            logits = logits * (1 + self.logit_noise * error)
+        return logits
+
     def logits(self, digit: Tensor, count: Tensor, tokens: Tensor) -> Tensor:
         """Logits (rows, RESPONSE_LENGTH, VOCABULARY) of every position of given responses `tokens`."""
         start = torch.full_like(tokens[:, :1], task.START)
@@ -86,7 +98,7 @@ class Policy:
         for position in range(tokens.shape[1]):
             state = self._cell(gates[:, position], state)
             states.append(state)
-        return F.linear(torch.stack(states, dim=1), self.weights["head"], self.weights["head_bias"])
+        return self._head(torch.stack(states, dim=1))
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def sample(self, digit: Tensor, count: Tensor, noise: Tensor, *, temperature: float = 1.0) -> Sample:
@@ -101,7 +113,7 @@ class Policy:
         tokens, all_logits = [], []
         for position in range(noise.shape[0]):
             state = self._cell(F.embedding(token, table), state)
-            logits = F.linear(state, self.weights["head"], self.weights["head_bias"])
+            logits = self._head(state)
             if temperature != 1.0:
                 logits = logits / temperature
             token = torch.argmax(logits + noise[position], dim=-1)

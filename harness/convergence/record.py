@@ -1,5 +1,4 @@
-"""Make a reference set inside a cell: `python -m harness.convergence.record --algorithm grpo --seeds 20
---device cpu --folder F`.
+"""Make a reference set inside a cell: `python -m harness.convergence.record --algorithm grpo --folder F`.
 
 In-cell module.
 """
@@ -36,6 +35,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--algorithm", choices=recipes.ALGORITHMS, required=True)
     result.add_argument("--name", help="default: the algorithm")
     result.add_argument("--seeds", type=int, default=20)
+    result.add_argument(
+        "--twin", type=int, action="append", default=[], help="a seed candidates train; repeat"
+    )
     result.add_argument("--device", default="cpu")
     result.add_argument("--folder", type=Path, required=True, help="existing folder for the reference set")
     result.add_argument("--steps", type=int)
@@ -53,9 +55,10 @@ def record(options: argparse.Namespace) -> Path:
         clip_ratio_high=options.clip_high,
     )
     name = options.name or options.algorithm
+    seeds = [*range(options.seeds), *options.twin]
     raw = options.folder / f"{name}.jsonl"
     with raw.open("w", encoding="utf-8") as stream:
-        for seed in range(options.seeds):
+        for seed in seeds:
             train(chosen, seed=seed, device=options.device, out=stream)
     telemetry = read(raw)
     broken = [*telemetry.problems, *(problem for run in telemetry.runs for problem in run.problems)]
@@ -74,7 +77,8 @@ def record(options: argparse.Namespace) -> Path:
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.record",
         },
-        runs=[(run.header["seed"], run.series) for run in telemetry.runs],
+        runs=[(run.header["seed"], run.series) for run in telemetry.runs[: options.seeds]],
+        twins=[(run.header["seed"], run.series) for run in telemetry.runs[options.seeds :]],
     )
     raw.unlink()
     return reference_set.write(options.folder, body)

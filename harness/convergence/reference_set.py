@@ -16,11 +16,16 @@ SCHEMA = {"name": "npu-matrix/reference", "version": 1}
 FOLDER = Path(__file__).parent / "references"
 # Wall time is the machine's, not the algorithm's, and `exact` repeats what the reward says.
 LEFT_OUT = ("seconds", "exact")
+# More than the rule compares, so that the rule can change without recording again.
+TWIN_STEPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSet:
-    """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run."""
+    """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run.
+
+    twins: by seed, the first `TWIN_STEPS` steps of the seeds that candidates train.
+    """
 
     name: str
     digest: str
@@ -29,6 +34,11 @@ class ReferenceSet:
     provenance: Mapping[str, Any]
     seeds: tuple[int, ...]
     runs: tuple[Mapping[str, tuple[float, ...]], ...]
+    twins: Mapping[int, Mapping[str, tuple[float, ...]]]
+
+    def twins_of(self, seeds: Sequence[int]) -> list[Mapping[str, tuple[float, ...]] | None]:
+        """The recorded first steps of the given seeds, None for a seed that was not recorded."""
+        return [self.twins.get(seed) for seed in seeds]
 
 
 def content(
@@ -37,42 +47,51 @@ def content(
     recipe_digest: str,
     recipe: Mapping[str, Any],
     provenance: Mapping[str, Any],
-    runs: Sequence[Any],
+    runs: Sequence[tuple[int, Mapping[str, Sequence[float]]]],
+    twins: Sequence[tuple[int, Mapping[str, Sequence[float]]]] = (),
 ) -> dict[str, Any]:
-    """The JSON of a reference set; `runs` are pairs (seed, series)."""
+    """The JSON of a reference set; `runs` and `twins` are pairs (seed, series)."""
     body = {
         "schema": SCHEMA,
         "name": name,
         "recipe_digest": recipe_digest,
         "recipe": dict(recipe),
         "provenance": dict(provenance),
-        "runs": [
-            {
-                "seed": seed,
-                "series": encode_series({key: series[key] for key in series if key not in LEFT_OUT}),
-            }
-            for seed, series in runs
+        "runs": [_entry(seed, series) for seed, series in runs],
+        "twins": [
+            _entry(seed, {key: values[:TWIN_STEPS] for key, values in series.items()})
+            for seed, series in twins
         ],
     }
     return {**body, "digest": digest_json(body)}
 
 
+def _entry(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "series": encode_series({key: values for key, values in series.items() if key not in LEFT_OUT}),
+    }
+
+
 def write(folder: Path, body: Mapping[str, Any]) -> Path:
     """Write a reference set under its name and the first 12 digits of its digest, one series per line."""
-    head = {key: value for key, value in body.items() if key != "runs"}
-    lines = [json.dumps(head, indent=1)[:-2] + ',\n "runs": [']
+    head = {key: value for key, value in body.items() if key not in ("runs", "twins")}
+    parts = [f'"{key}": [\n{_rows(body[key])}\n ]' for key in ("runs", "twins")]
+    text = ",\n ".join([json.dumps(head, indent=1)[:-2], *parts])
+    path = folder / f"{body['name']}-{body['digest'][:12]}.json"
+    path.write_text(text + "\n}\n", encoding="utf-8")
+    return path
+
+
+def _rows(runs: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for run in body["runs"]:
+    for run in runs:
         series = ",\n   ".join(
             f"{json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}"
             for name, values in run["series"].items()
         )
         rows.append(f'  {{"seed": {run["seed"]}, "series": {{\n   {series}}}}}')
-    lines.append(",\n".join(rows))
-    lines.append(" ]\n}\n")
-    path = folder / f"{body['name']}-{body['digest'][:12]}.json"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return ",\n".join(rows)
 
 
 def load(path: Path) -> ReferenceSet:
@@ -99,6 +118,7 @@ def load(path: Path) -> ReferenceSet:
             provenance=body["provenance"],
             seeds=tuple(run["seed"] for run in body["runs"]),
             runs=tuple(decode_series(run["series"]) for run in body["runs"]),
+            twins={run["seed"]: decode_series(run["series"]) for run in body["twins"]},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(

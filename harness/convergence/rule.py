@@ -79,39 +79,59 @@ FEATURES = (
         hint="the grouping of responses and the sampler",
     ),
 )
+TWIN_SERIES = (
+    "reward",
+    "entropy",
+    "grad_norm",
+    "ppo_kl",
+    "clip_fraction",
+    "pg_loss",
+    "response_length",
+)
 REWARD_HINT = "the advantages (sign, grouping), the optimizer, and the reward function"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Screen with one run, confirm with up to `most_runs`.
+    """Screen with one run, confirm with up to three.
 
-    screen_alpha 0.15: chance that a healthy stack pays for confirmation; three runs then, so the mean cost
-    of a healthy verdict is at most 1 + 2 * 0.15 = 1.3 runs. confirm_alpha 0.003: chance that a healthy
-    stack fails, split evenly over the second and third run; with Bonferroni over statistics and looks a
-    bound, well below the 0.5 % the project promises. looks, spend: fractions of the planned steps at which
-    a run is tested, and their shares of alpha: little early, when curves say little, most at the end (the
-    shape of O'Brien and Fleming, Biometrics 35, 1979). margin 0.35: a PASS shows with 95 % confidence that
-    the run's area and final reward are not below the reference by more than this share of the reference's
-    rise. The smallest margin that 10 references let a healthy run meet with 99.9 %: (1.83 + 4.3) Student
-    quantiles x between-run sd 0.04 x sqrt(1.1) / rise 0.75 = 0.34, rounded up. least_references 10: below
-    it a Student band with few degrees of freedom is nearly blind (with 5, a fault must move a statistic by
-    14 between-run standard deviations to be found 4 times in 5; with 10, by 7). largest_mismatch 0.15: mean
-    probability shift between rollout and trainer over 5 steps that no arithmetic explains. constant_steps
-    10: as many identical rewards in a row mean that the reward does not depend on the policy. accept_early:
-    PASS at a look before the last, where the reference has made `learned` of its rise; what happens after
-    that look is then not looked at, and the decision says so.
+    screen_alpha 0.15: chance that a healthy stack pays for confirmation; three runs then, so a healthy
+        verdict costs at most 1 + 2 * 0.15 = 1.3 runs in the mean.
+    confirm_alpha 0.003: chance that a healthy stack fails, split evenly over the second and third run; a
+        bound by Bonferroni over statistics and looks, below the 0.5 % the project promises.
+    looks, spend: fractions of the planned steps at which a run is tested, and their shares of alpha: little
+        early, when curves say little, most at the end (as O'Brien and Fleming, Biometrics 35, 1979).
+    most_runs, least_references: candidate runs at most; reference runs at least. A Student band from 5 runs
+        finds a fault 4 times in 5 only when it moves a statistic by 14 between-run standard deviations,
+        from 10 runs by 7, from 20 by 5.
+    margin 0.35: a PASS shows with 95 % confidence that area and final reward are not below the reference by
+        more than this share of its rise. It is the least that 10 references let a healthy run meet with
+        99.9 %: (1.83 + 4.3) Student quantiles x between-run sd 0.04 x sqrt(1.1) / rise 0.75 = 0.34.
+    largest_mismatch 0.15: mean probability shift between rollout and trainer over 5 steps that no arithmetic
+        explains.
+    constant_steps: as many identical rewards from the start mean that it does not depend on the policy.
+    twin_steps, twin_limit, twin_series: how long and how far a run may differ from its twin (see `twin`), in
+        between-run standard deviations. Rounding every logit to HF32 (2^-11) moves no series of the first
+        two steps by more than 0.0064, a policy loss in bfloat16 moves some by 0.05 to 1 (measured on 3 seeds
+        of both algorithms); the limit is 5 times the former. For a FAIL all `most_runs` runs must exceed
+        it, because one sampled token flipped by rounding also does.
+    accept_early, learned: PASS at a look before the last where the reference has made `learned` of its rise;
+        what happens after that look is then not looked at, and the decision says so.
+    reward, reward_floor, features: the series that must rise, its floor (see `Feature`), the other series.
     """
 
     screen_alpha: float = 0.15
     confirm_alpha: float = 0.003
-    looks: tuple[float, ...] = (0.4, 0.7, 1.0)
+    looks: tuple[float, ...] = (0.4, 0.6, 1.0)
     spend: tuple[float, ...] = (0.15, 0.25, 0.60)
     most_runs: int = 3
     least_references: int = 10
     margin: float = 0.35
     largest_mismatch: float = 0.15
     constant_steps: int = 10
+    twin_steps: int = 2
+    twin_limit: float = 0.03
+    twin_series: tuple[str, ...] = TWIN_SERIES
     accept_early: bool = False
     learned: float = 0.8
     reward: str = "reward"

@@ -68,9 +68,11 @@ class Cell:
 
 
 def healthy(number=0, algorithm="grpo"):
+    """A recorded run that starts as the candidate seed of that number does."""
     found = for_recipe(RECIPES[algorithm].digest())
     assert found is not None
-    return dict(found.runs[number])
+    first = found.twins[checks.CANDIDATE_SEEDS[number]]
+    return {name: (*first[name], *values[len(first[name]) :]) for name, values in found.runs[number].items()}
 
 
 def judged(cell):
@@ -81,7 +83,7 @@ def judged(cell):
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 def test_a_healthy_run_passes_after_one_seed(tmp_path, algorithm):
-    cell = Cell(tmp_path, algorithm, curves=[healthy(4, algorithm)])
+    cell = Cell(tmp_path, algorithm, curves=[healthy(0, algorithm)])
 
     measured, judgement = judged(cell)
 
@@ -139,6 +141,13 @@ def test_a_crash_fails_and_says_how_far_it_came(tmp_path):
     assert measured.evidence is Evidence.SIMULATED
 
 
+def test_a_program_that_records_nothing_fails(tmp_path):
+    _, judgement = judged(Cell(tmp_path))
+
+    assert judgement.status is Status.FAIL
+    assert "it recorded 0 of 1 runs" in judgement.reasons[1]
+
+
 def test_a_program_that_never_reports_claims_no_device(tmp_path):
     measured, judgement = judged(Cell(tmp_path, code=-9, timed_out=True))
 
@@ -167,7 +176,7 @@ def test_the_report_gets_bands_and_curves(tmp_path):
     assert len(curves["reference"]["mean"]) == len(curves["reference"]["low"]) == 60
     assert curves["candidate"][0]["seed"] == 1000
     assert len(curves["telemetry"]["grad_norm"]["candidate"][0]) == 60
-    assert curves["looks"] == [24, 42, 60]
+    assert curves["looks"] == [24, 36, 60]
     assert len(canonical_json(measured.measurements)) < 60_000
 
 

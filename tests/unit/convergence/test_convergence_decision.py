@@ -103,13 +103,13 @@ def test_a_run_that_just_ends_is_truncated(references, rng, make_curve):
 
 
 def test_early_acceptance_says_what_it_did_not_look_at(references, rng, make_curve):
-    good = {name: values[:42] for name, values in make_curve(rng).items()}
+    good = {name: values[:36] for name, values in make_curve(rng).items()}
 
     decision = decide(references, [good], Rule(accept_early=True))
 
     assert decision.status is Status.PASS
     assert "what comes after was not looked at" in decision.reasons[1]
-    assert decision.runs_cost == pytest.approx(0.7)
+    assert decision.runs_cost == pytest.approx(0.6)
 
 
 def test_with_fewer_than_ten_references_it_does_not_decide(references, rng, make_curve):
