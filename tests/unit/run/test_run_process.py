@@ -25,7 +25,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if happened():
@@ -113,27 +113,38 @@ def test_a_file_that_cannot_be_executed_says_so(tmp_path: Path) -> None:
     assert "cannot execute ./script" in completed.tail
 
 
-def test_a_time_limit_asks_first_and_lets_the_program_speak(tmp_path: Path) -> None:
+def test_stopping_asks_first_and_lets_the_program_speak(tmp_path: Path) -> None:
     code = """
-import signal, sys, time
+import os, signal, time
 def leave(*_):
-    print("saving", flush=True)
-    sys.exit(7)
+    os.write(1, b"saving\\n")
+    os._exit(7)
 signal.signal(signal.SIGTERM, leave)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(60)
 """
-    completed = run(code, tmp_path, timeout=1.0, grace=10)
-    assert completed.timed_out
+    lines = Lines()
+    completed = run(code, tmp_path, lines=lines, stopped=lambda: "ready" in lines.text, grace=20)
     assert completed.returncode == 7
     assert completed.tail == "ready\nsaving\n"
 
 
 def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    completed = run(code, tmp_path, timeout=0.5)
-    assert completed.timed_out
+    code = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(300)
+"""
+    lines = Lines()
+    completed = run(code, tmp_path, lines=lines, stopped=lambda: "deaf" in lines.text)
     assert completed.returncode == -9
+
+
+def test_a_time_limit_ends_it_and_is_said(tmp_path: Path) -> None:
+    completed = run("import time; time.sleep(300)", tmp_path, timeout=0.3)
+    assert completed.timed_out
+    assert completed.returncode == -signal.SIGTERM
 
 
 def test_a_stop_ends_it_without_being_a_time_out(tmp_path: Path) -> None:
@@ -183,13 +194,16 @@ from harness.run.process import run_program
 run_program([sys.executable, "-c", {program!r}], env={ENV!r}, cwd=Path({str(tmp_path)!r}),
             write=lambda _: None, timeout=None, stopped=lambda: False, grace=0.2)
 """
-    process = subprocess.Popen([sys.executable, "-c", driver])
-    main = tmp_path / "main"
-    assert wait_until(lambda: main.exists() and main.read_text() != "")
-    pids = [int(main.read_text()), *read_pids(tmp_path)]
-    assert all(alive(pid) for pid in pids)
-    process.send_signal(number)
-    process.wait(timeout=30)
+    with subprocess.Popen([sys.executable, "-c", driver]) as process:
+        main = tmp_path / "main"
+        try:
+            assert wait_until(lambda: main.exists() and main.read_text() != "")
+            pids = [int(main.read_text()), *read_pids(tmp_path)]
+            assert all(alive(pid) for pid in pids)
+            process.send_signal(number)
+            process.wait(timeout=30)
+        finally:
+            process.kill()
     assert wait_until(lambda: not any(alive(pid) for pid in pids))
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,13 +60,24 @@ sys.exit(code)
 """
 
 
-def driver(folder: Path, count: int = 5, seconds: float = 300.0) -> subprocess.Popen[str]:
-    here = str(Path(__file__).parent)
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(folder), here, str(count), str(seconds)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+Start = Callable[[Path, float], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def driver() -> Iterator[Start]:
+    """Starts harness processes: five tasks, the last two of which take so many seconds. None survives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
+        here = str(Path(__file__).parent)
+        command = [sys.executable, "-c", DRIVER, str(folder), here, "5", str(seconds)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
 
 
 def until_long_ones_run(folder: Path) -> list[int]:
@@ -89,8 +100,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def finish(folder: Path) -> dict[str, int]:
-    process = driver(folder, seconds=0.01)
+def finish(process: subprocess.Popen[str]) -> dict[str, int]:
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     summary: dict[str, int] = json.loads(said.splitlines()[-1])
@@ -100,8 +110,8 @@ def finish(folder: Path) -> dict[str, int]:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: needs /proc")
 
 
-def test_kill_9_leaves_no_program_and_the_next_run_resumes(tmp_path: Path) -> None:
-    process = driver(tmp_path)
+def test_kill_9_leaves_no_program_and_the_next_run_resumes(tmp_path: Path, driver: Start) -> None:
+    process = driver(tmp_path, 300)
     pids = until_long_ones_run(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -112,12 +122,14 @@ def test_kill_9_leaves_no_program_and_the_next_run_resumes(tmp_path: Path) -> No
         assert run is not None
         assert run.exit_code is None, "a run without an end was killed"
     # The long tasks have another key when they are short: only those of the three short ones are reused.
-    assert finish(tmp_path) == {"executed": 5 - recorded, "reused": recorded, "left": 0}
+    assert finish(driver(tmp_path, 0.01)) == {"executed": 5 - recorded, "reused": recorded, "left": 0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_programs_records_and_exits_130(tmp_path: Path, number: int) -> None:
-    process = driver(tmp_path)
+def test_an_interrupt_stops_programs_records_and_exits_130(
+    tmp_path: Path, driver: Start, number: int
+) -> None:
+    process = driver(tmp_path, 300)
     pids = until_long_ones_run(tmp_path)
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
@@ -143,18 +155,20 @@ def test_a_second_interrupt_does_not_wait_for_a_check_that_hangs(tmp_path: Path)
         text=True,
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line == "Progress\n":
-                process.send_signal(signal.SIGINT)
-            if line == "Told\n":
-                process.send_signal(signal.SIGINT)
-                break
-        process.stdout.read()
-        assert process.wait(timeout=60) in (-signal.SIGINT, 130)
+        try:
+            for line in process.stdout:
+                if line == "Progress\n":
+                    process.send_signal(signal.SIGINT)
+                if line == "Told\n":
+                    process.send_signal(signal.SIGINT)
+                    break
+            assert process.wait(timeout=60) in (-signal.SIGINT, 130)
+        finally:
+            process.kill()
 
 
-def test_two_runs_at_once_share_the_work(tmp_path: Path) -> None:
-    both = [driver(tmp_path, seconds=0.01) for _ in range(2)]
+def test_two_runs_at_once_share_the_work(tmp_path: Path, driver: Start) -> None:
+    both = [driver(tmp_path, 0.01) for _ in range(2)]
     summaries = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
     assert sorted(summary["executed"] for summary in summaries) == [0, 5]
 
