@@ -69,6 +69,13 @@ class ArtifactStore:
             text = stream.read(limit).decode("utf-8", "replace")
         return f"[{left_out} bytes before this are not shown]\n{text}" if left_out else text
 
+    def clear_unfinished(self, before: float) -> None:
+        """Remove what writers that were killed left half-written before that time (Unix seconds)."""
+        for path in (self.folder / "incoming").glob("*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
     def damaged(self) -> Iterator[str]:
         """Digests of stored files whose bytes have changed (reads everything)."""
         for path in sorted(self.folder.glob("sha256/??/*")):

@@ -20,15 +20,11 @@ SIDE_FILES = ("-wal", "-shm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
-    """Something the user must be told although the program goes on."""
+class Damage:
+    """A database that could not be used: where it is kept now, and what is wrong with it."""
 
-    what: str
+    aside: Path
     why: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
 
 
 @contextmanager
@@ -65,7 +61,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Notice | None]:
+def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Damage | None]:
     """Open or create the database at `path`; a damaged one is kept beside it under a dated name.
 
     emptied: the caller knows that a ledger was here before, so a file without content is a damaged one.
@@ -84,7 +80,7 @@ def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Not
             return _recover(path, emptied=emptied)
 
 
-def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Notice | None]:
+def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Damage | None]:
     problem = _lost_content(path) if emptied else ""
     if not problem:
         try:
@@ -94,12 +90,7 @@ def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Notice |
                 raise
             problem = str(error)
     aside = _set_aside(path)
-    return connect(path), Notice(
-        what=f"the ledger was damaged and has been kept as {aside.name}; a new one was started",
-        why=f"{path}: {problem}",
-        fix="nothing needs doing: outcomes are measured anew and the artifacts are still there; "
-        f"`npu-matrix ledger merge {aside}` takes over what can still be read",
-    )
+    return connect(path), Damage(aside=aside, why=problem)
 
 
 def _lost_content(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
-from harness.ledger.database import Notice, database_errors, open_database
+from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
 from harness.outcome import Outcome, State, Status
 
@@ -28,6 +28,18 @@ TYPICAL_OF_LAST = 20
 LATEST_REUSABLE = (
     f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something the user must be told although the program goes on."""
+
+    what: str
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +74,9 @@ class Ledger:
     does not fit their digest are not believed: they are left out, and counted in `disbelieved`.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, notices: tuple[Notice, ...]) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
-        self.notices = notices
+        self.notices: tuple[Notice, ...] = ()
         self.disbelieved = 0
         self._db = connection
         self.artifacts = ArtifactStore(path.parent / "artifacts")
@@ -73,12 +85,16 @@ class Ledger:
     def open(cls, folder: Path) -> Ledger:
         """Open or create the ledger in the state folder; read `notices` afterwards.
 
+        A damaged one is kept aside, and what can still be read of it is taken over into a new one.
         InputError when a newer program wrote it, InfrastructureError when it can neither be read nor made.
         """
         path = folder / FILE_NAME
         had_content = (folder / "artifacts" / "sha256").is_dir()
-        connection, notice = open_database(path, emptied=had_content)
-        return cls(path, connection, (notice,) if notice else ())
+        connection, damage = open_database(path, emptied=had_content)
+        ledger = cls(path, connection)
+        if damage:
+            ledger.notices = (ledger._take_over(damage),)
+        return ledger
 
     def __enter__(self) -> Self:
         return self
@@ -250,6 +266,18 @@ class Ledger:
                 if self._append(outcome, merged=True):
                     added += 1
         return added
+
+    def _take_over(self, damage: Damage) -> Notice:
+        try:
+            saved = self.merge(damage.aside)
+        except InputError:
+            saved = 0
+        return Notice(
+            what=f"the ledger was damaged; it is kept as {damage.aside.name}, and a new one was started",
+            why=f"{self.path}: {damage.why}",
+            fix=f"nothing: {saved} outcomes could still be read and were taken over, the artifacts are still "
+            "there, and what is missing is measured again by the next run",
+        )
 
     def _foreign(self, other: Path) -> Iterator[Outcome]:
         source = sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)

@@ -27,6 +27,8 @@ from harness.run.job import Job
 from harness.run.schedule import Decision, Judge, Phase, Schedule
 
 TICK_SECONDS = 0.25
+# Nobody takes longer to store one artifact.
+UNFINISHED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,7 @@ def run_plan(
     result says interrupted. The executor stays open. InfrastructureError when the ledger cannot be written.
     """
     policy = policy or Policy()
+    ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
     run_id = ledger.begin_run(plan.to_json(), argv, host or {}, now=clock())
     run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
     return run.go(stopped)

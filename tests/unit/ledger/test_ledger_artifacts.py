@@ -115,3 +115,14 @@ def test_the_error_of_a_really_full_device_is_recognised(
 def test_a_source_that_does_not_exist(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="absent"):
         store.put(tmp_path / "absent", "absent")
+
+
+def test_what_killed_writers_left_is_cleared_and_what_is_being_written_is_not(store: ArtifactStore) -> None:
+    ref = store.put(b"whole", "x")
+    old, young = (store.folder / "incoming" / name for name in ("old", "young"))
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (1.0, 1.0))
+    store.clear_unfinished(before=1000.0)
+    assert (old.exists(), young.exists()) == (False, True)
+    assert store.intact(ref)
