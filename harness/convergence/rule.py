@@ -71,10 +71,12 @@ FEATURES = (
         floor=0.5,
         hint="the weights and the temperature the rollout samples with",
     ),
-    # Its start is a count of none or one group, which no Student band fits.
+    # One-sided: early low counts have a long lower tail that no Student band fits, and mean slower learning,
+    # which the reward shows. Its start is a count of none or one group.
     Feature(
         name="zero_variance_groups",
         scale="root",
+        sides=HIGH_IS_BAD,
         start=False,
         hint="the grouping of responses and the sampler",
     ),
