@@ -21,6 +21,7 @@ from harness.sources.release import ReleaseNotFoundError, RunCommand, fetch_rele
 
 NOT_VERL = "this is no job of verl, and the rules speak of nothing else"
 CONFIG_RULE = "CONFIG-KEY"
+TORN_RULE = "TORN-OVERRIDE"
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -143,6 +144,7 @@ def lint_recipe(
         elif truth is UNKNOWN:
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(Undecided(rule=rule.id, unknown=tuple(unknown), recipe=recipe.name))
+    findings += _torn_findings(recipe)
     reported = {finding.rule for finding in findings}
     for item in _config_findings(recipe, versions, wheel):
         if isinstance(item, Undecided):
@@ -244,6 +246,25 @@ def _finding(rule: Rule, recipe: Recipe, facts: RecipeFacts) -> Finding:
         source=rule.source,
         recipe=recipe.name,
     )
+
+
+def _torn_findings(recipe: Recipe) -> list[Finding]:
+    """Values torn from their keys by a space: rule TORN-OVERRIDE."""
+    return [
+        Finding(
+            rule=TORN_RULE,
+            severity="error",
+            file=str(setting.where.file),
+            line=setting.where.line,
+            column=setting.where.column,
+            message=f"`{key}=` has no value, and what follows is a word of its own",
+            why="Hydra takes the value for another override and stops",
+            fix=f"no space after `{key}=`",
+            source="Hydra's override grammar; test_grpo_gptoss_20b_fsdp_A2.sh of Ascend/MindSpeed-RL has it",
+            recipe=recipe.name,
+        )
+        for key, setting in recipe.torn.items()
+    ]
 
 
 def _config_findings(

@@ -33,6 +33,7 @@ class Recipe:
     """One launch: `overrides` by dotted key, environment variables, the module started, nodes and cards.
 
     `added` are keys given with Hydra's `+`, `removed` those given with `~`; `cards` is per node, 0 unknown.
+    `torn` are keys without a value whose value stands behind a space, as a word of its own.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Recipe:
     model: str = ""
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
+    torn: Mapping[str, Value] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.compat.recipe import Recipe, Value
@@ -12,6 +12,7 @@ from harness.compat.shell import ASSIGNMENT, LARGEST_SCRIPT, Expansion, Note, Re
 from harness.errors import InputError, Location
 
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
+ASSIGNED = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
 SKIPPED_WORDS = (
@@ -142,6 +143,7 @@ def _launch(state: _State, words: Sequence[Word], prefixed: dict[str, Value]) ->
     overrides: dict[str, Value] = {}
     added: set[str] = set()
     removed: set[str] = set()
+    torn: dict[str, Value] = {}
     config = ""
     for position, word in enumerate(rest):
         raw = word.raw
@@ -159,8 +161,16 @@ def _launch(state: _State, words: Sequence[Word], prefixed: dict[str, Value]) ->
             place = Location(state.file, word.line, word.column)
             overrides[key] = Value(text=value.text, where=place, unknown=value.unknown)
             added |= {key} if match["prefix"] else set()
+            if raw == match[0] and _is_stray(rest[position + 1 : position + 2]):
+                torn[key] = overrides[key]
     if len(overrides) >= FEWEST_OVERRIDES:
-        state.recipes.append(_recipe(state, words[0], entry, config, overrides, added, removed, prefixed))
+        recipe = _recipe(state, words[0], entry, config, overrides, prefixed)
+        state.recipes.append(replace(recipe, added=frozenset(added), removed=frozenset(removed), torn=torn))
+
+
+def _is_stray(words: Sequence[Word]) -> bool:
+    """Whether the next word is neither an override nor an option, so that a space has torn it off."""
+    return bool(words) and not words[0].raw.startswith(("-", "$@")) and not ASSIGNED.match(words[0].raw)
 
 
 def _entry(words: Sequence[Word]) -> tuple[str, Sequence[Word]]:
@@ -183,8 +193,6 @@ def _recipe(
     entry: str,
     config: str,
     overrides: dict[str, Value],
-    added: set[str],
-    removed: set[str],
     prefixed: dict[str, Value],
 ) -> Recipe:
     exported = {
@@ -207,8 +215,6 @@ def _recipe(
         cards=_count(overrides.get("trainer.n_gpus_per_node")),
         config=config,
         model=model.text if model else "",
-        added=frozenset(added),
-        removed=frozenset(removed),
     )
 
 

@@ -218,6 +218,14 @@ def test_hydras_prefixes_are_kept_apart() -> None:
     assert (recipe.added, recipe.removed) == (frozenset({"a.b", "c.d"}), frozenset({"e.f"}))
 
 
+def test_a_value_torn_from_its_key_is_found() -> None:
+    torn = "python -m verl.trainer.main_ppo \\\n  data.train_files= ${TRAIN} \\\n  data.val_files= -x \\\n  a=1\n"
+    [finding] = [f for f in lint_script(parse_script(torn), {}).findings if f.rule == "TORN-OVERRIDE"]
+    assert (finding.line, finding.severity) == (2, "error")
+    assert "data.train_files=" in finding.message
+    assert "TORN-OVERRIDE" not in found(torn.replace("train_files= ", "train_files="), {})
+
+
 def test_environment_in_front_of_the_command_counts() -> None:
     [recipe] = parse_script("A=1\nB=2 nohup python -m verl.trainer.main_ppo k=1 > log 2>&1 &").recipes
     assert {name: value.text for name, value in recipe.env.items()} == {"B": "2"}
