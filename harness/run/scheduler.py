@@ -141,6 +141,7 @@ class _Run:
         self._counts = _Counts()
         self._why: dict[str, str] = {}
         self._told_progress = 0.0
+        self._watched = True
         self._cells = _cells_by_key(plan)
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         self._schedule = Schedule(
@@ -197,7 +198,10 @@ class _Run:
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
             return f"its artifact {missing[0]} is gone"
-        return self._plan.tasks[outcome.key].check.holds(outcome)
+        try:
+            return self._plan.tasks[outcome.key].check.holds(outcome)
+        except Exception as error:  # noqa: BLE001 - what cannot even be looked at is not built upon
+            return f"it cannot be looked at: {error!r}"
 
     def _start(self, task: Task) -> None:
         attempt = self._ledger.next_attempt(task.key)
@@ -369,7 +373,12 @@ class _Run:
         )
 
     def _tell(self, event: Event) -> None:
-        self._observer(event)
+        """Tell the observer, until its terminal or file is gone: the run does not depend on being watched."""
+        if self._watched:
+            try:
+                self._observer(event)
+            except OSError:
+                self._watched = False
 
 
 def failed_before(

@@ -177,6 +177,21 @@ def test_a_need_whose_artifact_is_gone_runs_again(ledger: Ledger) -> None:
     assert names(executor).count("resolve") == 1
 
 
+def test_a_need_that_cannot_be_looked_at_is_made_again(ledger: Ledger) -> None:
+    odd = replace(environment, check=replace(ENVIRONMENT, holds=lambda one: str(one.environment["folder"])))
+    ledger.record(outcome_of(odd))
+    executor = FakeExecutor()
+    go(make_plan([entry("c", one) for one in (resolve, odd, loss)], [resolve, odd, loss]), ledger, executor)
+    assert "environment" in names(executor)
+
+
+def test_a_run_goes_on_when_nobody_can_watch_it(ledger: Ledger) -> None:
+    def gone(_event: Event) -> None:
+        raise BrokenPipeError
+
+    assert go(CELL, ledger, observer=gone).executed == 4
+
+
 def test_a_need_that_fails_when_made_again_blocks_what_needs_it(ledger: Ledger) -> None:
     gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _outcome: "gone"))
     ledger.record(outcome_of(resolve))
