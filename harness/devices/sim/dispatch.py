@@ -48,7 +48,7 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     only = machine.devices[0] if len(machine.devices) == 1 else None
     plain = plan.device is None and not plan.random
     fresh = plain and plan.returns == (None,) and only is not None and not plan.mutable and plan.single
-    in_place = plain and plan.returns == ((0, "self"),)
+    in_place = plain and plan.returns == ((0, "self"),) and only is not None
     finish = _general_finish(plan, compute, machine)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -86,9 +86,8 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     return kernel
 
 
-def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, args: Sequence[Any]) -> None:
-    for position, many in plan.tensors:
-        value = args[position] if position < len(args) and not many else None
+def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[Any]) -> None:
+    for value in others:
         if isinstance(value, torch.Tensor) and not value.is_cpu:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
@@ -145,11 +144,16 @@ def _target(
             return machine.devices[machine.current() if wanted.index is None else wanted.index]
     if len(machine.devices) == 1:
         return machine.devices[0]
+    found: torch.Tensor | None = None
     for value in (*args, *kwargs.values()):
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-                return machine.devices[tensor.get_device()]
-    return machine.devices[machine.current()]
+            if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:
+                continue
+            if found is None:
+                found = tensor
+            elif tensor.get_device() != found.get_device() and not plan.mixed:
+                _refuse_mixed(plan, tensor, (found,))
+    return machine.devices[machine.current() if found is None else found.get_device()]
 
 
 def _write_back(machine: Machine, original: Any, host: Any) -> None:

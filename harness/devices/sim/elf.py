@@ -24,6 +24,7 @@ _DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE
 _SHN_UNDEF, _STB_WEAK = 0, 2
 _SYMBOL_BYTES = 24
 _MAX_NAME_BYTES = 1 << 16
+_MAX_VERSIONS = 1 << 12
 
 
 class _CorruptError(Exception):
@@ -94,12 +95,9 @@ class SharedObject:
         return False
 
     def _unpack(self, layout: str, offset: int) -> tuple[int, ...]:
-        if offset < 0:
-            raise _CorruptError(f"offset {offset} is negative")
-        try:
-            return struct.unpack_from(layout, self._data, offset)
-        except struct.error as error:
-            raise _CorruptError(f"it ends before offset {offset}: {error}") from error
+        if not 0 <= offset <= len(self._data) - struct.calcsize(layout):
+            raise _CorruptError(f"it ends before offset {offset}")
+        return struct.unpack_from(layout, self._data, offset)
 
     def _read_header(self) -> str:
         if self._data[:4] != b"\x7fELF":
@@ -146,9 +144,9 @@ class SharedObject:
         raise _CorruptError(f"address {address:#x} lies in no loaded segment")
 
     def _name(self, offset: int) -> str:
-        if offset >= self._string_bytes:
-            raise _CorruptError(f"string {offset} lies outside the string table")
         start = self._strings + offset
+        if offset >= self._string_bytes or start >= len(self._data):
+            raise _CorruptError(f"string {offset} lies outside the string table")
         end = self._data.find(b"\0", start, start + _MAX_NAME_BYTES)
         if end < 0:
             raise _CorruptError(f"string {offset} has no end")
@@ -198,16 +196,19 @@ class SharedObject:
         if not table:
             return files
         position = self._offset(table[0])
-        while True:
+        for _ in range(_MAX_VERSIONS):
             _version, count, file, first, following = self._unpack("<HHIII", position)
             entry = position + first
             for _ in range(count):
                 _hash, _flags, other, _name, step = self._unpack("<IHHII", entry)
                 files[other & 0x7FFF] = self._name(file)
+                if not step:
+                    break
                 entry += step
             if not following:
                 return files
             position += following
+        raise _CorruptError("it names more symbol versions than there can be")
 
     def _gnu_lookup(self, name: bytes) -> bool:
         table = self._offset(self._dynamic[_DT_GNU_HASH][0])

@@ -1,0 +1,437 @@
+"""The simulated device as a device: training equals the CPU, random numbers, memory, faults, verl on top."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+
+from harness.devices.sim.faultspec import KINDS, FaultSpec  # noqa: E402 - needs the guard above
+
+SIMULATION = overlay.installed()
+pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
+NPU = "npu:0"
+
+
+class Model(nn.Module):
+    """A language model small enough to train in a test, with the operators one is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.norm = nn.LayerNorm(32)
+        self.query_key_value = nn.Linear(32, 96)
+        self.up = nn.Linear(32, 64)
+        self.down = nn.Linear(64, 32)
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.embedding(tokens))
+        q, k, v = self.query_key_value(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / 8**0.5
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+        attended = torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ v
+        x = x + attended.transpose(1, 2).flatten(2)
+        return self.head(x + self.down(functional.silu(self.up(x))))
+
+
+def train(
+    device: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    amp: torch.dtype | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    scaled: bool = False,
+    steps: int = 3,
+) -> list[torch.Tensor]:
+    """Loss of every step, then gradients of the last, then parameters, all on the host."""
+    torch.manual_seed(0)
+    model = Model().to(device, dtype)
+    # A large epsilon: without it Adam turns rounding errors of tiny gradients into whole steps.
+    options = {"eps": 1e-2} if optimizer is torch.optim.AdamW else {}
+    optimiser = optimizer(model.parameters(), lr=1e-2, **options)
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, 50, (4, 12), generator=generator).to(device)
+    scaler = torch.amp.GradScaler(device.partition(":")[0], enabled=scaled)
+    losses = []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        with torch.autocast(device.partition(":")[0], dtype=amp, enabled=amp is not None):
+            logits = model(tokens)[:, :-1].flatten(0, 1)
+            loss = functional.cross_entropy(logits.float(), tokens[:, 1:].flatten())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimiser)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimiser)
+        scaler.update()
+        losses.append(loss.detach().cpu())
+    gradients = [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None]
+    return losses + gradients + [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+    return max(float((a.double() - b.double()).abs().max()) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({}, 1e-6),
+        ({"optimizer": torch.optim.SGD}, 1e-6),
+        ({"dtype": torch.float64}, 1e-12),
+        ({"dtype": torch.bfloat16}, 2e-2),
+        ({"amp": torch.bfloat16}, 4e-2),
+        ({"amp": torch.float16, "scaled": True}, 2e-2),
+        ({"dtype": torch.float16, "optimizer": torch.optim.SGD}, 2e-2),
+    ],
+    ids=["fp32", "sgd", "fp64", "bf16", "amp-bf16", "amp-fp16", "fp16"],
+)
+def test_a_clean_run_equals_the_cpu(options: dict[str, object], tolerance: float) -> None:
+    """Matmuls have torch_npu's own backward, so equality is to rounding; autocast lists differ by device."""
+    assert largest_difference(train("cpu", **options), train(NPU, **options)) <= tolerance
+
+
+def test_a_clean_run_repeats_bit_by_bit() -> None:
+    assert largest_difference(train(NPU), train(NPU)) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        (FaultSpec(op="_log_softmax", kind="round"), 1e-4),
+        (FaultSpec(op="matmul", kind="lowacc", block=4), 1e-4),
+        (FaultSpec(op="addmm", kind="ulp", ulps=4096), 1e-4),
+        (FaultSpec(op="_softmax_backward_data", kind="sign"), 1e-3),
+        (FaultSpec(op="silu", kind="scale", factor=1.02), 1e-4),
+        (FaultSpec(op="silu_backward", kind="zero"), 1e-4),
+        (FaultSpec(op="_softmax", kind="stale"), 1e-5),
+        (FaultSpec(op="_foreach_addcdiv_*", kind="stale", output=-1), 1e-4),
+        (FaultSpec(op="matmul", kind="nondet"), 1e-9),
+        (FaultSpec(op="mul_", kind="sign", after=1), 1e-4),
+    ],
+    ids=lambda value: f"{value.kind}-{value.op}" if isinstance(value, FaultSpec) else "",
+)
+def test_a_fault_shows(fault: FaultSpec, least: float) -> None:
+    clean = train(NPU)
+    with SIMULATION.faults.injected(fault) as (active,):
+        faulty = train(NPU)
+    assert active.hits > 0, active.report()
+    assert largest_difference(clean, faulty) >= least
+    assert largest_difference(clean, train(NPU)) == 0, "the fault outlived its block"
+
+
+def test_a_sign_in_the_backward_leaves_the_first_loss_alone() -> None:
+    clean = train(NPU, steps=1)
+    with SIMULATION.faults.injected(FaultSpec(op="matmul_backward", kind="sign", phase="backward", count=1)):
+        faulty = train(NPU, steps=1)
+    assert torch.equal(clean[0], faulty[0])
+    assert largest_difference(clean, faulty) > 1e-3
+
+
+def test_phases_are_told_apart() -> None:
+    with SIMULATION.faults.injected(
+        FaultSpec(op="*_backward*", kind="scale", phase="forward"),
+        FaultSpec(op="_log_softmax", kind="scale", phase="backward"),
+    ) as active:
+        train(NPU, steps=1)
+    assert [fault.hits for fault in active] == [0, 0]
+
+
+def test_nan_hits_at_least_one_element() -> None:
+    x = torch.ones(1000, device=NPU)
+    with SIMULATION.faults.injected(FaultSpec(op="exp", kind="nan")):
+        assert int(torch.isnan(torch.exp(x)).sum()) == 1
+    with SIMULATION.faults.injected(FaultSpec(op="exp", kind="nan", elements=0.25)):
+        assert int(torch.isnan(torch.exp(x)).sum()) == 250
+
+
+def test_counts_rates_and_reports() -> None:
+    x = torch.ones(4, device=NPU)
+    spec = FaultSpec(op="aten::exp", kind="zero", after=2, count=3)
+    with SIMULATION.faults.injected(spec) as (active,):
+        zero = [not bool(torch.exp(x).any()) for _ in range(7)]
+    assert zero == [False, False, True, True, True, False, False]
+    assert active.report() == {
+        "op": "aten::exp",
+        "kind": "zero",
+        "phase": "any",
+        "seen": 7,
+        "hits": 3,
+        "operators": {"aten::exp": 3},
+    }
+    with SIMULATION.faults.injected(FaultSpec(op="exp", kind="zero", rate=0.3, seed=1)) as (active,):
+        for _ in range(100):
+            torch.exp(x)
+    assert 10 < active.hits < 60
+
+
+def test_a_call_can_fail_or_block() -> None:
+    x = torch.ones(4, device=NPU)
+    with (
+        SIMULATION.faults.injected(FaultSpec(op="exp", kind="raise")),
+        pytest.raises(RuntimeError, match=r"EZ9999.*aten::exp"),
+    ):
+        torch.exp(x)
+    with SIMULATION.faults.injected(FaultSpec(op="exp", kind="hang", seconds=0.01)) as (active,):
+        assert bool((torch.exp(x) > 2).all())
+    assert active.hits == 1
+
+
+def test_every_kind_is_exercised_here() -> None:
+    assert set(KINDS) == {
+        "round", "lowacc", "ulp", "sign", "scale", "zero", "stale", "nan", "nondet", "raise", "hang"
+    }  # fmt: skip
+
+
+def test_second_outputs_and_out_arguments_can_be_hit() -> None:
+    x = torch.randn(3, 5).to(NPU)
+    with SIMULATION.faults.injected(FaultSpec(op="max.dim", kind="sign", output=0)):
+        assert torch.equal(x.max(1)[0].cpu(), -x.cpu().max(1)[0])
+    q = torch.randn(1, 2, 4, 8).to(NPU).requires_grad_()
+    k, v = q.detach().clone().requires_grad_(), q.detach().clone().requires_grad_()
+
+    def gradients() -> list[torch.Tensor]:
+        out = torch.ops.npu.npu_fusion_attention(q, k, v, 2, "BNSD", scale=0.3)[0]
+        return [grad.cpu() for grad in torch.autograd.grad((out * out).sum(), (q, k, v))]
+
+    clean = gradients()
+    with SIMULATION.faults.injected(FaultSpec(op="npu_fusion_attention_grad", kind="sign", output=1)):
+        faulty = gradients()
+    assert torch.equal(faulty[0], clean[0])
+    assert torch.equal(faulty[1], -clean[1])
+
+
+def test_random_numbers_follow_the_device_generator() -> None:
+    torch.npu.manual_seed(3)
+    first, state = torch.randn(64, device=NPU), torch.npu.get_rng_state()
+    second = torch.randn(64, device=NPU)
+    torch.npu.set_rng_state(state)
+    assert torch.equal(second, torch.randn(64, device=NPU))
+    torch.npu.manual_seed(3)
+    assert torch.equal(first, torch.randn(64, device=NPU))
+    assert not torch.equal(first, second)
+    host = torch.get_rng_state()
+    torch.nn.functional.dropout(torch.ones(8, device=NPU), 0.5)
+    assert torch.equal(host, torch.get_rng_state()), "a device operator moved the host's generator"
+
+
+def test_a_generator_of_the_wrong_device_is_refused() -> None:
+    own = torch.rand(8, device=NPU, generator=torch.Generator("npu").manual_seed(4))
+    again = torch.rand(8, device=NPU, generator=torch.Generator("npu").manual_seed(4))
+    assert torch.equal(own, again)
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(8, device=NPU, generator=torch.Generator())
+
+
+def test_samples_follow_their_distribution() -> None:
+    weights = torch.tensor([0.0, 1.0, 3.0]).to(NPU)
+    drawn = torch.multinomial(weights, 4000, replacement=True).cpu()
+    assert not bool((drawn == 0).any())
+    assert abs(float((drawn == 2).float().mean()) - 0.75) < 0.05
+    assert sorted(torch.randperm(20, device=NPU).tolist()) == list(range(20))
+
+
+def test_checkpointing_recomputes_the_same_dropout() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x * 2, 0.5).tanh()
+
+    x = torch.linspace(0.1, 1, 32).to(NPU).requires_grad_()
+    torch.npu.manual_seed(5)
+    (plain,) = torch.autograd.grad(block(x).sum(), x)
+    torch.npu.manual_seed(5)
+    (recomputed,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
+    assert torch.equal(plain, recomputed)
+
+
+def test_indexing_sorting_and_views() -> None:
+    host = torch.randn(6, 5)
+    for operation in (
+        lambda x: x.sort(-1)[0],
+        lambda x: x.topk(3, 0)[1],
+        lambda x: x[x > 0],
+        lambda x: x[:, [0, 2]],
+        lambda x: x.clone().index_put_((torch.tensor([0, 0]).to(x.device),), x[:1], accumulate=True),
+        lambda x: x.t()[1:].contiguous() + 1,
+        lambda x: torch.cat([x[:0], x.expand(2, 6, 5)[1]]),
+        lambda x: torch.nonzero(x > 0),
+        lambda x: torch.unique(x.round()),
+        lambda x: torch.where(x > 0, x, 0.0).cumsum(0),
+        lambda x: x.masked_fill(x > 0, 7).half().float(),
+        lambda x: torch.view_as_real(torch.complex(x, -x).conj() * 2),
+        lambda x: torch.add(x, x, out=torch.empty(0, device=x.device)),
+        lambda x: functional.scaled_dot_product_attention(
+            x[None], x[None], x[None], attn_mask=(x @ x.t() > -1)[None]
+        ),
+    ):
+        assert torch.allclose(operation(host.to(NPU)).cpu(), operation(host), atol=1e-6)
+
+
+def test_devices_are_not_mixed() -> None:
+    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+        torch.ones(3, device=NPU) + torch.ones(3)
+    assert (torch.ones(3, device=NPU) + torch.tensor(1.0)).tolist() == [2, 2, 2]
+
+
+def test_an_uncovered_operator_fails_with_its_name() -> None:
+    x = torch.ones(3, device=NPU)
+    with pytest.raises(NotImplementedError, match="_masked_scale"):
+        torch.ops.aten._masked_scale(x, x, 1.0)
+    with pytest.raises(RuntimeError, match="MoeGatingTopKSoftmax"):
+        torch.ops.npu.npu_moe_gating_top_k_softmax(x[None], None, k=2)
+
+
+def launched(tmp_path: Path, code: str, **environment: str) -> str:
+    script = tmp_path / "program.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.devices.sim.launch", str(script)],
+        env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    # torch_npu says on standard output that there is no CANN toolkit.
+    lines = [line for line in done.stdout.splitlines() if "ASCEND_HOME_PATH" not in line]
+    return "\n".join(lines) + (done.stderr if done.returncode else "")
+
+
+def test_memory_ends_with_the_error_of_torch_npu(tmp_path: Path) -> None:
+    code = """
+import torch
+x = torch.empty(300 << 20, dtype=torch.uint8, device="npu")
+try:
+    torch.empty(2 << 30, dtype=torch.uint8, device="npu")
+except torch.OutOfMemoryError as error:
+    print(str(error)[:60])
+del x
+torch.npu.empty_cache()
+free, total = torch.npu.mem_get_info()
+print(total == 1 << 30, free == total, torch.npu.memory_allocated())
+"""
+    out = launched(tmp_path, code, NPU_SIM_MEMORY_GB="1")
+    assert out.splitlines()[0].startswith("NPU out of memory. Tried to allocate 2.00 GiB"), out
+    assert out.splitlines()[1] == "True True 0"
+
+
+def test_an_aicore_error_surfaces_when_synchronising(tmp_path: Path) -> None:
+    code = """
+import torch
+x = torch.ones(3, device="npu")
+try:
+    torch.npu.synchronize(); torch.npu.synchronize()
+except RuntimeError as error:
+    print("507054" in str(error))
+"""
+    assert launched(tmp_path, code, NPU_SIM_SYNC_FAIL="2:507054").splitlines()[-1] == "True"
+
+
+def test_several_devices_and_expandable_segments(tmp_path: Path) -> None:
+    code = """
+import torch
+a, b = torch.ones(3, device="npu:0"), torch.ones(3, device="npu:1")
+c = a.to("npu:1") + b
+print(torch.npu.device_count(), c.device, c.tolist(), torch.zeros(2, device="npu:1").device)
+try:
+    a + b
+except RuntimeError as error:
+    print("refused")
+with torch.npu.device(1):
+    print(torch.ones(2, device="npu").device, torch.rand(2, device="npu").device)
+w = torch.ones(3, device="npu:1", requires_grad=True)
+(w * b).sum().backward()
+print(w.grad.device, torch.npu.memory_allocated(1) > 0)
+"""
+    out = launched(
+        tmp_path, code, NPU_SIM_COUNT="2", PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"
+    ).splitlines()
+    assert out == ["2 npu:1 [2.0, 2.0, 2.0] npu:1", "refused", "npu:1 npu:1", "npu:1 True"]
+
+
+def test_faults_from_the_environment_are_reported(tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    out = launched(
+        tmp_path,
+        'import torch; print(torch.exp(torch.zeros(2, device="npu")).tolist())',
+        NPU_SIM_FAULTS="exp;scale;any;factor=3",
+        NPU_SIM_REPORT=str(report),
+        NPU_SIM_COUNT_CALLS="1",
+    )
+    assert out.strip() == "[3.0, 3.0]"
+    assert '"hits": 1' in report.read_text()
+    assert '"aten::exp": 1' in report.read_text()
+    assert "unknown kind" in launched(tmp_path, "", NPU_SIM_FAULTS="exp;explode")
+
+
+def test_the_program_is_main_with_its_own_arguments(tmp_path: Path) -> None:
+    code = """
+import json, os, sys
+facts = json.loads(os.environ["NPU_MATRIX_DEVICE_FACTS"])
+print(__name__, sys.argv[0].endswith("program.py"), facts["simulated"], facts["device"], facts["torch_npu"] != "")
+sys.exit(7)
+"""
+    assert "__main__ True True npu:0 True" in launched(tmp_path, code)
+
+
+def test_verl_takes_the_device_for_an_npu() -> None:
+    pytest.importorskip("verl")
+    from verl.utils.device import get_device_name, get_nccl_backend, is_npu_available
+
+    assert is_npu_available
+    assert get_device_name() == "npu"
+    assert get_nccl_backend() == "hccl"
+
+
+@pytest.mark.parametrize("name", ["vanilla", "gspo"])
+def test_the_losses_of_verl_equal_the_cpu(name: str) -> None:
+    pytest.importorskip("verl")
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import ActorConfig
+
+    config = ActorConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
+    generator = torch.Generator().manual_seed(0)
+    old, new, advantages = (torch.randn(4, 9, generator=generator) * 0.3 for _ in range(3))
+    mask = (torch.rand(4, 9, generator=generator) < 0.8).float()
+
+    def value_and_gradient(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = new.to(device).clone().requires_grad_()
+        loss = get_policy_loss_fn(name)(
+            old_log_prob=old.to(device),
+            log_prob=leaf,
+            advantages=advantages.to(device),
+            response_mask=mask.to(device),
+            loss_agg_mode="token-mean",
+            config=config,
+        )[0]
+        loss.backward()
+        assert leaf.grad is not None
+        return loss.detach().cpu(), leaf.grad.cpu()
+
+    for on_host, on_device in zip(value_and_gradient("cpu"), value_and_gradient(NPU), strict=True):
+        assert torch.allclose(on_host, on_device, atol=1e-7)
+
+
+def test_log_probs_of_verl_go_through_the_fused_operator() -> None:
+    pytest.importorskip("verl")
+    from verl.utils.torch_functional import logprobs_from_logits
+
+    logits = torch.randn(3, 5, 11)
+    labels = torch.randint(0, 11, (3, 5))
+    with SIMULATION.faults.injected(FaultSpec(op="npu_cross_entropy_loss", kind="scale", factor=1.0)) as (
+        hit,
+    ):
+        actual = logprobs_from_logits(logits.to(NPU), labels.to(NPU))
+    assert hit.hits == 1
+    expected = torch.log_softmax(logits, -1).gather(-1, labels[..., None]).squeeze(-1)
+    assert torch.allclose(actual.cpu(), expected, atol=1e-6)
