@@ -272,7 +272,7 @@ def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
         Attention(
             check=check,
             mark=mark,
-            evidence=group[0].facts.evidence,
+            evidence=group[0].facts.evidence if mark in RAN else None,
             change=group[0].change,
             reason=reason,
             remedy=group[0].facts.remedies[0] if group[0].facts.remedies else "",

@@ -248,6 +248,9 @@ def test_axis_by_axis_view_leads_back_to_the_cells(browser: Browser) -> None:
     table = browser.one(".pivot")
     assert "8.2.RC2" in table.text
     assert not browser.one("#grid-box").is_displayed()
+    hardware = browser.one('[data-pivot=\'torch_npu="2.10.0" & cann="8.5.0"\']')
+    assert "2 pass, hardware" in " ".join(hardware.get_attribute("textContent").split())
+    assert "3 pass, static" in " ".join(hardware.get_attribute("textContent").split())
     browser.one('[data-pivot=\'torch_npu="2.7.1" & cann="8.2.RC2"\']').click()
     assert browser.shown() == ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"]
 
@@ -306,6 +309,11 @@ def test_ten_thousand_cells_stay_quick_to_move_in(driver: Any, tmp_path: Path) -
     browser.js("window.scrollTo(0, document.body.scrollHeight * 0.8)")
     browser.settle()
     assert browser.js("return document.elementFromPoint(300, 500).closest('tr')?.dataset.index > 1000")
+    browser.type("verl:0.9")
+    assert browser.js("return document.querySelector('#rows tr').dataset.index") == "0"
+    assert browser.one("#rows tr").is_displayed()
+    browser.press(Keys.ESCAPE)
+    browser.settle()
     browser.open("index.html#at=c02500%2Floss")
     assert browser.js("return document.activeElement.getAttribute('href')").startswith("cells/c02500.html#")
     assert browser.complaints() == []

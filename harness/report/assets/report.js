@@ -8,7 +8,7 @@
   const [ID, TITLE, PAGE, STACK, AXES, VERDICTS, CHANGES, REASONS] = [0, 1, 2, 3, 6, 7, 8, 9];
   const ABSENT = "-";
   const VIRTUAL_FROM = 150;
-  const OVERSCAN = 12;
+  const OVERSCAN = 6;
 
   // ---- themes ----------------------------------------------------------------------------------------------
   const THEMES = ["", "light", "dark"];
@@ -196,30 +196,41 @@
   }
   const page = (row) => `cells/${row[PAGE] || row[ID]}.html`;
 
+  // Tiles that look alike are made once and cloned.
+  const stamps = new Map();
+  function stamp(check, code, proofCode, changed) {
+    const key = `${check}${code}${proofCode}${changed}`;
+    if (stamps.has(key)) return stamps.get(key);
+    const [mark, label, word] = data.marks[code];
+    const proof = data.evidence[proofCode];
+    const said = `${data.checks[check][0]}: ${label}${proof ? `, ${proof[1]}` : ""}${changed ? `, ${changed}` : ""}`;
+    const link = make("a", { class: `tile m-${mark} e-${proof ? proof[0] : "none"}${changed ? " changed" : ""}`, tabindex: "-1" },
+      glyph(mark), make("span", { class: "hidden" }, said), make("span", { class: "w", "aria-hidden": "true" }, word));
+    if (proof) link.append(make("span", { class: `tag e-${proof[0]}`, "aria-hidden": "true" }, proof[2]));
+    link.title = `${data.checks[check][0]}: ${label}${proof ? ` (${proof[1]})` : ""}`;
+    stamps.set(key, link);
+    return link;
+  }
   function tile(place, check, test) {
     const row = data.rows[place];
     const code = row[VERDICTS][check * 2];
     if (code === ABSENT) return make("span", { class: "void", title: "not planned for this cell" }, "·");
-    const [mark, label, word] = data.marks[code];
-    const proof = data.evidence[row[VERDICTS][check * 2 + 1]];
-    const name = data.checks[check][0];
-    const changed = row[CHANGES] && row[CHANGES][check] !== "-" ? { b: "broken", f: "fixed", l: "lost" }[row[CHANGES][check]] : "";
-    const why = row[REASONS] && row[REASONS][check] !== undefined ? `. ${data.reasons[row[REASONS][check]]}` : "";
-    const link = make("a", {
-      class: `tile m-${mark} e-${proof ? proof[0] : "none"}${changed ? " changed" : ""}${test && !test(place, check) ? " dim" : ""}`,
-      href: `${page(row)}#${data.checks[check][2]}`, tabindex: "-1",
-      title: `${name}: ${label}${proof ? ` (${proof[1]})` : ""}${why}`,
-    }, glyph(mark), make("span", { class: "hidden" }, `${name}: ${label}${proof ? `, ${proof[1]}` : ""}${changed ? `, ${changed}` : ""}`),
-    make("span", { class: "w", "aria-hidden": "true" }, word));
-    if (proof) link.append(make("span", { class: `tag e-${proof[0]}`, "aria-hidden": "true" }, proof[2]));
+    const changed = row[CHANGES] ? { b: "broken", f: "fixed", l: "lost" }[row[CHANGES][check]] || "" : "";
+    const link = stamp(check, code, row[VERDICTS][check * 2 + 1], changed).cloneNode(true);
+    link.href = `${page(row)}#${data.checks[check][2]}`;
+    if (row[REASONS] && row[REASONS][check] !== undefined) link.title += `. ${data.reasons[row[REASONS][check]]}`;
+    if (test && !test(place, check)) link.classList.add("dim");
     return link;
   }
   function rowNode(place, index, test) {
     const row = data.rows[place];
-    const head = make("a", { href: page(row), tabindex: "-1" }, make("b", {}, row[TITLE] || row[ID]), make("small", {}, row[ID]));
+    const head = make("a", { href: page(row), tabindex: "-1", title: row[TITLE] || row[ID] }, make("b", {}, row[TITLE] || row[ID]), make("small", {}, row[ID]));
     const node = make("tr", { role: "row", "aria-rowindex": index + 3, "data-index": index },
       make("th", { role: "rowheader", scope: "row", class: "cellname" }, head));
-    for (const axis of data.shown) node.append(make("td", { role: "gridcell", class: "axis" }, data.values[row[AXES][axis]] ?? "—"));
+    for (const axis of data.shown) {
+      const value = data.values[row[AXES][axis]] ?? "—";
+      node.append(make("td", { role: "gridcell", class: "axis", title: value }, value));
+    }
     data.checks.forEach((check, i) => {
       const first = i === 0 || data.checks[i - 1][1] !== check[1];
       node.append(make("td", { role: "gridcell", class: first ? "first" : null, "data-check": check[0] }, tile(place, i, test)));
@@ -247,6 +258,7 @@
       to = Math.min(count, from + Math.ceil(window.innerHeight / state.height) + 2 * OVERSCAN);
     }
     if (!force && from === state.from && to === state.to) return;
+    $("grid").classList.toggle("virtual", data.rows.length > VIRTUAL_FROM);
     const focused = body.contains(document.activeElement);
     [state.from, state.to] = [from, to];
     const rows = [];
@@ -299,12 +311,14 @@
     $("q").removeAttribute("aria-invalid");
     const { shown, matches } = select(test);
     Object.assign(state, { query, test, shown, at: [0, 0] });
+    // Results start at the top of the grid, wherever one had scrolled to.
+    const top = $("grid-box").getBoundingClientRect().top - 60;
+    if (top < 0) scrollBy(0, top);
     const say = (n) => n.toLocaleString("en");
     $("q-status").textContent = test ? `${say(shown.length)} of ${say(data.rows.length)} cells, ${say(matches)} checks` : `${say(shown.length)} cells, ${say(matches)} checks`;
     $("grid").setAttribute("aria-rowcount", String(shown.length + 2));
     for (const chip of document.querySelectorAll(".chip")) chip.setAttribute("aria-pressed", String(chip.dataset.query === query));
-    draw(true);
-    if (state.view) pivot();
+    if (state.view) pivot(); else draw(true);
   }
 
   // ---- axis by axis ----------------------------------------------------------------------------------------
@@ -319,7 +333,8 @@
       const cell = counts.get(key.join()) || counts.set(key.join(), {}).get(key.join());
       for (let check = 0; check < data.checks.length; check++) {
         const code = row[VERDICTS][check * 2];
-        if (code !== ABSENT && (!state.test || state.test(place, check))) cell[code] = (cell[code] || 0) + 1;
+        const kind = row[VERDICTS].slice(check * 2, check * 2 + 2);
+        if (code !== ABSENT && (!state.test || state.test(place, check))) cell[kind] = (cell[kind] || 0) + 1;
       }
     }
     const name = (n) => data.values[n] ?? "—";
@@ -329,7 +344,16 @@
       if (!cell) return make("td", {}, make("span", { class: "void", title: "no cell" }, "·"));
       const button = make("button", { type: "button", "data-pivot": `${data.axes[down]}="${name(y)}" & ${data.axes[across]}="${name(x)}"` });
       for (const [code, [mark, label]] of Object.entries(data.marks)) {
-        if (cell[code]) button.append(make("span", { class: `n m-${mark}`, title: label }, glyph(mark), String(cell[code]), make("span", { class: "hidden" }, ` ${label}`)));
+        // Evidence stays apart: passes on hardware and in simulation are never one number.
+        for (const proofCode of [...Object.keys(data.evidence), "-"]) {
+          const count = cell[code + proofCode];
+          if (!count) continue;
+          const proof = data.evidence[proofCode];
+          const said = `${label}${proof ? `, ${proof[1]}` : ""}`;
+          const node = make("span", { class: `n m-${mark}`, title: said }, glyph(mark), String(count), make("span", { class: "hidden" }, ` ${said}`));
+          if (proof) node.append(make("span", { class: `tag e-${proof[0]}`, "aria-hidden": "true" }, proof[2]));
+          button.append(node);
+        }
       }
       return make("td", {}, button);
     })));
@@ -343,7 +367,7 @@
     $("axes").hidden = !state.view;
     $("grid-box").hidden = Boolean(state.view);
     $("pivot-box").hidden = !state.view;
-    if (state.view) { [$("down").value, $("across").value] = parts; pivot(); } else draw(true);
+    if (state.view) { [$("down").value, $("across").value] = parts; pivot(); } else draw(false);
   }
 
   // ---- deep links ------------------------------------------------------------------------------------------
@@ -466,7 +490,8 @@
   }
 
   root.classList.add("js");
-  setTheme(memory.get(() => localStorage, "npu-matrix-theme"));
+  const linked = new URLSearchParams(location.hash.slice(1)).get("theme");
+  setTheme(THEMES.includes(linked) ? linked : memory.get(() => localStorage, "npu-matrix-theme"));
   $("theme").addEventListener("click", nextTheme);
   $("help-button").addEventListener("click", () => $("help").showModal());
   document.addEventListener("keydown", onKey);

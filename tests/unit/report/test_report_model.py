@@ -140,6 +140,11 @@ def test_cells_that_fail_for_one_reason_are_one_item_of_attention() -> None:
     assert [item.cells for item in build_model(inputs).attention] == [("a", "b"), ("c",)]
 
 
+def test_an_error_is_no_evidence_wherever_it_is_shown() -> None:
+    (item,) = build_model(one(Status.ERROR, evidence=Evidence.HARDWARE)).attention
+    assert item.evidence is None
+
+
 def test_patterns_name_the_axis_that_splits_failing_from_passing() -> None:
     rows = [
         ({"torch": "2.7", "cann": "8.2"}, {"loss": Mark.FAIL}),

@@ -1,0 +1,72 @@
+"""Makes the pictures of the README from a report: `python docs/images/make.py reports`.
+
+Needs Debian's chromium. Writes report.png and report-dark.png (the grid) and cell.png (one cell, if named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+def picture(chromium: str, page: str, target: Path, width: int, height: int) -> None:
+    """Take one picture at twice the pixel density."""
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run(
+            [
+                chromium,
+                *FLAGS,
+                f"--user-data-dir={profile}",
+                "--force-device-scale-factor=2",
+                f"--window-size={width},{height}",
+                "--virtual-time-budget=2000",
+                f"--screenshot={target}",
+                page,
+            ],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+
+
+def main() -> int:
+    """Read the arguments, take the pictures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("reports", type=Path, help="the folder of a report")
+    parser.add_argument("--cell", default="", help="also take cells/CELL.html")
+    parser.add_argument("--size", default="1440x1000", help="of the picture, in CSS pixels")
+    parser.add_argument("--out", type=Path, default=HERE)
+    options = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        print("chromium is not installed (Debian: apt-get install chromium)", file=sys.stderr)
+        return 2
+    width, height = (int(part) for part in options.size.split("x"))
+    folder = options.reports.resolve()
+    index = (folder / "index.html").as_uri()
+    for theme, name in (("light", "report.png"), ("dark", "report-dark.png")):
+        picture(chromium, f"{index}#theme={theme}", options.out / name, width, height)
+    if options.cell:
+        page = (folder / "cells" / f"{options.cell}.html").as_uri()
+        picture(chromium, f"{page}#theme=light", options.out / "cell.png", width, height)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
