@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from harness.patchstack.survival import PatchHistory, Survival, Turn
 from harness.patchstack.verdict import MEANING, Verdict
@@ -42,10 +43,12 @@ _SEVERITY = {
 _ROW = 22
 _LABEL = 320
 _WIDTH = 1200
+_ROOM_FOR_A_LETTER = 14
 _CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }
 svg text { font: 12px ui-monospace, monospace; fill: currentColor; }
-table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+table { border-collapse: collapse; }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, monospace; }
 .mark { display: inline-block; width: 1.4em; text-align: center; color: #fff; text-shadow: 0 0 2px #000; }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #161616; } }
@@ -64,58 +67,53 @@ def as_text(survival: Survival, width: int = 100) -> str:
     used = _used(survival)
     lines += ["", "  ".join(f"{MARKS[verdict][0]} {verdict}" for verdict in used)]
     oldest, newest = survival.commits[-1], survival.commits[0]
-    lines.append(
-        f"{len(survival.commits)} commits, {oldest.id[:9]} ({oldest.date[:10]}) to {newest.id[:9]} ({newest.date[:10]})"
-    )
+    ends = f"{oldest.id[:9]} ({oldest.date[:10]}) to {newest.id[:9]} ({newest.date[:10]})"
+    lines.append(f"{len(survival.commits)} commits, {ends}")
     return "\n".join(lines)
 
 
 def as_svg(survival: Survival) -> str:
     """The heat map alone. Every run of equal verdicts is one rectangle with a title."""
-    rows = len(survival.patches)
-    scale = _WIDTH / len(survival.commits)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="patch survival" '
-        f'viewBox="0 0 {_LABEL + _WIDTH + 60} {rows * _ROW + 24}" width="100%">'
-    ]
+    height = len(survival.patches) * _ROW + 24
+    box = f'viewBox="0 0 {_LABEL + _WIDTH + 60} {height}" width="100%"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="patch survival" {box}>']
     for row, patch in enumerate(survival.patches):
-        top = row * _ROW
-        parts.append(
-            f'<text x="{_LABEL - 8}" y="{top + 15}" text-anchor="end">{escape(_short(patch.patch))}</text>'
-        )
-        for start, end, verdict in _runs(patch.verdicts[::-1]):
-            first, last = survival.commits[-1 - start], survival.commits[-end]
-            letter, colour = MARKS[verdict]
-            x, wide = _LABEL + start * scale, (end - start) * scale
-            title = (
-                f"{patch.patch}: {verdict} at {end - start} commits, {first.id[:9]} ({first.date[:10]}) to "
-                f"{last.id[:9]} ({last.date[:10]}); since: {first.subject}"
-            )
-            parts.append(
-                f'<rect x="{x:.2f}" y="{top + 2}" width="{max(wide, 0.4):.2f}" height="{_ROW - 4}" '
-                f'fill="{colour}"><title>{escape(title)}</title></rect>'
-            )
-            if wide > 14:
-                parts.append(
-                    f'<text x="{x + 4:.2f}" y="{top + 15}" style="fill:#000">{escape(letter)}</text>'
-                )
-        parts.append(f'<text x="{_LABEL + _WIDTH + 6}" y="{top + 15}">{patch.share:.0%}</text>')
-    oldest, newest = survival.commits[-1], survival.commits[0]
-    bottom = rows * _ROW + 16
-    parts.append(f'<text x="{_LABEL}" y="{bottom}">{oldest.id[:9]} {oldest.date[:10]}</text>')
-    parts.append(
-        f'<text x="{_LABEL + _WIDTH}" y="{bottom}" text-anchor="end">{newest.id[:9]} {newest.date[:10]}</text>'
-    )
+        parts += _svg_row(survival, patch, row * _ROW)
+    for at, anchor, commit in (
+        (_LABEL, "start", survival.commits[-1]),
+        (_LABEL + _WIDTH, "end", survival.commits[0]),
+    ):
+        parts.append(_svg_text(at, height - 8, f"{commit.id[:9]} {commit.date[:10]}", anchor))
     return "".join([*parts, "</svg>"])
+
+
+def _svg_row(survival: Survival, patch: PatchHistory, top: int) -> Iterator[str]:
+    scale = _WIDTH / len(survival.commits)
+    yield _svg_text(_LABEL - 8, top + 15, _short(patch.patch), "end")
+    for start, end, verdict in _runs(patch.verdicts[::-1]):
+        first, last = survival.commits[-1 - start], survival.commits[-end]
+        letter, colour = MARKS[verdict]
+        x, wide = _LABEL + start * scale, (end - start) * scale
+        title = (
+            f"{patch.patch}: {verdict} at {end - start} commits, {first.id[:9]} ({first.date[:10]}) to "
+            f"{last.id[:9]} ({last.date[:10]}); since: {first.subject}"
+        )
+        yield (
+            f'<rect x="{x:.2f}" y="{top + 2}" width="{max(wide, 0.4):.2f}" height="{_ROW - 4}" '
+            f'fill="{colour}"><title>{escape(title)}</title></rect>'
+        )
+        if wide > _ROOM_FOR_A_LETTER:
+            yield f'<text x="{x + 4:.2f}" y="{top + 15}" style="fill:#000">{escape(letter)}</text>'
+    yield _svg_text(_LABEL + _WIDTH + 6, top + 15, f"{patch.share:.0%}", "start")
+
+
+def _svg_text(x: int, y: int, text: str, anchor: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def as_html(survival: Survival, title: str = "Patch survival") -> str:
     """A page that stands alone: heat map, legend, and for each patch the commits that broke and mended it."""
-    legend = "".join(
-        f'<tr><td><span class="mark" style="background:{MARKS[verdict][1]}">{escape(MARKS[verdict][0])}</span></td>'
-        f"<td>{verdict}</td><td>{escape(MEANING[verdict])}</td></tr>"
-        for verdict in _used(survival)
-    )
+    legend = "".join(_legend(verdict) for verdict in _used(survival))
     rows = "".join(_row(patch) for patch in survival.patches)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -128,12 +126,14 @@ def as_html(survival: Survival, title: str = "Patch survival") -> str:
     )
 
 
+def _legend(verdict: Verdict) -> str:
+    letter, colour = MARKS[verdict]
+    mark = f'<span class="mark" style="background:{colour}">{escape(letter)}</span>'
+    return f"<tr><td>{mark}</td><td>{verdict}</td><td>{escape(MEANING[verdict])}</td></tr>"
+
+
 def _row(patch: PatchHistory) -> str:
-    newest = (
-        f"{patch.newest.verdict}: {'; '.join(patch.newest.reasons)}"
-        if patch.newest.reasons
-        else patch.newest.verdict
-    )
+    newest = ": ".join(filter(None, [patch.newest.verdict.value, "; ".join(patch.newest.reasons)]))
     cells = [
         f"<code>{escape(patch.patch)}</code>",
         f"{patch.share:.0%}",
@@ -171,10 +171,7 @@ def _runs(verdicts: Sequence[Verdict]) -> Iterator[tuple[int, int, Verdict]]:
 def _buckets(verdicts: Sequence[Verdict], columns: int) -> list[Verdict]:
     count = min(columns, len(verdicts))
     edges = [number * len(verdicts) // count for number in range(count + 1)]
-    return [
-        max(verdicts[start:end], key=_SEVERITY.__getitem__)
-        for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    return [max(verdicts[start:end], key=_SEVERITY.__getitem__) for start, end in pairwise(edges)]
 
 
 def _short(name: str) -> str:

@@ -39,7 +39,7 @@ def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
 def only_renamed(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
     """Whether two chains of definitions are one and the same after renames.
 
-    A definition was renamed when its old name is gone from the new source and its new name was not in the old.
+    A definition was renamed when its old name is gone from the new source and its new one not in the old.
     """
     if len(was) != len(now):
         return False

@@ -1,0 +1,115 @@
+"""What a Python source defines: classes, functions, methods and attributes, to be compared."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """One name a source binds.
+
+    owner: the class it is in, "" for the module. kind: class, function, method, attribute or module_attr.
+    body: the syntax without positions, equal for sources that differ in comments and layout only.
+    signature: of functions and methods, "" otherwise.
+    """
+
+    owner: str
+    name: str
+    kind: str
+    body: str
+    signature: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """Name with its class."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+
+def outline(source: bytes) -> dict[str, Definition] | None:
+    """Every definition by qualified name; None when the source is no Python this interpreter can read.
+
+    Definitions in `if` and `try` blocks count as the module's or class's own; all bindings of a name together
+    are its body.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    found: dict[str, Definition] = {}
+    for definition in _in_body(tree.body, ""):
+        known = found.get(definition.qualified)
+        found[definition.qualified] = _joined(known, definition) if known is not None else definition
+    return found
+
+
+def _joined(first: Definition, second: Definition) -> Definition:
+    return replace(second, body=first.body + second.body, signature=second.signature or first.signature)
+
+
+def _in_body(body: Iterable[ast.stmt], owner: str) -> Iterator[Definition]:
+    attribute = "attribute" if owner else "module_attr"
+    for statement in body:
+        if isinstance(statement, _FUNCTIONS):
+            kind = "method" if owner else "function"
+            yield Definition(
+                owner=owner,
+                name=statement.name,
+                kind=kind,
+                body=ast.dump(statement),
+                signature=_signature(statement),
+            )
+        elif isinstance(statement, ast.ClassDef):
+            yield from _class(statement, owner)
+        elif isinstance(statement, _BLOCKS):
+            for inner in (
+                statement.body,
+                getattr(statement, "orelse", []),
+                getattr(statement, "finalbody", []),
+            ):
+                yield from _in_body(inner, owner)
+            for handler in getattr(statement, "handlers", []):
+                yield from _in_body(handler.body, owner)
+        else:
+            for name in _bound(statement):
+                yield Definition(owner=owner, name=name, kind=attribute, body=ast.dump(statement))
+
+
+def _class(statement: ast.ClassDef, owner: str) -> Iterator[Definition]:
+    header = ast.dump(
+        ast.ClassDef(
+            name=statement.name,
+            bases=statement.bases,
+            keywords=statement.keywords,
+            body=[],
+            decorator_list=statement.decorator_list,
+        )
+    )
+    yield Definition(owner=owner, name=statement.name, kind="class", body=header)
+    qualified = f"{owner}.{statement.name}" if owner else statement.name
+    yield from _in_body(statement.body, qualified)
+
+
+def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
+    prefix = "async " if isinstance(function, ast.AsyncFunctionDef) else ""
+    return f"{prefix}({ast.unparse(function.args)}){returns}"
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        for alias in statement.names:
+            yield alias.asname or alias.name.split(".")[0]
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign) and isinstance(statement.target, ast.Name):
+        yield statement.target.id
