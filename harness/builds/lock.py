@@ -1,0 +1,191 @@
+"""Everything a cell consists of, pinned: the answer to "what exactly was tested?", ready to be exported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.errors import InputError
+from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
+
+# A CANN image is named after version, chip, system and Python (cann-container-image of Ascend).
+CHIPS = {"a2": "910b", "a3": "a3", "a5": "950", "310p": "310p", "910": "910"}
+IMAGE_SYSTEM = "ubuntu22.04"
+# SOC_VERSION, for which vllm-ascend compiles its kernels (verl docker/ascend).
+SOC_VERSIONS = {"a2": "ascend910b1", "a3": "ascend910_9392"}
+# Layers by how seldom they change; a package belongs to the first whose roots need it.
+LAYERS = (
+    ("torch", ("torch", "torch-npu", "torchvision", "torchaudio")),
+    ("vllm", ("vllm",)),
+    ("vllm-ascend", ("vllm-ascend", "triton-ascend")),
+    ("training", ()),
+    ("verl", ("verl",)),
+)
+SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePackage:
+    """A package built from a repository at a commit or tag, with the environment its build needs."""
+
+    package: str
+    version: str
+    commit: str
+    repository: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchFile:
+    """A patch of ours by content; `file` is its path in this checkout."""
+
+    id: str
+    file: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellLock:
+    """A cell, pinned. `image_digest` is "" where nobody has resolved the tag; `inconsistencies` are known
+    contradictions of what the cell's source publishes."""
+
+    cell: str
+    title: str
+    axes: Mapping[str, str]
+    python: str
+    arch: str
+    image: str
+    image_digest: str
+    packages: tuple[LockedPackage, ...]
+    from_source: tuple[SourcePackage, ...]
+    overrides: tuple[str, ...]
+    patches: tuple[PatchFile, ...]
+    build_env: Mapping[str, str]
+    indexes: tuple[str, ...]
+    inconsistencies: tuple[str, ...]
+
+    @property
+    def base(self) -> str:
+        """The base image as a build names it: by digest where that is known."""
+        return f"{self.image.rsplit(':', 1)[0]}@{self.image_digest}" if self.image_digest else self.image
+
+    def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:
+        """Packages by layer, in the order of installation; empty layers are left out."""
+        needed_by = _ancestors(self.packages)
+        placed: dict[str, list[LockedPackage]] = {name: [] for name, _roots in LAYERS}
+        for package in self.packages:
+            placed[_layer(package.name, needed_by[package.name])].append(package)
+        return tuple((name, tuple(found)) for name, found in placed.items() if found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Schema `npu-matrix.lock`."""
+        return {"schema": {"name": "npu-matrix.lock", "version": 1}, **asdict(self)}
+
+
+def make_lock(
+    cell: Mapping[str, Any],
+    pins: Mapping[str, Any],
+    platform: Mapping[str, Any],
+    patches: Sequence[Mapping[str, Any]],
+    lock_text: str,
+    image_digest: str = "",
+) -> CellLock:
+    """Pin a cell. `cell`: id, title, axes, findings as the plan's JSON has them; facets as checks see them;
+    `lock_text`: artifact `lock.txt` of check `resolve`.
+
+    InputError for a value that could not stand in a build file.
+    """
+    env = pins.get("build_env", {})
+    soc = cell["axes"].get("soc", "").lower()
+    source = tuple(
+        SourcePackage(
+            package=_safe(normal_name(item["package"])),
+            version=_safe(item["version"]),
+            commit=_safe(item["commit"]),
+            repository=_safe(item["repository"]),
+            env=_safe_env(env.get(item["package"], {})),
+        )
+        for item in pins.get("from_source", ())
+    )
+    soc_version = {"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {}
+    return CellLock(
+        cell=cell["id"],
+        title=cell["title"],
+        axes=dict(cell["axes"]),
+        python=_safe(str(platform["python"])),
+        arch=_safe(str(platform["arch"])),
+        image=_image(cell["axes"], str(platform["python"])),
+        image_digest=_digest(image_digest),
+        packages=parse_lock(lock_text),
+        from_source=source,
+        overrides=tuple(pins.get("overrides", ())),
+        patches=tuple(
+            PatchFile(id=p["id"], file=_safe(p["file"]), digest=_safe(p["digest"])) for p in patches
+        ),
+        build_env={**_merged_env(env), **soc_version},
+        indexes=tuple(pins.get("index", ())),
+        inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),
+    )
+
+
+def _image(axes: Mapping[str, str], python: str) -> str:
+    cann = axes.get("cann", "")
+    minor = ".".join(python.split(".")[:2])
+    chip = CHIPS.get(axes.get("soc", "").lower(), "")
+    if not cann or not chip:
+        # Cells without CANN run on the simulated device: any image with that Python will do.
+        return _safe(f"python:{minor}-slim")
+    return _safe(f"ascend/cann:{cann.lower()}-{chip}-{IMAGE_SYSTEM}-py{minor}")
+
+
+def _digest(text: str) -> str:
+    if text and not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
+        raise InputError(f"{text!r} is no image digest", fix="give sha256: and 64 hex digits")
+    return text
+
+
+def _merged_env(env: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for values in env.values():
+        merged |= _safe_env(values)
+    return merged
+
+
+def _safe_env(values: Mapping[str, str]) -> dict[str, str]:
+    return {_safe(name): _safe(str(value)) for name, value in values.items()}
+
+
+def _safe(text: str) -> str:
+    """`text` when it may stand in a shell script and a Dockerfile as it is."""
+    if not SAFE.fullmatch(text):
+        raise InputError(
+            f"{text!r} cannot stand in a build file",
+            why="only letters, digits and .+:/@~_- are allowed there",
+            fix="correct the value in matrix.yaml",
+        )
+    return text
+
+
+def _ancestors(packages: Sequence[LockedPackage]) -> dict[str, set[str]]:
+    """Name -> every package that needs it, directly or not, and itself."""
+    parents = {p.name: {normal_name(via) for via in p.via if not via.startswith("-")} for p in packages}
+    found: dict[str, set[str]] = {}
+    for name in parents:
+        reached, waiting = {name}, [name]
+        while waiting:
+            new = parents.get(waiting.pop(), set()) - reached
+            reached |= new
+            waiting.extend(new)
+        found[name] = reached
+    return found
+
+
+def _layer(name: str, ancestors: set[str]) -> str:
+    for layer, roots in LAYERS:
+        if layer == "verl":
+            break
+        if ancestors & set(roots):
+            return layer
+    return "verl" if name == "verl" else "training"

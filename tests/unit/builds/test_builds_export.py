@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.builds.export import EXPORTS, docker_context
+from harness.builds.lock import CellLock, make_lock
+from harness.digest import digest_bytes
+from harness.errors import InputError
+from harness.sources.lockfile import parse_lock
+
+ROOT = Path(__file__).parents[3]
+LOCK = """\
+jinja2==3.1.6 \\
+    --hash=sha256:aa
+    # via torch
+numpy==1.26.4 \\
+    --hash=sha256:bb
+    # via
+    #   verl
+    #   vllm-ascend
+ray==2.60.0 \\
+    --hash=sha256:cc
+    # via verl
+torch==2.7.1 \\
+    --hash=sha256:dd
+    # via torch-npu
+torch-npu==2.7.1 \\
+    --hash=sha256:ee
+    # via -r requirements.in
+verl==0.7.1 \\
+    --hash=sha256:ff
+    # via -r requirements.in
+vllm-ascend==0.11.0 \\
+    --hash=sha256:11
+    # via -r requirements.in
+"""
+PATCH = b"--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-A = 1\n+A = 2\n"
+
+
+def lock(tmp_path: Path, **changes: Any) -> CellLock:
+    file = tmp_path / "patches/verl/fix/0.7.1.patch"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(PATCH)
+    (tmp_path / "docker").mkdir(exist_ok=True)
+    (tmp_path / "docker/cell.Dockerfile.j2").write_text((ROOT / "docker/cell.Dockerfile.j2").read_text())
+    cell = {
+        "id": "verl-0-7-1-4f7be5e8e382",
+        "title": "a title | with <markup>\nand two lines",
+        "axes": {"cann": "8.5.0", "soc": "a2", "verl": "0.7.1"},
+        "findings": [{"what": "says 2.7.1.post1\nRUN evil", "source": "a table"}],
+        **changes.pop("cell", {}),
+    }
+    pins = {
+        "from_source": [
+            {
+                "package": "vllm",
+                "version": "0.11.0",
+                "commit": "v0.11.0",
+                "repository": "https://git.example/vllm",
+            }
+        ],
+        "build_env": {"vllm": {"VLLM_TARGET_DEVICE": "empty"}},
+        **changes.pop("pins", {}),
+    }
+    patches = [{"id": "verl/fix", "file": "patches/verl/fix/0.7.1.patch", "digest": digest_bytes(PATCH)}]
+    platform = {"python": "3.11", "arch": "aarch64"}
+    return make_lock(cell, pins, platform, patches, LOCK, **changes)
+
+
+def test_layers_go_from_what_changes_seldom_to_what_changes_often(tmp_path: Path) -> None:
+    layers = {name: [package.name for package in packages] for name, packages in lock(tmp_path).layers()}
+    assert layers == {
+        "torch": ["jinja2", "torch", "torch-npu"],
+        "vllm-ascend": ["numpy", "vllm-ascend"],
+        "training": ["ray"],
+        "verl": ["verl"],
+    }
+
+
+def test_every_package_is_in_one_layer(tmp_path: Path) -> None:
+    made = lock(tmp_path)
+    placed = sorted(package.name for _name, packages in made.layers() for package in packages)
+    assert placed == sorted(package.name for package in made.packages)
+
+
+def test_requirements_are_a_lock_again(tmp_path: Path) -> None:
+    made = lock(tmp_path)
+    again = parse_lock(EXPORTS["requirements"](made))
+    assert [(p.name, p.version, p.hashes) for p in again] == [
+        (p.name, p.version, p.hashes) for p in made.packages
+    ]
+
+
+def test_the_script_is_bash_and_holds_everything(tmp_path: Path) -> None:
+    script = EXPORTS["script"](lock(tmp_path))
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "VLLM_TARGET_DEVICE=empty python3 -m pip install" in script
+    assert digest_bytes(PATCH) in script
+    assert "SOC_VERSION=ascend910b1" in script
+
+
+def test_the_dockerfile_is_whole_and_nothing_breaks_out_of_a_comment(tmp_path: Path) -> None:
+    made = lock(tmp_path, image_digest=f"sha256:{'ab' * 32}")
+    context = docker_context(made, tmp_path)
+    text = context["Dockerfile"].decode()
+    lines = text.splitlines()
+    assert f"FROM ${{REGISTRY}}ascend/cann@sha256:{'ab' * 32} AS cell" in lines
+    assert "# ascend/cann:8.5.0-910b-ubuntu22.04-py3.11" in lines
+    assert not [line for line in lines if line.startswith("RUN evil")]
+    assert set(context) == {
+        "Dockerfile",
+        "layers/torch.txt",
+        "layers/vllm-ascend.txt",
+        "layers/training.txt",
+        "layers/verl.txt",
+        "patches/verl/fix/0.7.1.patch",
+    }
+    order = [text.index(f"COPY layers/{name}.txt") for name in ("torch", "vllm-ascend", "training", "verl")]
+    assert order == sorted(order)
+    copied = [line.split()[1] for line in lines if line.startswith("COPY")]
+    assert set(copied) == set(context) - {"Dockerfile"}
+
+
+def test_an_image_without_a_digest_is_said(tmp_path: Path) -> None:
+    text = docker_context(lock(tmp_path), tmp_path)["Dockerfile"].decode()
+    assert "nobody has resolved its digest" in text
+
+
+def test_markdown_has_the_parts_the_inconsistencies_and_no_markup_of_others(tmp_path: Path) -> None:
+    text = EXPORTS["markdown"](lock(tmp_path))
+    assert "| cann | 8.5.0 |" in text
+    assert "- says 2.7.1.post1 RUN evil (a table)" in text
+    assert "<markup>" not in text
+    assert "7 packages" in text
+
+
+def test_conda_and_json_can_be_read(tmp_path: Path) -> None:
+    made = lock(tmp_path)
+    conda = yaml.safe_load(EXPORTS["conda"](made))
+    assert conda["dependencies"][0] == "python=3.11"
+    assert json.loads(EXPORTS["json"](made))["schema"]["name"] == "npu-matrix.lock"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pins": {"from_source": [{"package": "x", "version": "1", "commit": "$(evil)", "repository": "r"}]}},
+        {"pins": {"from_source": [{"package": "x", "version": "1", "commit": "c", "repository": "r; evil"}]}},
+        {"pins": {"build_env": {"x": {"A": "b\nRUN evil"}}}},
+        {"cell": {"axes": {"cann": "8.5.0 evil", "soc": "a2"}}},
+        {"image_digest": "sha256:zz"},
+    ],
+)
+def test_values_that_could_break_out_of_a_build_file_are_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError):
+        lock(tmp_path, **changes)
+
+
+def test_a_patch_that_is_not_the_locked_one_is_refused(tmp_path: Path) -> None:
+    made = lock(tmp_path)
+    (tmp_path / "patches/verl/fix/0.7.1.patch").write_bytes(b"other")
+    with pytest.raises(InputError) as caught:
+        docker_context(made, tmp_path)
+    assert "verl/fix" in str(caught.value)
