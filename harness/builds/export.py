@@ -53,17 +53,16 @@ def as_script(lock: CellLock) -> str:
             f"cat > \"$work/{name}.txt\" <<'LAYER'",
             requirements_text(packages).rstrip("\n"),
             "LAYER",
-            f'python3 -m pip install --no-deps --require-hashes -r "$work/{name}.txt"',
+            f'python3 -m pip install {lock.options(packages)} -r "$work/{name}.txt"',
             "",
         ]
     for source in lock.from_source:
         folder = f'"$work/{source.package}"'
-        settings = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(source.env.items()))
         lines += [
             f"git init -q {folder}",
             f"git -C {folder} fetch -q --depth 1 {source.repository} {source.commit}",
             f"git -C {folder} checkout -q FETCH_HEAD",
-            f"{settings}python3 -m pip install --no-deps --no-build-isolation {folder}",
+            f"{source.settings}python3 -m pip install --no-deps --no-build-isolation {folder}",
             "",
         ]
     if lock.patches:

@@ -36,6 +36,11 @@ class SourcePackage:
     repository: str
     env: Mapping[str, str]
 
+    @property
+    def settings(self) -> str:
+        """The build's environment, as it stands in front of a command."""
+        return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFile:
@@ -49,7 +54,8 @@ class PatchFile:
 @dataclass(frozen=True, kw_only=True)
 class CellLock:
     """A cell, pinned. `image_digest` is "" where nobody has resolved the tag; `inconsistencies` are known
-    contradictions of what the cell's source publishes."""
+    contradictions of what the cell's source publishes; `compiled` are packages of the index that are built
+    here from their source package, because their build is told something by `build_env`."""
 
     cell: str
     title: str
@@ -63,6 +69,7 @@ class CellLock:
     overrides: tuple[str, ...]
     patches: tuple[PatchFile, ...]
     build_env: Mapping[str, str]
+    compiled: tuple[str, ...]
     indexes: tuple[str, ...]
     inconsistencies: tuple[str, ...]
 
@@ -78,6 +85,12 @@ class CellLock:
         for package in self.packages:
             placed[_layer(package.name, needed_by[package.name])].append(package)
         return tuple((name, tuple(found)) for name, found in placed.items() if found)
+
+    def options(self, packages: Sequence[LockedPackage]) -> str:
+        """pip's options for installing `packages` of one layer."""
+        built = [package.name for package in packages if package.name in self.compiled]
+        no_binary = f" --no-binary {','.join(built)}" if built else ""
+        return f"--no-deps --require-hashes{no_binary}"
 
     def to_json(self) -> dict[str, Any]:
         """Schema `npu-matrix.lock`."""
@@ -124,6 +137,7 @@ def make_lock(
         patches=tuple(
             PatchFile(id=p["id"], file=_safe(p["file"]), digest=_safe(p["digest"])) for p in patches
         ),
+        compiled=tuple(sorted(_safe(normal_name(name)) for name in env)),
         build_env={**_merged_env(env), **soc_version},
         indexes=tuple(pins.get("index", ())),
         inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),

@@ -65,7 +65,10 @@ def lock(tmp_path: Path, **changes: Any) -> CellLock:
                 "repository": "https://git.example/vllm",
             }
         ],
-        "build_env": {"vllm": {"VLLM_TARGET_DEVICE": "empty"}},
+        "build_env": {
+            "vllm": {"VLLM_TARGET_DEVICE": "empty"},
+            "vllm-ascend": {"COMPILE_CUSTOM_KERNELS": "1"},
+        },
         **changes.pop("pins", {}),
     }
     patches = [{"id": "verl/fix", "file": "patches/verl/fix/0.7.1.patch", "digest": digest_bytes(PATCH)}]
@@ -122,6 +125,9 @@ def test_the_dockerfile_is_whole_and_nothing_breaks_out_of_a_comment(tmp_path: P
         "layers/verl.txt",
         "patches/verl/fix/0.7.1.patch",
     }
+    built = next(line for line in lines if line.endswith("layers/vllm-ascend.txt") and "pip" in line)
+    assert "--no-binary vllm-ascend " in built
+    assert text.count("--no-binary") == 1
     order = [text.index(f"COPY layers/{name}.txt") for name in ("torch", "vllm-ascend", "training", "verl")]
     assert order == sorted(order)
     copied = [line.split()[1] for line in lines if line.startswith("COPY")]
