@@ -26,7 +26,7 @@ def figures(measurements: Mapping[str, Any]) -> tuple[Block, ...]:
     """The blocks of a result's measurements: what decides first, the rest after it."""
     left = dict(measurements)
     found: list[Block] = []
-    for name, draw in (("curves", _curves), ("cases", _cases), ("verdicts", _verdicts)):
+    for name, draw in DRAWN:
         drawn = draw(left.get(name))
         if drawn:
             found += drawn
@@ -54,7 +54,8 @@ def _curves(value: Any) -> list[Block]:
     if not isinstance(value, Mapping):
         return []
     runs = _records(value.get("candidate"), "seed", "reward")
-    looks = tuple(look for look in value.get("looks", ()) if isinstance(look, int))
+    given = value.get("looks")
+    looks = tuple(look for look in given if isinstance(look, int)) if isinstance(given, list | tuple) else ()
     found: list[Block] = []
     main = _banded("reward", value.get("reference"), [(f"seed {run['seed']}", run["reward"]) for run in runs])
     if main is not None:
@@ -126,7 +127,26 @@ def _verdicts(value: Any) -> list[Block]:
     return [*found, *([table("hunks that do not apply", failures)] if failures else [])]
 
 
+def _findings(value: Any) -> list[Block]:
+    """What a recipe's lint found, by place."""
+    findings = _records(value, "rule", "file", "line", "message")
+    rows = [
+        {
+            "where": f"{finding['file']}:{finding['line']}:{finding.get('column', 0)}",
+            **{
+                name: finding.get(name, "")
+                for name in ("severity", "rule", "message", "why", "fix", "source")
+            },
+        }
+        for finding in findings
+    ]
+    return [replace(table("findings", rows), folded=False)] if rows else []
+
+
 def _place(hunk: Mapping[str, Any]) -> str:
     offset = hunk.get("offset")
     moved = f" ({offset:+d})" if isinstance(offset, int) and offset else ""
     return f"{hunk['path']}:{hunk['line']}{moved}"
+
+
+DRAWN = (("curves", _curves), ("cases", _cases), ("verdicts", _verdicts), ("findings", _findings))

@@ -31,6 +31,8 @@ from harness.report.inputs import (
 from harness.verdict.verdict import Expectation, Verdict, judge_outcome
 
 HISTORY_LENGTH = 20
+#: More outcomes than any run records.
+MANY = 10_000_000
 STANDINGS = {
     Expectation.AS_EXPECTED: "",
     Expectation.KNOWN: KNOWN,
@@ -56,9 +58,16 @@ def reproduce_command(cell_id: str, check: str) -> str:
     return f"npu-matrix run --only {cell_id} --check {check} --fresh"
 
 
+def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
+    """Key -> outcome as the run saw it: what it recorded itself, else what it could reuse."""
+    wanted = list(keys)
+    recorded = {outcome.key: outcome for outcome in reversed(ledger.history(run_id=run_id, limit=MANY))}
+    return {**ledger.get_many(wanted), **{key: recorded[key] for key in wanted if key in recorded}}
+
+
 def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gathered) -> ReportInputs:
     """The report's inputs; an outcome's files that are gone are left out, not an error."""
-    outcomes = {**ledger.latest(plan.tasks), **ledger.get_many(plan.tasks)}
+    outcomes = outcomes_of_run(ledger, plan.tasks, more.run.run_id)
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:

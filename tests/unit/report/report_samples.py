@@ -397,17 +397,20 @@ def sample_inputs() -> ReportInputs:
         if identity == "one-step-off-2card":
             findings = [
                 {
-                    "where": "train.sh:41",
-                    "rule": "nccl-on-npu",
-                    "why": "one_step_off_policy builds an NCCL group; NPUs have HCCL",
-                    "fix": "apply patch nccl-guard",
-                },
-                {
-                    "where": "train.sh:57",
-                    "rule": "renamed-option",
-                    "why": "trainer.n_gpus_per_node is n_cards here",
-                    "fix": "rename it",
-                },
+                    "rule": rule,
+                    "severity": "error",
+                    "file": "examples/one_step_off.sh",
+                    "line": line,
+                    "column": 5,
+                    "message": message,
+                    "why": why,
+                    "fix": fix,
+                    "source": "release notes of verl",
+                }
+                for line, rule, message, why, fix in (
+                    (41, "nccl-on-npu", "builds an NCCL group", "NPUs have HCCL", "apply patch nccl-guard"),
+                    (57, "renamed-option", "sets n_gpus_per_node", "it is n_cards here", "rename it"),
+                )
             ]
             results.append(
                 result(

@@ -64,6 +64,7 @@ def test_any_measurements_can_be_shown(measurements: dict[str, Any]) -> None:
             "cases": st.lists(
                 st.dictionaries(st.sampled_from(["name", "status", "budget"]), JSON, max_size=3)
             ),
+            "findings": st.lists(st.dictionaries(st.sampled_from(["rule", "file", "line", "message"]), JSON)),
             "verdicts": st.lists(
                 st.dictionaries(st.sampled_from(["patch", "verdict", "hunks"]), JSON, max_size=3)
             ),
