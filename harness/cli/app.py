@@ -22,7 +22,8 @@ COMMANDS = {
     "status": ("status", "Show the grid of the latest run."),
     "report": ("report", "Write the report of the latest run again."),
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
-    "matrix": ("matrix", "Validate matrix.yaml, or print its schema."),
+    "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
+    "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
 }
 

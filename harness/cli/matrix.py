@@ -1,4 +1,4 @@
-"""`npu-matrix matrix`: validate matrix.yaml, print its schema."""
+"""`npu-matrix matrix`: validate matrix.yaml, print its schema, hold published tables against each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.settings import Settings
     "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
 )
 def command() -> None:
-    """Validate matrix.yaml, or print its schema."""
+    """Validate matrix.yaml, print its schema, hold published tables against each other."""
 
 
 @command.command("validate")
@@ -51,3 +51,23 @@ def schema() -> None:
     from harness.matrix.schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
+
+
+@command.command("drift")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def drift(settings: Settings, as_json: bool) -> None:
+    """Print where two published tables contradict each other, each with both sources."""
+    from harness.compat.drift import find_drift
+
+    found = find_drift(open_matrix(settings))
+    if as_json:
+        report = {
+            "schema": {"name": "npu-matrix.drift", "version": 1},
+            "contradictions": [contradiction.to_json() for contradiction in found],
+        }
+        click.echo(json.dumps(report, indent=2))
+        return
+    for contradiction in found:
+        click.echo(str(contradiction))
+    click.echo(f"{len(found)} contradictions between {len(open_matrix(settings).published)} published tables")

@@ -36,6 +36,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     """The named run or the latest; NothingSelectedError when there is none."""
     from harness.plan.registry import all_checks
     from harness.plan.task import plan_from_json
+    from harness.report.gather import outcomes_of_run
     from harness.verdict.join import Disposition, judge_plan
 
     run = ledger.run(run_id) if run_id else ledger.latest_run()
@@ -44,7 +45,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
         raise NothingSelectedError(what, fix="npu-matrix run")
     plan = plan_from_json(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
-    outcomes = {**ledger.latest(plan.tasks), **ledger.get_many(plan.tasks)}
+    outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
     dispositions = {
         (left.cell_id, left.check): Disposition(status=left.status, reason=left.reason)
         for left in ledger.dispositions(run.run_id)
