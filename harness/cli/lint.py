@@ -22,7 +22,7 @@ FORMATS = ("text", "json", "github", "sarif")
 @click.command(
     "lint",
     epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
-    "  npu-matrix lint run_gspo.sh --cell gspo-async\n  npu-matrix lint run_gspo.sh --verl 0.9.1 --format github",
+    "  npu-matrix lint run.sh --cell gspo-async\n  npu-matrix lint run.sh --verl 0.9.1 --format github",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--cell", help="Take all versions from this cell.")
@@ -44,7 +44,7 @@ def command(
 ) -> int:
     """Lint a launch script: settings that fail, do nothing, or change the objective, each with its fix.
 
-    Exits with 1 when there is an error. With a released verl, every override is looked up in its configuration.
+    Exits with 1 when there is an error. Overrides are looked up in the configuration of a released verl.
     """
     from harness.compat import lint_format as printing
     from harness.compat.lint import lint_file, verl_wheel
