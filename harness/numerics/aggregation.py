@@ -93,4 +93,4 @@ def total(token_losses: Bounded, weights: Bounded, valid: Mask, contract: Contra
     relative = np.where(
         weights.value != 0, weights.error / np.where(weights.value == 0, 1.0, np.abs(weights.value)), 0.0
     )
-    return shares.sum(where=valid).widened(float(relative.max(initial=0.0)) * rounding + contract.flush)
+    return shares.sum(where=valid).widened(float(relative.max(initial=0.0)) * rounding + contract.underflow)

@@ -26,6 +26,9 @@ GSPO_MODE = ("seq-mean-token-mean",)
 PAPER_CLIP = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}
 """GSPO, arXiv:2507.18071, section 5.1."""
 
+PAPER_MEANS = (1e-4, -1e-4, 2e-4, -2e-4, 6e-4, -6e-4, 9e-4, -9e-4)
+"""Mean log-ratios inside and outside the paper's clip range, so that every draw has both."""
+
 GLOBAL_BATCH = {"dp_size": 4, "batch_num_tokens": 2600, "global_batch_size": 64, "loss_scale_factor": 100}
 PRODUCTION = {
     "batch_num_tokens": 2048 * 600,
@@ -105,15 +108,19 @@ class _Builder:
         capped: bool = True,
         padding: str = "as-drawn",
         weighted: bool = False,
+        row_means: Sequence[float] = (),
         requires: Sequence[str] = (),
         settings: Mapping[str, Any] = NO_SETTINGS,
     ) -> Iterator[Case]:
-        """One case per aggregation mode over the same inputs. `capped`: the new log-probability stays below
-        0."""
+        """One case per aggregation mode over the same inputs.
+
+        capped: the new log-probability stays below 0. row_means: mean log-ratio of each sequence, repeated.
+        """
         rng = self.rng(family)
         mask = inputs.mask(rng, *shape, lengths)
         old = inputs.old_log_probs(rng, *shape)
-        new = old + drift(rng, *shape)
+        moved = drift(rng, *shape)
+        new = old + (inputs.recentred(moved, mask, row_means) if row_means else moved)
         arrays: dict[str, NDArray[Any]] = {
             "old_log_prob": old,
             "log_prob": np.minimum(new, -1e-5) if capped else new,
@@ -168,11 +175,7 @@ def _grpo(build: _Builder) -> Iterator[Case]:
     yield from build.policy("grpo-near", _tokens(0.08))
     yield from build.policy("grpo-off", _tokens(0.6), advantage="sequence")
     yield from build.policy(
-        "grpo-far",
-        lambda rng, batch, tokens: rng.standard_t(2, (batch, tokens)) * 1.2,
-        advantage="token",
-        capped=False,
-        settings={"clip_ratio_c": 10.0},
+        "grpo-far", _far_tokens, advantage="token", capped=False, settings={"clip_ratio_c": 10.0}
     )
     yield from build.policy("grpo-edge", _tokens(0.3), lengths="edge", padding="finite", advantage="sequence")
     yield from build.policy("grpo-skew", _tokens(0.1), lengths="skew", shape=(16, 128))
@@ -183,12 +186,27 @@ def _grpo(build: _Builder) -> Iterator[Case]:
     yield from build.policy("grpo-padding-not-finite", _tokens(0.1), padding="not-finite", modes=TWO_MODES)
 
 
+def _far_tokens(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
+    """Heavy tails, and the first two tokens of each sequence beyond the clamp of the log-ratio at 20."""
+    drift = rng.standard_t(2, (batch, tokens)) * 1.2
+    drift[:, :2] = (-25.0, 25.0)
+    return drift
+
+
 def _gspo(build: _Builder) -> Iterator[Case]:
     narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
     yield from build.policy(
-        "gspo-on", _rows(3e-4, 2e-3), shape=(16, 128), modes=(*FOUR_MODES, "token-sum"), settings=PAPER_CLIP
+        "gspo-on",
+        _rows(3e-4, 2e-3),
+        shape=(16, 128),
+        modes=(*FOUR_MODES, "token-sum"),
+        settings=PAPER_CLIP,
+        row_means=PAPER_MEANS,
+        capped=False,
     )
-    yield from build.policy("gspo-near", _rows(1e-3, 0.02), settings=PAPER_CLIP)
+    yield from build.policy(
+        "gspo-near", _rows(1e-3, 0.02), settings=PAPER_CLIP, row_means=PAPER_MEANS, capped=False
+    )
     yield from build.policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", capped=False)
     yield from build.policy(
         "gspo-far", _far_rows, advantage="sequence", capped=False, settings={"clip_ratio_high": 0.2}
@@ -217,7 +235,13 @@ def _gspo(build: _Builder) -> Iterator[Case]:
         "gspo-turns", _rows(0.05, 0.1), lengths="turns", modes=GSPO_MODE, capped=False, settings=narrow
     )
     yield from build.policy(
-        "gspo-large", _rows(5e-4, 0.02), shape=(64, 512), modes=TWO_MODES, settings=PAPER_CLIP
+        "gspo-large",
+        _rows(5e-4, 0.02),
+        shape=(64, 512),
+        modes=TWO_MODES,
+        settings=PAPER_CLIP,
+        row_means=PAPER_MEANS,
+        capped=False,
     )
     yield from build.policy(
         "gspo-token",
@@ -253,10 +277,23 @@ def _production(build: _Builder) -> Iterator[Case]:
     scaled = {"scale": 8 / 2048}
     grpo, gspo = _tokens(0.03), _rows(6e-4, 0.02)
     yield from build.policy("grpo-production", grpo, shape=shape, settings=PRODUCTION)
-    yield from build.policy("gspo-production", gspo, shape=shape, settings={**PRODUCTION, **PAPER_CLIP})
+    yield from build.policy(
+        "gspo-production",
+        gspo,
+        shape=shape,
+        settings={**PRODUCTION, **PAPER_CLIP},
+        row_means=PAPER_MEANS,
+        capped=False,
+    )
     yield from build.policy("grpo-accumulated", grpo, shape=shape, modes=TWO_MODES, settings=scaled)
     yield from build.policy(
-        "gspo-accumulated", gspo, shape=shape, modes=GSPO_MODE, settings={**scaled, **PAPER_CLIP}
+        "gspo-accumulated",
+        gspo,
+        shape=shape,
+        modes=GSPO_MODE,
+        settings={**scaled, **PAPER_CLIP},
+        row_means=PAPER_MEANS,
+        capped=False,
     )
 
 

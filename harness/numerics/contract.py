@@ -83,15 +83,10 @@ class Contract:
         """Unit roundoff of accumulation."""
         return FORMATS[self.accumulate].unit_roundoff
 
-    @property
-    def unit_io(self) -> float:
-        """Unit roundoff of inputs and gradients."""
-        return FORMATS[self.io].unit_roundoff
-
-    @property
-    def flush(self) -> float:
-        """Absolute error of a result that underflows in the compute or the io format."""
-        return max(FORMATS[self.io].flush, FORMATS[self.compute].flush)
+    def io_rounding(self, values: Array) -> Array:
+        """Largest error of rounding `values` to the io format, subnormals included."""
+        form = FORMATS[self.io]
+        return np.asarray(np.maximum(form.unit_roundoff * np.abs(values), form.flush / 2))
 
     @property
     def underflow(self) -> float:

@@ -129,7 +129,7 @@ def expect_values(values: Bounded, valid: Mask) -> Expected:
 def _tolerance(quantity: Bounded, operations: int) -> Array:
     contract = quantity.contract
     own = quantity.error + operations * contract.unit * np.abs(quantity.value)
-    return np.asarray(contract.safety * own + 4 * contract.flush)
+    return np.asarray(contract.safety * own + 4 * contract.underflow)
 
 
 VALUE_ARRAYS = ("value", "value_low", "value_high")

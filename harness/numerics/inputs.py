@@ -3,6 +3,7 @@ io format."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,23 @@ def old_log_probs(rng: np.random.Generator, batch: int, tokens: int) -> Array:
 
 
 def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) -> Array:
-    """group: binary rewards in groups of four, normalised; sequence: one normal number per row; token: per
-    token."""
+    """Advantages (batch, tokens).
+
+    group: those of a micro-batch out of a shuffled batch twice its size, with binary rewards in groups of
+    four: every group has a right and a wrong answer, but for the last, which is right throughout.
+    sequence: one normal number per row. token: one per token.
+    """
     if style == "token":
         return rng.normal(size=(batch, tokens))
     if style == "sequence":
         return np.repeat(rng.normal(size=(batch, 1)), tokens, axis=1)
-    rewards = (rng.random((batch // GROUP, GROUP)) < 0.5).astype(np.float64)
+    rewards = (rng.random((2 * batch // GROUP, GROUP)) < 0.5).astype(np.float64)
+    rewards[:, 0], rewards[:, 1] = 1.0, 0.0
+    rewards[-1] = 1.0
     deviation = rewards.std(axis=1, ddof=1, keepdims=True)
     normalised = (rewards - rewards.mean(axis=1, keepdims=True)) / (deviation + 1e-6)
-    return np.repeat(normalised.reshape(-1)[:, None], tokens, axis=1)
+    chosen = rng.permutation(normalised.reshape(-1))[:batch]
+    return np.repeat(chosen[:, None], tokens, axis=1)
 
 
 def token_drift(rng: np.random.Generator, batch: int, tokens: int, spread: float) -> Array:
@@ -65,6 +73,13 @@ def token_drift(rng: np.random.Generator, batch: int, tokens: int, spread: float
 def row_drift(rng: np.random.Generator, batch: int, tokens: int, row: float, token: float) -> Array:
     """Log-ratios with a common part per sequence, which is what a sequence-level ratio sees."""
     return rng.normal(0.0, row, (batch, 1)) + rng.normal(0.0, token, (batch, tokens))
+
+
+def recentred(drift: Array, mask: Array, means: Sequence[float]) -> Array:
+    """Log-ratios whose mean over the valid tokens of row i is means[i % len(means)], whatever was drawn."""
+    lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1.0)
+    wanted = np.resize(np.asarray(means), (mask.shape[0], 1))
+    return np.asarray(drift - (drift * mask).sum(axis=1, keepdims=True) / lengths + wanted)
 
 
 def for_device(contract: Contract, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.candidate import Result
 from harness.numerics.case import Case
-from harness.numerics.contract import Array
+from harness.numerics.contract import Array, Contract
 from harness.numerics.expected import Expected, ExpectedGradient
 from harness.numerics.reference import reference
 
@@ -72,7 +72,7 @@ def judge(case: Case, result: Result, expected: Expected | None = None) -> LossV
     scale: float | None = None
     if intervals.gradient is not None and result.gradient is not None:
         gradient_reasons, gradient_budget, scale = _judge_gradient(
-            result.gradient, intervals.gradient, case.contract.unit_io
+            result.gradient, intervals.gradient, case.contract
         )
         reasons += gradient_reasons
         budget = max(budget, gradient_budget)
@@ -116,7 +116,7 @@ def _judge_value(value: Array, expected: Expected) -> tuple[list[str], float]:
 
 
 def _judge_gradient(
-    gradient: Array, expected: ExpectedGradient, unit_io: float
+    gradient: Array, expected: ExpectedGradient, contract: Contract
 ) -> tuple[list[str], float, float | None]:
     reasons = []
     finite = np.isfinite(gradient)
@@ -137,15 +137,15 @@ def _judge_gradient(
         exact = expected.exact[place]
         reasons.append(f"{what}: {gradient[place]:.6g} at {_place(place)}, reference {exact:.6g}")
     if not reasons:
-        reasons += _row_reasons(gradient, expected, unit_io)
+        reasons += _row_reasons(gradient, expected, contract)
     decided = ~expected.zero & ~expected.undecided
     # The last rounding, to the io format, is nobody's fault and would hide what is left in 16-bit formats.
-    error = np.maximum(np.abs(known - expected.exact) - unit_io * np.abs(expected.exact), 0.0)
+    error = np.maximum(np.abs(known - expected.exact) - contract.io_rounding(expected.exact), 0.0)
     budget = _ratio(error[decided], expected.tolerance[decided])
     return reasons, budget, _scale(gradient, expected) if finite.all() else None
 
 
-def _row_reasons(gradient: Array, expected: ExpectedGradient, unit_io: float) -> list[str]:
+def _row_reasons(gradient: Array, expected: ExpectedGradient, contract: Contract) -> list[str]:
     """Tokens that share one ratio share one clip decision, also where rounding may decide either way."""
     rows = expected.rows
     if rows is None:
@@ -153,7 +153,7 @@ def _row_reasons(gradient: Array, expected: ExpectedGradient, unit_io: float) ->
     for row in np.unique(rows[expected.undecided]):
         tokens = (rows == row) & expected.undecided
         full = expected.full[tokens]
-        tolerance = expected.tolerance[tokens] + 2 * unit_io * np.abs(full)
+        tolerance = expected.tolerance[tokens] + 2 * contract.io_rounding(full)
         if not any((np.abs(gradient[tokens] - part * full) <= tolerance).all() for part in TIE_PARTS):
             return ["tokens of one sequence take different clip decisions though they share one ratio"]
     return []

@@ -1,0 +1,204 @@
+"""Measure the judge against others: false alarms on legal evaluations, kills of wrong ones. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from comparators import Comparator, Evidence, comparators
+from held_out import HELD_OUT
+from mutants import LEGAL, MUTANTS, REGRESSIONS
+from torch_losses import VARIANTS, TorchCandidate
+
+from harness.numerics.battery import battery
+from harness.numerics.candidate import Candidate, Result, evaluate_one
+from harness.numerics.case import REQUIRED
+from harness.numerics.contract import (
+    BF16_IO,
+    BF16_NATIVE,
+    CONTRACTS,
+    FORMATS,
+    FP16_IO,
+    FP16_NATIVE,
+    FP32,
+    round_to,
+)
+from harness.numerics.judge import LossStatus, judge
+from harness.numerics.plain import PlainCandidate
+from harness.numerics.reference import reference
+
+UPCAST = (FP32, BF16_IO, FP16_IO)
+HELD_OUT_SEEDS = (9000, 9001)
+COMPILED_CASES = ("policy/grpo-near/token-mean", "policy/gspo-production/seq-mean-token-mean")
+
+
+def evidence(seeds: Iterable[int], names: Iterable[str]) -> Iterator[Evidence]:
+    """Cases with reference, exact result and a baseline of another implementation."""
+    exact, baseline = PlainCandidate("fp64"), PlainCandidate("fp32")
+    for name in names:
+        for seed in seeds:
+            for case in battery(seed=seed, contract=CONTRACTS[name]):
+                if case.severity == REQUIRED:
+                    yield Evidence(
+                        case=case,
+                        expected=reference(case),
+                        exact=evaluate_one(exact, case),
+                        baseline=evaluate_one(baseline, case),
+                    )
+
+
+def legal(device: str) -> dict[str, Candidate]:
+    """Every legal way of computing that is measured."""
+    ways: dict[str, Candidate] = {f"numpy {name}": make() for name, make in LEGAL.items()}
+    ways |= {f"torch {name}": TorchCandidate(name, device=device) for name in VARIANTS}
+    return ways
+
+
+def false_alarms(
+    items: list[Evidence], ways: dict[str, Candidate], rules: dict[str, Comparator]
+) -> dict[str, int]:
+    """How often each rule flags a legal evaluation, of `evaluations`; `ill-posed` are our abstentions."""
+    counts: Counter[str] = Counter(dict.fromkeys(rules, 0))
+    for item in items:
+        for way in ways.values():
+            result = evaluate_one(way, item.case)
+            if result.unsupported:
+                continue
+            if result.error:
+                raise RuntimeError(f"{item.case.name}: {result.error}")
+            counts["evaluations"] += 1
+            counts["ill-posed"] += judge(item.case, result, item.expected).status is LossStatus.ILL_POSED
+            counts.update(name for name, rule in rules.items() if not rule(item, result))
+    return dict(counts)
+
+
+def observable(item: Evidence, result: Result) -> bool:
+    """Whether a result differs from the exact one by more than the io format hides."""
+    threshold = max(1e-4, 2 * FORMATS[item.case.contract.io].unit_roundoff)
+    io = item.case.contract.io
+    pairs = ((result.value, item.exact.value, "fp32"), (result.gradient, item.exact.gradient, io))
+    for got, exact, form in pairs:
+        if exact is None or got is None:
+            continue
+        first, second = (round_to(part, form) for part in (got, exact))
+        if not np.isfinite(second).all():
+            return False
+        if not np.isfinite(first).all() or np.linalg.norm(first - second) > threshold * np.linalg.norm(
+            second
+        ):
+            return True
+    return False
+
+
+def kills(
+    items: list[Evidence],
+    wrong: dict[str, type[PlainCandidate]],
+    rules: dict[str, Comparator],
+    *,
+    exactly: bool,
+) -> dict[str, dict[str, int]]:
+    """Per group of cases: observable mutants x cases, and how many of them each rule rejects."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    alive: dict[str, set[str]] = {name: set(wrong) for name in rules}
+    for item in items:
+        production = "production" in item.case.name or "accumulated" in item.case.name
+        groups = [
+            f"all {item.case.contract.name}",
+            *([f"production {item.case.contract.name}"] if production else []),
+        ]
+        for name, make in wrong.items():
+            result = evaluate_one(make("fp32"), item.case)
+            judged = evaluate_one(make("fp64"), item.case) if exactly else result
+            if not observable(item, judged):
+                continue
+            rejected = [rule for rule, accepts in rules.items() if not accepts(item, result)]
+            for rule in rejected:
+                alive[rule].discard(name)
+            for group in groups:
+                counts[group].update(["observable", *rejected])
+    figures = {group: dict(found) for group, found in counts.items()}
+    figures["never rejected"] = {rule: len(names) for rule, names in alive.items()}
+    figures["never rejected by us"] = dict.fromkeys(sorted(alive["ours"]), 1)
+    return figures
+
+
+def native() -> dict[str, dict[str, int]]:
+    """Losses computed in 16 bits: how many cases the judge calls ill-posed."""
+    figures = {}
+    for contract in (BF16_NATIVE, FP16_NATIVE):
+        statuses: Counter[str] = Counter()
+        for item in evidence(HELD_OUT_SEEDS[:1], [contract.name]):
+            statuses[judge(item.case, item.exact, item.expected).status.value] += 1
+        figures[contract.name] = dict(statuses)
+    return figures
+
+
+def inductor(rules: dict[str, Comparator]) -> dict[str, int]:
+    """False alarms on code that TorchInductor generates."""
+    items = [
+        item
+        for item in evidence(HELD_OUT_SEEDS[:1], ["fp32", "bf16-io"])
+        if item.case.name.split("@")[0] in COMPILED_CASES
+    ]
+    return false_alarms(items, {"inductor": TorchCandidate("eager", compiled=True)}, rules)
+
+
+def table(title: str, figures: dict[str, dict[str, int]], of: str, rules: Iterable[str]) -> None:
+    """Print counts as percentages of the count called `of`."""
+    print(f"\n{title}")
+    for group, counts in figures.items():
+        if of in counts:
+            shares = "  ".join(f"{rule} {100 * counts.get(rule, 0) / counts[of]:.2f}%" for rule in rules)
+            print(f"  {group} (n={counts[of]}): {shares}")
+
+
+def main() -> int:
+    """Command line; see README.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("numerics-figures.json"))
+    parser.add_argument("--device", default="cpu", help="torch device of the legal torch evaluations")
+    parser.add_argument(
+        "--no-inductor", action="store_true", help="skip TorchInductor, which needs a C++ compiler"
+    )
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    rules = comparators()
+    names = [contract.name for contract in UPCAST]
+    held_out = list(evidence(HELD_OUT_SEEDS, names))
+    alarms = {"held-out": false_alarms(held_out, legal(arguments.device), rules)}
+    if not arguments.no_inductor:
+        alarms["inductor"] = inductor(rules)
+    table("False alarms", alarms, "evaluations", rules)
+    one_seed = list(evidence(HELD_OUT_SEEDS[:1], names))
+    found = {
+        "held-out mutants": kills(one_seed, HELD_OUT, rules, exactly=True),
+        "development mutants, held-out seed": kills(one_seed, MUTANTS, rules, exactly=True),
+        "precision regressions": kills(one_seed, REGRESSIONS, rules, exactly=False),
+    }
+    for title, figures in found.items():
+        table(f"Kills: {title}", figures, "observable", rules)
+        print(
+            f"  never rejected: {figures['never rejected']}; by us: {sorted(figures['never rejected by us'])}"
+        )
+    bits = native()
+    print(f"\nComputed in 16 bits: {bits}")
+    seconds = round(time.monotonic() - started, 1)
+    print(f"{seconds} s; torch {torch.__version__}, device {arguments.device}, rules {', '.join(rules)}")
+    arguments.out.write_text(
+        json.dumps({"alarms": alarms, "kills": found, "native": bits, "seconds": seconds}, indent=1)
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
