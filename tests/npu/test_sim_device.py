@@ -384,6 +384,25 @@ sys.exit(7)
     assert "__main__ True True npu:0 True" in launched(tmp_path, code)
 
 
+def test_ray_counts_the_devices() -> None:
+    npu = pytest.importorskip("ray._private.accelerators.npu").NPUAcceleratorManager
+    assert npu.get_current_node_num_accelerators() == torch.npu.device_count()
+    assert npu.get_current_node_accelerator_type() == torch.npu.get_device_name(0)
+
+
+def test_a_process_of_its_own_installs_by_import(tmp_path: Path) -> None:
+    code = "import harness.devices.sim.plugin, torch; print((torch.ones(2, device='npu') + 1).tolist())"
+    for environment, expected in (({}, "[2.0, 2.0]"), ({"ASCEND_RT_VISIBLE_DEVICES": ""}, "Error")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+        assert expected in done.stdout + done.stderr
+
+
 def test_verl_takes_the_device_for_an_npu() -> None:
     pytest.importorskip("verl")
     from verl.utils.device import get_device_name, get_nccl_backend, is_npu_available

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import re
 import shutil
 import tempfile
@@ -41,9 +42,16 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
     site_packages: where torch and torch_npu are installed; they are read, never imported.
     cache: the folder `sim/<digest>/` appears in; safe with several builders at once.
     compiler: command of a C compiler, e.g. ("cc",); found when None.
-    InputError when torch_npu is not there or corrupt, InfrastructureError without a working compiler.
+    InputError when torch_npu is not there, corrupt or of another architecture; InfrastructureError without a
+    working compiler or a folder to write to.
     """
     expected = expectations(site_packages)
+    if expected.machine != platform.machine():
+        raise InputError(
+            f"this torch_npu is built for {expected.machine}, this machine is {platform.machine()}",
+            where=Location(site_packages),
+            fix="simulate the cell on a machine of its own architecture",
+        )
     place = cache / "sim" / _digest(expected)
     if (place / RUNTIME_SONAME).is_file():
         return place

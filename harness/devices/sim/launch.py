@@ -7,6 +7,7 @@ Exit code 4 with one message when the device cannot be set up, 2 for bad usage, 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import runpy
@@ -76,6 +77,7 @@ def set_up() -> None:
     from harness.devices.sim import hccl, overlay
 
     simulation = overlay.install()
+    _offer_pyacl()
     hccl.install(simulation.machine)
     probe.publish_facts("npu:0")
     report = os.environ.get(REPORT_VARIABLE)
@@ -108,6 +110,15 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_INCOMPLETE
     run(program)
     return 0
+
+
+def _offer_pyacl() -> None:
+    """Let this process and those it starts import `acl`, by which Ray counts NPUs."""
+    if importlib.util.find_spec("acl") is not None:
+        return
+    folder = str(Path(__file__).parent / "pyacl")
+    sys.path.append(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), folder)))
 
 
 def _write_report(path: Path, simulation: Simulation) -> None:

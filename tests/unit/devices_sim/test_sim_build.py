@@ -270,6 +270,14 @@ def test_a_corrupt_library_is_bad_input(pretended: Path, tmp_path: Path) -> None
         build_runtime(site, tmp_path / "cache")
 
 
+def test_another_architecture_is_refused(
+    pretended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_module.platform, "machine", lambda: "riscv64")
+    with pytest.raises(InputError, match="this machine is riscv64"):
+        build_runtime(pretended, tmp_path)
+
+
 def test_without_a_compiler_the_error_says_what_to_install(
     pretended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
