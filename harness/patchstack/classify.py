@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from harness.patchstack.apply import (
     Applied,
     FileChange,
     Misfit,
     NotApplied,
-    Placement,
     apply_patch,
     place_hunks,
 )
 from harness.patchstack.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError, parse_patch
 from harness.patchstack.endings import carriage_returns, describe, reencoded
-from harness.patchstack.merge import Edit, Merged, merge, must_conflict, split_lines
+from harness.patchstack.merge import Edit, Edits, Merged, merge
 from harness.patchstack.render import render_patch
 from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem, only_renamed
 from harness.patchstack.verdict import Failure, HunkPlace, PatchVerdict, Verdict
@@ -260,41 +259,51 @@ class ThreeWay:
     file: FilePatch
     base: bytes
     ours: File
-    theirs: tuple[Edit, ...]
+    theirs: Edits
 
     @property
     def hopeless(self) -> bool:
         """Whether a merge is sure to have conflicts."""
-        return must_conflict(split_lines(self.base), self.ours.data, self.theirs)
+        return self.theirs.must_conflict(self.ours.data)
 
     def merge(self, ours_name: str = "ours", theirs_name: str = "patch") -> Merged:
         """The merged file."""
-        return merge(self.base, self.ours.data, self.theirs, ours_name=ours_name, theirs_name=theirs_name)
+        return merge(
+            self.base, self.ours.data, self.theirs.edits, ours_name=ours_name, theirs_name=theirs_name
+        )
 
 
-def sides(patch: Patch, tree: Tree, blobs: HasBlobs | None) -> list[ThreeWay] | None:
-    """What there is to merge for every file of a patch.
+def sides(
+    patch: Patch, tree: Tree, blobs: HasBlobs | None, origin: Tree | None = None
+) -> list[ThreeWay] | None:
+    """What there is to merge for every file of a patch; `origin` is a tree that takes it, if one is known.
 
     None when a file the patch was made from is not at hand, and for patches that create, remove or rename.
     """
     found = []
     for file in patch.files:
         mode = tree.mode(file.source)
-        if file.change is not Change.MODIFY or not file.index_old or not blobs or mode is None:
+        if file.change is not Change.MODIFY or mode is None:
             return None
-        base = blobs.blob(file.index_old)
-        placed = place_hunks(file.hunks, base) if base is not None else None
-        if base is None or placed is None or isinstance(placed, Misfit):
+        base = blobs.blob(file.index_old) if blobs and file.index_old else None
+        if base is None and origin and origin.mode(file.source):
+            base = origin.read(file.source)
+        theirs = _edits(file, base) if base is not None else None
+        if base is None or theirs is None:
             return None
         ours = File(data=tree.read(file.source), mode=mode)
-        found.append(ThreeWay(file=file, base=base, ours=ours, theirs=_edits(placed[1])))
+        found.append(ThreeWay(file=file, base=base, ours=ours, theirs=theirs))
     return found
 
 
-def _edits(placements: tuple[Placement, ...]) -> tuple[Edit, ...]:
-    """What placed hunks change, as edits of the file before."""
+@lru_cache(maxsize=256)
+def _edits(file: FilePatch, base: bytes) -> Edits | None:
+    """What a patch changes in the file it was made from; None when it does not apply to that."""
+    placed = place_hunks(file.hunks, base)
+    if isinstance(placed, Misfit):
+        return None
     found: list[Edit] = []
-    for placement in sorted(placements, key=lambda one: one.line):
+    for placement in sorted(placed[1], key=lambda one: one.line):
         at = start = placement.line - 1
         added: list[bytes] = []
         for op, text in [*placement.hunk.lines, (b" ", b"")]:
@@ -307,7 +316,7 @@ def _edits(placements: tuple[Placement, ...]) -> tuple[Edit, ...]:
                     found.append(Edit(start=start, end=at, lines=tuple(added)))
                 at += 1
                 start, added = at, []
-    return tuple(found)
+    return Edits.of(base, found)
 
 
 def _three_way(case: _Case) -> PatchVerdict | None:

@@ -107,9 +107,9 @@ class Hunk:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FilePatch:
-    """What a patch does to one file. Paths are relative to the tree, the leading component stripped."""
+    """What a patch does to one file. Paths are relative to the tree; equal only to itself."""
 
     old_path: str | None
     new_path: str | None
@@ -154,9 +154,9 @@ class FilePatch:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Patch:
-    """A parsed patch.
+    """A parsed patch; equal only to itself.
 
     stray: lines (from 1) that look like changes and stand below the end of their hunk by its header's counts:
     git leaves them out without a word.

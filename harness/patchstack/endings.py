@@ -30,7 +30,7 @@ def reencoded(patch: Patch, tree: Tree) -> Patch | None:
 def carriage_returns(patch: Patch, tree: Tree) -> bool:
     """Whether the patch or a file it changes has a CR LF: without one, endings are not what is wrong."""
     return patch.has_carriage_returns or any(
-        b"\r\n" in tree.read(file.source) for file in patch.files if tree.mode(file.source) is not None
+        b"\r" in tree.read(file.source) for file in patch.files if tree.mode(file.source) is not None
     )
 
 

@@ -22,6 +22,33 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edits:
+    """Edits of one base, in order, with what tells quickly that one of them cannot go in.
+
+    marks: for each edit its old lines with their two neighbours, and its new lines.
+    """
+
+    edits: tuple[Edit, ...]
+    marks: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def of(cls, base: bytes, edits: Sequence[Edit]) -> Edits:
+        """The edits with their marks."""
+        lines = split_lines(base)
+        marks = [
+            (b"".join(lines[max(0, edit.start - 1) : edit.end + 1]), b"".join(edit.lines)) for edit in edits
+        ]
+        return cls(edits=tuple(edits), marks=tuple(marks))
+
+    def must_conflict(self, ours: bytes) -> bool:
+        """Whether some edit cannot but conflict, seen without comparing the files.
+
+        An edit goes in where ours still has its old lines and neighbours in one piece, or its new lines.
+        """
+        return any(old not in ours and new and new not in ours for old, new in self.marks)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Merged:
     """The merged bytes, with markers where `conflicts` (first lines in the base, from 1) says.
 
@@ -60,18 +87,6 @@ def edits(old: bytes, new: bytes) -> list[Edit]:
             )
         )
     return found
-
-
-def must_conflict(base: Sequence[bytes], ours: bytes, theirs: Sequence[Edit]) -> bool:
-    """Whether some edit of theirs cannot but conflict, seen without comparing the files.
-
-    An edit goes in where ours still has its old lines and their neighbours in one piece, or its new lines.
-    """
-    for edit in theirs:
-        kept = b"".join(base[max(0, edit.start - 1) : edit.end + 1])
-        if kept not in ours and edit.lines and b"".join(edit.lines) not in ours:
-            return True
-    return False
 
 
 def merge(

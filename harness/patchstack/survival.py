@@ -104,21 +104,19 @@ def survival(repository: Repository, revisions: str, patches: Sequence[Readable]
     edge = _edge(repository, commits)
     outside = {commit.id: table.column(commit) for commit in edge}
     by_id = {commit.id: column for commit, column in zip(commits, columns, strict=True)} | outside
+    moves = list(_moves(commits, by_id))
     newest = verdicts_at(repository, commits[0].id, patches)
     histories = []
     for number, patch in enumerate(patches):
-        breaks: list[Turn] = []
-        fixes: list[Turn] = []
-        for commit in reversed(commits):
-            turn = _turn(commit, number, by_id)
-            if turn:
-                (fixes if turn.after.applies else breaks).append(turn)
+        turns = [
+            turn for commit, before, after in moves if (turn := _turn(commit, before[number], after[number]))
+        ]
         histories.append(
             PatchHistory(
                 patch=patch.name,
                 verdicts=tuple(column[number].verdict for column in columns),
-                breaks=tuple(breaks),
-                fixes=tuple(fixes),
+                breaks=tuple(turn for turn in turns if turn.before.applies),
+                fixes=tuple(turn for turn in turns if turn.after.applies),
                 newest=newest[number],
             )
         )
@@ -145,12 +143,21 @@ def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
     return [one_commit(repository, commit) for commit in sorted(wanted) if repository.has(commit)]
 
 
-def _turn(commit: Commit, number: int, by_id: Mapping[str, tuple[PatchVerdict, ...]]) -> Turn | None:
-    parent = by_id.get(commit.parents[0]) if commit.parents else None
-    if parent is None:
+def _moves(
+    commits: Sequence[Commit], by_id: Mapping[str, tuple[PatchVerdict, ...]]
+) -> Iterator[tuple[Commit, tuple[PatchVerdict, ...], tuple[PatchVerdict, ...]]]:
+    """Commits at which anything is different from the first parent, oldest first, with both columns."""
+    for commit in reversed(commits):
+        before = by_id.get(commit.parents[0]) if commit.parents else None
+        after = by_id[commit.id]
+        if before is not None and before is not after:
+            yield commit, before, after
+
+
+def _turn(commit: Commit, before: PatchVerdict, after: PatchVerdict) -> Turn | None:
+    if before.verdict.applies == after.verdict.applies:
         return None
-    before, after = parent[number].verdict, by_id[commit.id][number].verdict
-    return Turn(commit=commit, before=before, after=after) if before.applies != after.applies else None
+    return Turn(commit=commit, before=before.verdict, after=after.verdict)
 
 
 class _Table:
@@ -177,9 +184,13 @@ class _Table:
         return self._blob(blob_id)
 
     def column(self, commit: Commit) -> tuple[PatchVerdict, ...]:
-        """The verdict on every patch at one commit."""
+        """The verdict on every patch at one commit; commits alike in all that matters share one object."""
         standings = self._finder.find(commit.tree)
-        return tuple(self._verdict(number, standings, commit) for number in range(len(self._patches)))
+        column = self._columns.get(id(standings))
+        if column is None:
+            column = tuple(self._verdict(number, standings, commit) for number in range(len(self._patches)))
+            self._columns[id(standings)] = column
+        return column
 
     def _verdict(self, number: int, standings: Mapping[str, Standing], commit: Commit) -> PatchVerdict:
         key = tuple(map(standings.get, self._keys[number]))

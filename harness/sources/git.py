@@ -115,6 +115,13 @@ class GitTree:
             return None
         return entry if entry.type_str == "blob" else None
 
+    def object_id(self, path: str) -> str | None:
+        """The git id of what stands at a path, a file or a folder; None when nothing does."""
+        try:
+            return str(self._root[path].id)
+        except (KeyError, ValueError):
+            return None
+
     def mode(self, path: str) -> str | None:
         """The file's mode, or None."""
         entry = self._entry(path)

@@ -29,10 +29,13 @@ class Commit:
 
 
 class Standing(NamedTuple):
-    """What stands at a path: its mode (`FOLDER` for a folder) and its object id."""
+    """What stands at a path: its mode and its object id; of a folder `FOLDER` and no id."""
 
     mode: str
     id: str
+
+
+_FOLDER = Standing(mode=FOLDER, id="")
 
 
 def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
@@ -96,6 +99,7 @@ class PathFinder:
         self._count = 0
         self._root = self._node()
         self._known: dict[tuple[bytes, int], Mapping[str, Standing]] = {}
+        self._alike: dict[tuple[int | str, ...], Mapping[str, Standing]] = {}
         for path in paths:
             node = self._root
             for part in path.split("/"):
@@ -108,7 +112,10 @@ class PathFinder:
         return _Node(number=self._count)
 
     def find(self, tree: str) -> Mapping[str, Standing]:
-        """What stands at every chosen path, and at the folders and links above, in the tree with this id."""
+        """What stands at every chosen path, and at the folders and links above, in the tree with this id.
+
+        Trees in which all of that is the same give the same object.
+        """
         import pygit2
 
         return self._look(pygit2.Oid(hex=tree), self._root)
@@ -120,16 +127,19 @@ class PathFinder:
             return known
         folder = self._objects[tree]
         found: dict[str, Standing] = {}
+        parts: list[int | str] = [node.number]
         for name, child in node.children.items():
             try:
                 entry = folder[name]
             except KeyError:
                 continue
             if entry.type_str == "tree":
-                found[name] = Standing(mode=FOLDER, id=str(entry.id))
-                for below, standing in self._look(entry.id, child).items():
-                    found[f"{name}/{below}"] = standing
+                inside = self._look(entry.id, child)
+                found[name] = _FOLDER
+                found.update((f"{name}/{below}", standing) for below, standing in inside.items())
+                parts += [name, id(inside)]
             elif entry.type_str == "blob":
                 found[name] = Standing(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
-        self._known[key] = found
-        return found
+                parts += [name, found[name].mode, found[name].id]
+        self._known[key] = self._alike.setdefault(tuple(parts), found)
+        return self._known[key]

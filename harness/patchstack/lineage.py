@@ -1,0 +1,118 @@
+"""Which commits changed the lines a patch stands on, and which one it broke at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.patchstack.apply import Misfit, place_hunks
+from harness.patchstack.classify import Readable, classify
+from harness.patchstack.diff import Change, FilePatch
+from harness.patchstack.merge import Edit, edits
+from harness.sources.git import GitTree, Repository
+from harness.sources.history import Commit, one_commit
+
+#: How far back a commit that still takes a patch is looked for: years of a busy repository.
+MAX_COMMITS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Touch:
+    """A commit that changed lines of a hunk (from 1) or its context; `hunk` 0: it removed the file."""
+
+    commit: Commit
+    path: str
+    hunk: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """How a patch came to break.
+
+    good: the newest commit before the target that takes the patch; None when none does.
+    broke: the commit after it, at which the patch first failed.
+    touches: commits from there to the target that changed the patch's lines, oldest first.
+    """
+
+    good: Commit | None
+    broke: Commit | None
+    touches: tuple[Touch, ...]
+
+
+def lineage(repository: Repository, readable: Readable, target: str) -> Lineage:
+    """Follow first parents back from `target` to the newest commit that takes the patch, and forward."""
+    patch = readable.patch
+    if patch is None:
+        return Lineage(good=None, broke=None, touches=())
+    chain: list[Commit] = []
+    known: dict[tuple[str | None, ...], bool] = {}
+    for commit in _first_parents(repository, target):
+        tree = GitTree(repository=repository, commit=commit.id)
+        key = tuple(tree.object_id(path) for path in patch.paths)
+        if key not in known:
+            known[key] = classify(readable, tree, tree, explain=False).verdict.applies
+        if known[key]:
+            chain.reverse()
+            touches = [touch for file in patch.files for touch in _touches(repository, file, commit, chain)]
+            order = {one.id: number for number, one in enumerate(chain)}
+            touches.sort(key=lambda touch: (order[touch.commit.id], touch.path, touch.hunk))
+            return Lineage(good=commit, broke=chain[0] if chain else None, touches=tuple(touches))
+        chain.append(commit)
+    return Lineage(good=None, broke=None, touches=())
+
+
+def _first_parents(repository: Repository, target: str) -> Iterator[Commit]:
+    commit = one_commit(repository, target)
+    for _ in range(MAX_COMMITS):
+        yield commit
+        if not commit.parents or not repository.has(commit.parents[0]):
+            return
+        commit = one_commit(repository, commit.parents[0])
+
+
+def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Sequence[Commit]) -> list[Touch]:
+    if file.change is Change.CREATE:
+        return []
+    tree = GitTree(repository=repository, commit=good.id)
+    data = tree.read(file.source)
+    placed = place_hunks(file.hunks, data)
+    if isinstance(placed, Misfit):
+        return []
+    spans = [(one.line - 1, one.line - 1 + one.hunk.old_count) for one in placed[1]]
+    found: list[Touch] = []
+    before = tree.object_id(file.source)
+    for commit in chain:
+        tree = GitTree(repository=repository, commit=commit.id)
+        now = tree.object_id(file.source)
+        if now == before:
+            continue
+        if now is None:
+            return [*found, Touch(commit=commit, path=file.source, hunk=0)]
+        content = tree.read(file.source) if tree.mode(file.source) else b""
+        changes = edits(data, content)
+        for number, span in enumerate(spans, start=1):
+            if any(_meets(edit, span) for edit in changes):
+                found.append(Touch(commit=commit, path=file.source, hunk=number))
+        spans = [_moved(span, changes) for span in spans]
+        before, data = now, content
+    return found
+
+
+def _meets(edit: Edit, span: tuple[int, int]) -> bool:
+    """Whether an edit changes lines of a span, or puts lines between them."""
+    start, end = span
+    return edit.start < end and edit.end > start if edit.end > edit.start else start < edit.start < end
+
+
+def _moved(span: tuple[int, int], changes: Sequence[Edit]) -> tuple[int, int]:
+    """Where a span is after edits; edits that meet it belong to it afterwards."""
+    start, end = span
+    before = grown = 0
+    for edit in changes:
+        change = len(edit.lines) - (edit.end - edit.start)
+        if edit.end <= start and not _meets(edit, span):
+            before += change
+        elif _meets(edit, span):
+            before -= max(0, start - edit.start)
+            grown += change + max(0, start - edit.start)
+    return start + before, max(start + before, end + before + grown)
