@@ -120,6 +120,8 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
         *("--python", sys.executable),
         *(argument for name in wheels for argument in ("--only-binary", name)),
         *builds,
+        # The user's own UV_RESOLUTION and UV_PRERELEASE would give another lock than everybody else's.
+        *("--resolution", "highest", "--prerelease", "if-necessary-or-explicit"),
         *("--generate-hashes", "--no-header", "--quiet", "--color", "never"),
         *request.arguments(),
         *state.settings.uv_arguments(),

@@ -1,0 +1,212 @@
+"""Signatures of torch_npu's own operators, read from the YAML that every wheel carries. Nothing is imported.
+
+Checked against the schemas that torch_npu 2.13.0 registers: equal in argument names, keyword-only marks,
+defaults and number of results, after the code generator's renaming of `self` to `input`.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import InputError, Location
+
+FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
+FOLDER = "torch_npu/csrc/aten"
+# Operators of the ATB library have no YAML: only their names are known, from these sources.
+UNSIGNED = re.compile(r"torch_npu/op_plugin/atb/\w+\.py")
+UNSIGNED_NAME = re.compile(r"\b_?npu_[a-z0-9_]+\b")
+SECTIONS = ("custom", "custom_autograd", "quant")
+LARGEST_FILE = 8 << 20
+HEAD = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One argument as callers see it; `default` is the schema's text, None when it must be given."""
+
+    name: str
+    type: str
+    default: str | None
+    keyword_only: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overload:
+    """One signature of an operator; `returns` is the number of results."""
+
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    returns: int
+
+    def problem(self, positional: int, keywords: Sequence[str]) -> str:
+        """Why a call with so many positional and these keyword arguments does not fit, or ""."""
+        places = [argument for argument in self.arguments if not argument.keyword_only]
+        if positional > len(places):
+            return f"takes {len(places)} positional arguments, {positional} are given"
+        given = [argument.name for argument in places[:positional]]
+        names = {argument.name for argument in self.arguments}
+        for keyword in keywords:
+            if keyword not in names:
+                return f"has no argument {keyword!r}"
+            if keyword in given:
+                return f"gets {keyword!r} twice"
+        known = {*given, *keywords}
+        missing = [a.name for a in self.arguments if a.default is None and a.name not in known]
+        return f"misses {', '.join(missing)}" if missing else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators:
+    """What one torch_npu has: `schemas` by operator, and names of operators whose signatures are not known."""
+
+    schemas: Mapping[str, tuple[Overload, ...]]
+    unsigned: frozenset[str]
+
+
+def read_operators(wheel: Path) -> Operators:
+    """The operators of a torch_npu wheel; InputError when it is not one."""
+    entries: dict[str, list[Overload]] = {}
+    unsigned: set[str] = set()
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+            present = [f"{FOLDER}/{file}" for file in FILES if f"{FOLDER}/{file}" in names]
+            if not present:
+                raise InputError("this wheel has no operator signatures", where=Location(wheel))
+            for member in present:
+                if archive.getinfo(member).file_size > LARGEST_FILE:
+                    raise InputError(f"{member} is larger than any known", where=Location(wheel))
+                for overload in _overloads(yaml.safe_load(archive.read(member))):
+                    entries.setdefault(overload.name, []).append(overload)
+            for member in sorted(names):
+                if UNSIGNED.fullmatch(member) and archive.getinfo(member).file_size <= LARGEST_FILE:
+                    unsigned.update(UNSIGNED_NAME.findall(archive.read(member).decode("utf-8", "replace")))
+    except (zipfile.BadZipFile, OSError, EOFError, yaml.YAMLError) as error:
+        raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
+    schemas = {name: tuple(dict.fromkeys(found)) for name, found in entries.items()}
+    return Operators(schemas=schemas, unsigned=frozenset(unsigned - set(schemas)))
+
+
+def parse_schema(text: str) -> Overload:
+    """One signature, `name.overload(Tensor self, *, int a=0) -> Tensor`; ValueError when it is none."""
+    match = HEAD.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is no operator signature")
+    arguments = []
+    keyword_only = False
+    for part in _split(match["arguments"]):
+        if part == "*":
+            keyword_only = True
+            continue
+        declaration, equals, default = part.partition("=")
+        kind, _, name = declaration.strip().rpartition(" ")
+        arguments.append(
+            Argument(
+                # The code generator calls the first argument `input`.
+                name="input" if name == "self" else name,
+                type=kind,
+                default=default.strip() if equals else None,
+                keyword_only=keyword_only,
+            )
+        )
+    returns = match["returns"].strip()
+    count = len(_split(returns[1:-1])) if returns.startswith("(") else 1
+    return Overload(
+        name=match["name"], overload=match["overload"] or "", arguments=tuple(arguments), returns=count
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaChange:
+    """How an operator differs between two versions. `breaking`: a call that was right can be wrong;
+    `silent`: it still runs and does something else (another default)."""
+
+    name: str
+    text: str
+    breaking: bool
+    silent: bool = False
+
+
+def schema_changes(before: Operators, after: Operators) -> tuple[SchemaChange, ...]:
+    """What changed for callers from one torch_npu to another, by name."""
+    return tuple(_changes(before.schemas, after.schemas))
+
+
+def _changes(
+    old: Mapping[str, tuple[Overload, ...]], new: Mapping[str, tuple[Overload, ...]]
+) -> list[SchemaChange]:
+    changes = [SchemaChange(name=name, text="removed", breaking=True) for name in sorted(set(old) - set(new))]
+    changes += [SchemaChange(name=name, text="added", breaking=False) for name in sorted(set(new) - set(old))]
+    for name in sorted(set(old) & set(new)):
+        after = {overload.overload: overload for overload in new[name]}
+        for before in old[name]:
+            if before.overload not in after:
+                changes.append(
+                    SchemaChange(name=name, text=f"overload {before.overload!r} removed", breaking=True)
+                )
+            else:
+                changes += _overload_changes(before, after[before.overload])
+    return changes
+
+
+def _overload_changes(before: Overload, after: Overload) -> Iterator[SchemaChange]:
+    old = {argument.name: argument for argument in before.arguments}
+    new = {argument.name: argument for argument in after.arguments}
+    for name in old.keys() - new.keys():
+        yield SchemaChange(name=before.name, text=f"argument {name} removed", breaking=True)
+    for name in new.keys() - old.keys():
+        yield SchemaChange(
+            name=before.name, text=f"argument {name} added", breaking=new[name].default is None
+        )
+    for name in old.keys() & new.keys():
+        if new[name].keyword_only and not old[name].keyword_only:
+            yield SchemaChange(name=before.name, text=f"argument {name} became keyword-only", breaking=True)
+        if old[name].default != new[name].default:
+            text = f"default of {name} went from {old[name].default} to {new[name].default}"
+            lost = new[name].default is None
+            yield SchemaChange(
+                name=before.name, text=text, breaking=lost, silent=not lost and old[name].default is not None
+            )
+    if before.returns != after.returns:
+        text = f"returns {after.returns} results, was {before.returns}"
+        yield SchemaChange(name=before.name, text=text, breaking=True)
+
+
+def _overloads(data: Any) -> Iterator[Overload]:
+    if not isinstance(data, dict):
+        return
+    for section in SECTIONS:
+        for entry in data.get(section) or []:
+            text = entry.get("func") if isinstance(entry, dict) else entry
+            if isinstance(text, str) and "->" in text:
+                yield parse_schema(text)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets and quotes."""
+    parts, depth, quote, current = [], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "([":
+            depth += 1
+        elif character in ")]":
+            depth -= 1
+        if character == "," and not depth and not quote:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += character
+    return [part for part in [*parts, current.strip()] if part]
