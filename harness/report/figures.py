@@ -21,6 +21,8 @@ from harness.report.measures import (
     table,
 )
 
+REQUIRED = "required"
+
 
 def figures(measurements: Mapping[str, Any]) -> tuple[Block, ...]:
     """The blocks of a result's measurements: what decides first, the rest after it."""
@@ -94,12 +96,14 @@ def _cases(value: Any) -> list[Block]:
     cases = _records(value, "name", "status")
     share = "budget" if cases and all("budget" in case for case in cases) else ""
     wrong = [case for case in cases if case["status"] == "fail"]
-    found: list[Block] = []
-    if wrong:
-        found.append(table("cases that are wrong", wrong, share=share))
-    if cases:
-        found.append(table("all cases", cases, share=share))
-    return found
+    required = [case for case in wrong if case.get("severity", REQUIRED) == REQUIRED]
+    others = [case for case in wrong if case.get("severity", REQUIRED) != REQUIRED]
+    found = (
+        ("cases that are wrong", required),
+        ("cases that nothing requires, and that are wrong", others),
+        ("all cases", cases),
+    )
+    return [table(title, rows, share=share) for title, rows in found if rows]
 
 
 def _verdicts(value: Any) -> list[Block]:

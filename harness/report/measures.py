@@ -16,6 +16,8 @@ FOLD_FACTS = 24
 MAX_DEPTH = 4
 MIN_CURVE = 4
 INLINE_TEXT = 240
+# Stored JSON is sorted by name; these say what a row is about and come first.
+FIRST = ("", "name", "fault", "id", "patch", "package", "rule", "seed", "what", "status", "version")
 NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
 # (value, limit) columns that are read as a share of a budget.
 BUDGETS = (
@@ -152,8 +154,11 @@ def _block(value: Any, title: str) -> Block | None:
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> Table:
-    """Rows of mappings as a table, columns as they appear; column `share` is drawn as a used budget."""
-    columns = tuple(dict.fromkeys(str(name) for row in rows for name in row if name != share))
+    """Rows of mappings as a table, what names them first; column `share` is drawn as a used budget."""
+    columns = sorted(
+        dict.fromkeys(str(name) for row in rows for name in row if name != share),
+        key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST),
+    )
     shown = rows[:MAX_ROWS]
     return Table(
         title=title,

@@ -15,13 +15,14 @@ SMALL_WIDTH, SMALL_HEIGHT = 240, 110
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 24
 MAX_POINTS = 600
 TICKS = 4
+LARGEST = 1e200
 
 
 def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
     """The chart as one `<svg>` with a text alternative; "" when there is no finite point."""
     width, height = (SMALL_WIDTH, SMALL_HEIGHT) if small else (WIDTH, HEIGHT)
     values = [v for s in chart.series for v in s.values] + [*chart.low, *chart.high]
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if _drawable(value)]
     if not finite:
         return Markup()
     ticks, digits = _scale(min(finite), max(finite), 2 if small else TICKS)
@@ -41,15 +42,15 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
         if 0 < look <= steps
     ]
     if chart.low and chart.high:
-        upper = [(x(i), y(v)) for i, v in _thin(chart.high) if math.isfinite(v)]
-        lower = [(x(i), y(v)) for i, v in _thin(chart.low) if math.isfinite(v)]
+        upper = [(x(i), y(v)) for i, v in _thin(chart.high) if _drawable(v)]
+        lower = [(x(i), y(v)) for i, v in _thin(chart.low) if _drawable(v)]
         points = " ".join(f"{px:.1f},{py:.1f}" for px, py in upper + lower[::-1])
         parts.append(Markup('<polygon class="band" points="{}"/>').format(points))
     for place, series in enumerate(chart.series):
         role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
         path = _path([(x(i), y(v)) for i, v in _thin(series.values)])
         parts.append(Markup('<path class="curve {}" d="{}"/>').format(role, path))
-        broken = [x(i) for i, v in enumerate(series.values) if not math.isfinite(v)][:MAX_POINTS]
+        broken = [x(i) for i, v in enumerate(series.values) if not _drawable(v)][:MAX_POINTS]
         parts += [
             Markup('<path class="gap" d="M{:.1f} {}l6 6m0 -6l-6 6"/>').format(px - 3, TOP) for px in broken
         ]
@@ -59,11 +60,16 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
     ).format(" small" if small else "", width, height, describe(chart), Markup().join(parts))
 
 
+def _drawable(value: float) -> bool:
+    # Beyond this the span of a scale is no number any more.
+    return math.isfinite(value) and abs(value) < LARGEST
+
+
 def describe(chart: Chart) -> str:
     """What the chart says, in words, for readers who cannot see it."""
     texts = []
     for series in chart.series:
-        finite = [value for value in series.values if math.isfinite(value)]
+        finite = [value for value in series.values if _drawable(value)]
         if finite:
             text = (
                 f"{series.name}: {len(series.values)} points from {number(finite[0])} to {number(finite[-1])}"
@@ -113,7 +119,7 @@ def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
     stretch = math.ceil(len(numbered) / (MAX_POINTS / 2))
     kept: set[tuple[int, float]] = set()
     for start in range(0, len(numbered), stretch):
-        part = [point for point in numbered[start : start + stretch] if math.isfinite(point[1])]
+        part = [point for point in numbered[start : start + stretch] if _drawable(point[1])]
         if part:
             kept |= {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
     return sorted(kept)
@@ -123,7 +129,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     commands = []
     pen = "M"
     for px, py in points:
-        if not math.isfinite(py):
+        if not _drawable(py):
             pen = "M"
             continue
         commands.append(f"{pen}{px:.1f} {py:.1f}")

@@ -261,10 +261,12 @@ def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
 
 
 def test_reproduce_commands_are_copied(browser: Browser) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     browser.open("cells/one-step-off-2card.html")
     button = browser.one("#check-lint .copy-button")
     button.click()
-    assert button.text == "copied"
+    WebDriverWait(browser.driver, 10).until(lambda _: button.text == "copied")
 
 
 def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None:

@@ -165,7 +165,7 @@ def test_attacks_stay_text(attack: str) -> None:
     check_report(poisoned_inputs(attack))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.text(min_size=1, max_size=40))
 def test_any_text_stays_text(text: str) -> None:
     check_report(poisoned_inputs(text))

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_samples import loss_measurements, training_measurements
 
@@ -50,12 +50,14 @@ def draw(block: Block) -> None:
         legend(chart)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=8) | KNOWN, JSON, max_size=6))
 def test_any_measurements_can_be_shown(measurements: dict[str, Any]) -> None:
     for block in figures(measurements):
         draw(block)
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.fixed_dictionaries(
         {},
@@ -136,7 +138,8 @@ def test_points_that_are_not_finite_are_gaps_that_can_be_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [(0.0, 0.0, 0.0), (1e-12, 2e-12), (1e12, 3e12), (-5.0, 5.0), (0.1, 0.1000001)]
+    "values",
+    [(0.0, 0.0, 0.0), (1e-12, 2e-12), (1e12, 3e12), (-5.0, 5.0), (1e308, -1e308, 1.0, 2.0), (0.1, 0.1000001)],
 )
 def test_scales_of_any_size(values: tuple[float, ...]) -> None:
     picture = chart_svg(Chart(title="x", series=(Series(name="x", values=values, role="candidate"),)))
