@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Reference sets use the seeds from 0 on; a candidate must be independent of them.
 CANDIDATE_SEEDS = (1000, 1001, 1002)
 MEASURED, HUNG, CRASHED = "measured", "hung", "crashed"
-# A run takes 10 s of one core; a machine that ten others share needs ten times that, a hung one needs for ever.
+# A run takes 10 s of a core, and ten times that on a crowded machine; a hung one takes for ever.
 RUN_TIMEOUT_S = 600.0
 MOST_TAIL = 4000
 

@@ -37,7 +37,7 @@ class Decision:
     """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
 
     decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (it cannot be used), "runs" (more
-        are needed) or "input" (there is no reward).
+        are needed), "running" (go on) or "input" (there is no reward).
     runs_wanted: runs still needed for a decision, 0 when it is final. runs_used: candidate runs looked at.
     runs_cost: runs paid for when each is stopped at the look that settled it; runs_full: without early stops.
     shortfall: 95 % bound of how far the candidate may lie below the reference, as a share of its rise.
@@ -68,20 +68,28 @@ def decide(
     rule: Rule | None = None,
     *,
     twins: Sequence[Series | None] = (),
+    running: bool = False,
 ) -> Decision:
     """Judge candidate runs of one stack against reference runs of the same settings.
 
     The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
     allows). With too few of them the decision is INCONCLUSIVE and says how many are wanted. A run stopped
     early at a look that gave an alarm may be shorter than the reference's; any other short run fails as
-    truncated. `twins`: for each candidate run a recorded run of the same seed and noise, or None (see
-    `twin`). The order of the reference runs does not matter. Never raises for any numbers in the series.
+    truncated. With `running` the last candidate run is still being trained: its end is no truncation, and
+    the decision is made by "running" for as long as the run should go on. `twins`: for each candidate run a
+    recorded run of the same seed and noise, or None (see `twin`). The order of the reference runs does not
+    matter. Never raises for any numbers in the series.
     """
-    return judge(reference(reference_runs, rule or Rule()), candidate_runs, twins=twins)
+    bands = reference(reference_runs, rule or Rule())
+    return judge(bands, candidate_runs, twins=twins, running=running)
 
 
 def judge(
-    bands: Reference, candidate_runs: Sequence[Series], *, twins: Sequence[Series | None] = ()
+    bands: Reference,
+    candidate_runs: Sequence[Series],
+    *,
+    twins: Sequence[Series | None] = (),
+    running: bool = False,
 ) -> Decision:
     """`decide` for reference bands that are already there."""
     if bands.problem:
@@ -102,7 +110,8 @@ def judge(
         )
     with np.errstate(all="ignore"):
         trial = _Trial(bands, [arrays(twin) if twin else None for twin in twins])
-        return trial.hear([arrays(run) for run in candidate_runs])
+        candidates = [arrays(run) for run in candidate_runs]
+        return trial.hear(candidates, running=candidates[-1] if running else None)
 
 
 class _Trial:
@@ -111,6 +120,7 @@ class _Trial:
     def __init__(self, bands: Reference, twins: Sequence[Mapping[str, Floats] | None]) -> None:
         self.bands = bands
         self.twins = twins
+        self.running: Mapping[str, Floats] | None = None
         self.deviations: list[Deviation | None] = []
         self.rule = bands.rule
         self.looks: list[Look] = []
@@ -118,7 +128,10 @@ class _Trial:
         self.heard: list[Mapping[str, Floats]] = []
         self.notes = list(bands.notes)
 
-    def hear(self, candidates: Sequence[Mapping[str, Floats]]) -> Decision:
+    def hear(
+        self, candidates: Sequence[Mapping[str, Floats]], *, running: Mapping[str, Floats] | None = None
+    ) -> Decision:
+        self.running = running
         if len(candidates) > self.rule.most_runs:
             self.notes.append(
                 f"{len(candidates) - self.rule.most_runs} candidate runs beyond the rule's "
@@ -209,6 +222,13 @@ class _Trial:
             if gate is not None:
                 self.cost += (gate.step + 1) / steps
                 return self._gated(gate)
+            if recorded < seen and run is self.running:
+                self.cost += recorded / steps
+                return self._final(
+                    Status.INCONCLUSIVE,
+                    "running",
+                    f"Nothing against run {len(self.heard)} in its first {recorded} of {steps} steps.",
+                )
             if recorded < seen:
                 self.cost += recorded / steps
                 return self._final(

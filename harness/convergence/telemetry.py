@@ -104,7 +104,7 @@ def read(path: Path) -> Telemetry:
 
 def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
     """The runs in JSON lines."""
-    builders: dict[str, _Builder] = {}
+    builders: dict[str, RunBuilder] = {}
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -119,7 +119,7 @@ def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
             if run in builders:
                 problems.append(f"{where}: run {run} starts a second time; its later part is kept apart")
                 builders[f"{run} (ended at line {number})"] = builders.pop(run)
-            builders[run] = _Builder(header=record)
+            builders[run] = RunBuilder(header=record)
         elif run not in builders:
             problems.append(f"{where}: {kind or 'a line'} of run {run or '?'}, which has no header")
         elif kind == "step":
@@ -133,14 +133,21 @@ def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
     return Telemetry(runs=tuple(builder.build() for builder in builders.values()), problems=tuple(problems))
 
 
-class _Builder:
-    def __init__(self, header: Mapping[str, Any]) -> None:
+class RunBuilder:
+    """Collects the step records of one run, in any order, and names what is wrong with them.
+
+    first: number of the run's first step. ended: whether the program said that it reached its end.
+    """
+
+    def __init__(self, header: Mapping[str, Any], *, first: int = 0) -> None:
         self.header = header
+        self.first = first
         self.steps: dict[int, dict[str, float]] = {}
         self.problems: list[str] = []
         self.ended = False
 
     def add(self, record: Mapping[str, Any], where: str) -> None:
+        """Take a step's record: its number under `step`, metrics under their names."""
         step = record.get("step")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             self.problems.append(f"{where}: a step line without a step number")
@@ -158,9 +165,10 @@ class _Builder:
         self.steps[step] = values
 
     def build(self) -> Run:
+        """The run so far."""
         numbers = sorted(self.steps)
         problems = list(self.problems)
-        missing = sorted(set(range(numbers[-1] + 1)) - set(numbers)) if numbers else []
+        missing = sorted(set(range(self.first, numbers[-1] + 1)) - set(numbers)) if numbers else []
         if missing:
             problems.append(f"steps missing: {_some(missing)}")
         series = {}

@@ -102,6 +102,18 @@ def test_a_run_that_just_ends_is_truncated(references, rng, make_curve):
     assert "ended after 50 of 60 steps" in decision.reasons[0]
 
 
+@pytest.mark.parametrize(("kind", "stops_at"), [("flat", 24), ("stuck", 10), ("healthy", 60)])
+def test_a_running_training_is_told_when_to_stop(references, make_curve, kind, stops_at):
+    run = make_curve(np.random.default_rng(1), kind)
+    for steps in range(1, 61):
+        so_far = {name: values[:steps] for name, values in run.items()}
+        decision = decide(references, [so_far], running=True)
+        if decision.decided_by != "running":
+            break
+
+    assert steps == stops_at
+
+
 def test_early_acceptance_says_what_it_did_not_look_at(references, rng, make_curve):
     good = {name: values[:36] for name, values in make_curve(rng).items()}
 

@@ -1,13 +1,17 @@
 """The training itself, with the verl that is importable: run inside a cell."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: run inside a cell")
 pytest.importorskip("verl", reason="needs verl: run inside a cell")
 
+from harness.convergence import record as recorder  # noqa: E402
 from harness.convergence import train as program  # noqa: E402
+from harness.convergence.faults import ARITHMETIC, FAULTS  # noqa: E402
+from harness.convergence.reference_set import TWIN_STEPS, load  # noqa: E402
 from harness.convergence.telemetry import SERIES, read  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -67,6 +71,25 @@ def test_a_device_that_is_not_there_is_named(tmp_path, capsys):
 
     assert code == 4
     assert "cuda:7 cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *ARITHMETIC])
+def test_every_fault_can_be_put_into_a_run(tmp_path, name):
+    run = trained(tmp_path, "--algorithm", "gspo", "--seed", "0", "--steps", "1", "--fault", name).runs[0]
+
+    assert run.header["fault"] == name
+    assert run.complete
+
+
+def test_recording_makes_a_reference_set_with_twins(tmp_path, capsys):
+    wanted = ["--algorithm", "grpo", "--name", "tiny", "--seeds", "2", "--twin", "9", "--steps", "8"]
+    assert recorder.main([*wanted, "--folder", str(tmp_path)]) == 0
+
+    found = load(Path(capsys.readouterr().out.split()[-1]))
+    assert (found.name, found.seeds, list(found.twins)) == ("tiny", (0, 1), [9])
+    assert len(found.runs[0]["reward"]) == 8
+    assert len(found.twins[9]["reward"]) == TWIN_STEPS
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
 
 def test_lines_are_json_that_any_reader_takes(tmp_path):

@@ -1,0 +1,123 @@
+"""What verl's trainer logs, as telemetry: console lines and its `file` logger, read while they are being
+written.
+
+Console (verl/utils/logger/aggregate_logger.py): `step:3 - actor/entropy:0.5 -
+critic/rewards/mean:np.float64(0.2)`, behind Ray's `(TaskRunner pid=7)`; numpy 2 prints scalars as
+`np.float64(...)`. File logger (verl/utils/tracking.py): `{"step": 3, "data": {...}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from harness.convergence.telemetry import RunBuilder, Telemetry, encode
+
+# Our name -> verl's, the first that a step has. `probs_difference` is verl's mean |p_rollout - p_trainer|.
+METRICS: dict[str, tuple[str, ...]] = {
+    "reward": ("critic/rewards/mean", "critic/score/mean"),
+    "entropy": ("actor/entropy", "actor/entropy_loss"),
+    "grad_norm": ("actor/grad_norm",),
+    "ppo_kl": ("actor/ppo_kl",),
+    "clip_fraction": ("actor/pg_clipfrac",),
+    "pg_loss": ("actor/pg_loss",),
+    "response_length": ("response_length/mean",),
+    "probs_difference": ("training/rollout_probs_diff_mean",),
+    "seconds": ("timing_s/step", "perf/time_per_step"),
+    "throughput": ("perf/throughput",),
+    "memory_gb": ("perf/max_memory_allocated_gb",),
+}
+FIRST_STEP = 1
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CONSOLE = re.compile(r"^(?:\((?P<source>[^)]*)\)\s*)?step:(?P<step>\d+) - (?P<metrics>.*)$")
+_WRAPPED = re.compile(r"^(?:np\.\w+|numpy\.\w+|tensor)\((?P<value>[^,()]*).*\)$")
+
+
+class VerlLog:
+    """Reads a growing log: `feed` text as it arrives, ask for the `telemetry` so far at any time.
+
+    steps: planned training steps; the run counts as complete when it has logged the last of them.
+    """
+
+    def __init__(self, name: str, *, steps: int | None = None) -> None:
+        self.name = name
+        self.steps = steps
+        self._runs: dict[str, RunBuilder] = {}
+        self._problems: list[str] = []
+        self._rest = ""
+        self._line = 0
+
+    def feed(self, text: str) -> None:
+        """Take the next piece of the log, which may end in mid-line."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._line += 1
+            self._take(_COLOUR.sub("", line).strip())
+
+    def telemetry(self) -> Telemetry:
+        """The runs so far, one per process that logged steps, and what was wrong."""
+        problems = list(self._problems)
+        if self._rest.strip():
+            problems.append(
+                f"{self.name}:{self._line + 1}: the log ends in mid-line: {self._rest.strip()[:60]!r}"
+            )
+        if len(self._runs) > 1:
+            problems.append(f"{self.name} mixes the steps of {', '.join(map(repr, self._runs))}")
+        if not self._runs:
+            problems.append(f"{self.name} holds no training step")
+        for run in self._runs.values():
+            run.ended = self.steps is not None and max(run.steps, default=0) >= self.steps
+        return Telemetry(runs=tuple(run.build() for run in self._runs.values()), problems=tuple(problems))
+
+    def _take(self, line: str) -> None:
+        where = f"{self.name}:{self._line}"
+        if line.startswith("{"):
+            record = _json(line)
+            if record is None:
+                self._problems.append(f"{where}: not a step of verl's file logger: {line[:60]!r}")
+            else:
+                self._add("", int(record["step"]), record["data"], where)
+            return
+        found = _CONSOLE.match(line)
+        if found:
+            pairs = [pair.rpartition(":") for pair in found["metrics"].split(" - ")]
+            self._add(found["source"] or "", int(found["step"]), {key: text for key, _, text in pairs}, where)
+
+    def _add(self, source: str, step: int, logged: Mapping[str, Any], where: str) -> None:
+        values = {}
+        for name, theirs in METRICS.items():
+            key = next((key for key in theirs if key in logged), None)
+            if key is not None:
+                values[name] = number(logged[key])
+        if not values.keys() - {"seconds", "throughput", "memory_gb"}:
+            return  # a validation line, or step 0
+        builder = self._runs.setdefault(source, RunBuilder({"source": source or self.name}, first=FIRST_STEP))
+        builder.add({"step": step, **values}, where)
+
+
+def number(logged: Any) -> Any:
+    """A logged value as telemetry takes it: numbers and numpy's spelling of them; anything else as it is."""
+    if isinstance(logged, (int, float)):
+        return encode(float(logged))
+    text = str(logged).strip()
+    wrapped = _WRAPPED.match(text)
+    try:
+        return encode(float(wrapped["value"] if wrapped else text))
+    except ValueError:
+        return text
+
+
+def _json(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    good = (
+        isinstance(record, dict)
+        and isinstance(record.get("step"), int)
+        and isinstance(record.get("data"), dict)
+    )
+    return record if good else None
