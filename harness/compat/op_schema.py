@@ -67,7 +67,7 @@ class Overload:
 
 @dataclass(frozen=True, kw_only=True)
 class Operators:
-    """What one torch_npu has: `schemas` by operator, and names of operators whose signatures are not known."""
+    """What one torch_npu has: `schemas` by operator, and operators whose signatures are not known."""
 
     schemas: Mapping[str, tuple[Overload, ...]]
     unsigned: frozenset[str]

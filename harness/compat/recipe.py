@@ -24,8 +24,11 @@ class Value:
     unknown: str = ""
 
     def plain(self) -> Any:
-        """The value as Hydra reads it: bool, number, string; UNSET for null, UNKNOWN when it is not known."""
-        return UNKNOWN if self.unknown else plain_value(self.text)
+        """The value as Hydra reads it: bool, number, string; UNSET for null, UNKNOWN when it is not known.
+
+        A path is its text, whatever the variable in it stands for: two equal texts are one path.
+        """
+        return UNKNOWN if self.unknown and "/" not in self.text else plain_value(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,15 @@ def test_without_a_recipe_or_for_another_program_nothing_is_green(context: Any) 
     assert judged(context, other)[1].status is Status.UNSUPPORTED
 
 
+def test_two_paths_are_the_same_when_their_texts_are(context: Any) -> None:
+    paths = {"data.train_files": "${DATA_ROOT}/a.parquet", "data.val_files": "${DATA_ROOT}/a.parquet"}
+    found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
+    assert "TESTFREQ" in {finding["rule"] for finding in found["findings"]}
+    paths["data.val_files"] = "${DATA_ROOT}/b.parquet"
+    found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
+    assert "TESTFREQ" not in {finding["rule"] for finding in found["findings"]}
+
+
 def test_what_rules_could_not_decide_is_listed_with_what_is_missing(context: Any) -> None:
     found, _judgement = judged(context, RECIPE)
     assert {"rule": "MOE-WAKE", "unknown": ["model.experts", "vllm_ascend"], "recipe": "r"} not in found[
