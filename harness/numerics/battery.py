@@ -209,7 +209,7 @@ def _gspo(build: _Builder) -> Iterator[Case]:
     )
     yield from build.policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", capped=False)
     yield from build.policy(
-        "gspo-far", _far_rows, advantage="sequence", capped=False, settings={"clip_ratio_high": 0.2}
+        "gspo-far", _far_rows, advantage="alternating", capped=False, settings={"clip_ratio_high": 0.2}
     )
     yield from build.policy(
         "gspo-edge",

@@ -50,12 +50,15 @@ def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) ->
 
     group: those of a micro-batch out of a shuffled batch twice its size, with binary rewards in groups of
     four: every group has a right and a wrong answer, but for the last, which is right throughout.
-    sequence: one normal number per row. token: one per token.
+    sequence: one normal number per row. alternating: of alternating sign. token: one per token.
     """
     if style == "token":
         return rng.normal(size=(batch, tokens))
     if style == "sequence":
         return np.repeat(rng.normal(size=(batch, 1)), tokens, axis=1)
+    if style == "alternating":
+        signs = np.where(np.arange(batch)[:, None] % 2 == 0, 1.0, -1.0)
+        return np.repeat(signs * np.abs(rng.normal(size=(batch, 1))), tokens, axis=1)
     rewards = (rng.random((2 * batch // GROUP, GROUP)) < 0.5).astype(np.float64)
     rewards[:, 0], rewards[:, 1] = 1.0, 0.0
     rewards[-1] = 1.0

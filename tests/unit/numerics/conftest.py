@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from mutants import MUTANTS, REGRESSIONS
 
 from harness.check import Completed
+from harness.numerics.battery import default_battery
 from harness.numerics.candidate import Candidate, Result, evaluate, save_results
 from harness.numerics.case import Case, load_cases
 from harness.numerics.expected import save_expected
@@ -114,7 +114,17 @@ class Context:
         return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.1)
 
 
+@pytest.fixture(scope="session")
+def small_battery() -> tuple[Case, ...]:
+    """The default battery without the large families and with one of the second contract: no branch is lost."""
+    return tuple(
+        case
+        for case in default_battery()
+        if "-large/" not in case.name and ("@" not in case.name or "-near/" in case.name)
+    )
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    assert sys.executable
+def context(tmp_path: Path, small_battery: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr("harness.numerics.battery.default_battery", lambda seed: small_battery)
     return Context(workdir=tmp_path, cell=Cell())

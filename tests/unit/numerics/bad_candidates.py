@@ -1,0 +1,43 @@
+"""Candidates that misbehave from their second case on, for test_numerics_isolate."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from harness.numerics.candidate import Result
+from harness.numerics.case import Case
+from harness.numerics.plain import PlainCandidate
+
+good = PlainCandidate()
+
+
+def _second(case: Case) -> bool:
+    return case.name.endswith("seq-mean-token-sum")
+
+
+def hangs(case: Case) -> Result:
+    if _second(case):
+        time.sleep(600)
+    return good(case)
+
+
+def is_killed(case: Case) -> Result:
+    if _second(case):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return good(case)
+
+
+def exits(case: Case) -> Result:
+    if _second(case):
+        print("device lost")
+        os._exit(7)
+    return good(case)
+
+
+def eats_memory(case: Case) -> Result:
+    if _second(case):
+        hoard = [bytearray(1 << 28) for _ in range(64)]
+        return Result(value=float(len(hoard)))
+    return good(case)

@@ -1,0 +1,50 @@
+"""A candidate in a process of its own cannot take the harness with it, and costs only the case it fails in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.errors import InputError
+from harness.numerics.battery import battery
+from harness.numerics.isolate import evaluate_isolated
+from harness.numerics.judge import LossStatus, judge
+
+CASES = [case for case in battery(seed=1) if case.name.startswith("policy/grpo-near/")][:3]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parents[2])]))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        ("hangs", "hung: no result within"),
+        ("is_killed", "killed by signal 9"),
+        ("exits", "ended with code 7: device lost"),
+        ("eats_memory", "MemoryError"),
+    ],
+)
+def test_only_the_case_it_fails_in_is_lost(candidate, reason):
+    timeout = 8.0 if candidate == "hangs" else 60.0
+    limit = 2 << 30 if candidate == "eats_memory" else None
+    results = evaluate_isolated(f"bad_candidates:{candidate}", CASES, timeout_s=timeout, memory_bytes=limit)
+    verdicts = [judge(case, results[case.name]) for case in CASES]
+    assert [verdict.status for verdict in verdicts] == [LossStatus.PASS, LossStatus.FAIL, LossStatus.PASS]
+    assert reason in verdicts[1].reasons[0]
+
+
+def test_a_candidate_that_cannot_be_imported_fails_every_case():
+    results = evaluate_isolated("no_such_module:candidate", CASES[:1], timeout_s=60.0)
+    assert "ModuleNotFoundError" in results[CASES[0].name].error
+
+
+@pytest.mark.parametrize("name", ["", "module", ":attribute", "module:", "module:not an identifier"])
+def test_a_name_that_names_nothing_is_bad_input(name):
+    with pytest.raises(InputError, match="names no candidate"):
+        evaluate_isolated(name, CASES, timeout_s=1.0)
