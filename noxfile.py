@@ -1,6 +1,6 @@
 """Sessions: `nox -s npu_e2e` is the main job, `nox -s tests` passes the tests, `nox -s lint` keeps the house.
 
-Each session's environment is reused while pyproject.toml stays the same, so that a repeated run starts at once.
+Each session's environment is reused while pyproject.toml stays the same: a repeated run starts at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 def install(session: nox.Session, *groups: str) -> None:
     """The project (editable) and dependency groups, once per pyproject.toml and interpreter."""
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr(groups).encode())
+    wanted = hashlib.sha256(
+        (ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr(groups).encode()
+    )
     stamp = Path(session.virtualenv.location) / "installed.sha256"
     if stamp.is_file() and stamp.read_text() == wanted.hexdigest():
         return
@@ -51,6 +53,13 @@ def tests(session: nox.Session) -> None:
     """Unit and whole-harness tests. Arguments after `--` go to pytest."""
     install(session, "test")
     session.run("python", "-m", "pytest", *(session.posargs or ["-n", "auto", "tests/unit", "tests/e2e"]))
+
+
+@nox.session
+def cells(session: nox.Session) -> None:
+    """Tests inside the cells the main job built: devices, losses, and faults that must turn a cell red."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests/cells"]))
 
 
 @nox.session

@@ -1,0 +1,97 @@
+"""Tests over the cells that the main job built: they need its ledger and environments, and minutes.
+
+`nox -s cells` runs them after `nox -s npu_e2e`. Without built cells every test says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import harness
+from harness.builds.bundle import make_bundle
+from harness.builds.runtime import cell_command
+from harness.cli.bench import open_bench
+from harness.ledger.store import Ledger
+from harness.outcome import Outcome
+from harness.plan.task import Task
+from harness.run.execute import execute
+from harness.run.job import Job, Site
+from harness.settings import Settings, load_settings
+
+REPOSITORY = Path(__file__).parents[2]
+Faults = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltCell:
+    """A simulated cell whose environment stands, and its tasks by check."""
+
+    verl: str
+    tasks: Mapping[str, Task]
+    environment: Outcome
+    settings: Settings
+
+    def command(self, module: str, *args: str, faults: Faults = ()) -> tuple[list[str], dict[str, str]]:
+        bundle = make_bundle(Path(harness.__file__).parent, self.settings.cache)
+        return cell_command(self.environment.measurements, bundle, module, args, faults)
+
+    def execute(self, check: str, folder: Path, faults: Faults = ()) -> Outcome:
+        """The task of `check` on a device with faults, in a state folder of its own: nothing of it is stored."""
+
+        def enter(_outcome: Outcome, module: str, args: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+            return self.command(module, *args, faults=faults)
+
+        site = Site(root=REPOSITORY, state=folder, cache=self.settings.cache, environ=os.environ, cell=enter)
+        return execute(Job(task=self.tasks[check], inputs={"environment": self.environment}), site)
+
+
+def not_built(what: str) -> NoReturn:
+    """In CI the main job has run, so a missing cell is a failure; elsewhere the tests say they were not run."""
+    message = f"{what} built here: run `nox -s npu_e2e` first"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def built_cells() -> list[BuiltCell]:
+    settings = load_settings({}, os.environ, REPOSITORY)
+    if not (settings.path("state") / "ledger.sqlite3").is_file():
+        not_built("no cells are")
+    plan = open_bench(settings).plan
+    cells = []
+    with Ledger.open(settings.path("state")) as ledger:
+        for cell in plan.cells:
+            keys = {
+                entry.check: entry.key for entry in plan.entries if entry.cell_id == cell.id and entry.key
+            }
+            outcome = ledger.get(keys["environment"]) if cell.device == "sim" else None
+            if outcome is None or not outcome.measurements.get("built"):
+                continue
+            if plan.tasks[outcome.key].check.holds(outcome):
+                continue
+            cells.append(
+                BuiltCell(
+                    verl=cell.axes["verl"],
+                    tasks={check: plan.tasks[key] for check, key in keys.items()},
+                    environment=outcome,
+                    settings=settings,
+                )
+            )
+    if not cells:
+        not_built("no cells are")
+    return cells
+
+
+@pytest.fixture(params=["0.6.1", "0.9.1"])
+def cell(request: pytest.FixtureRequest, built_cells: list[BuiltCell]) -> BuiltCell:
+    found = next((cell for cell in built_cells if cell.verl == request.param), None)
+    if found is None:
+        not_built(f"no cell of verl {request.param} is")
+    return found

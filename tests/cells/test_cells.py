@@ -1,0 +1,94 @@
+"""What the main job says of a cell must turn red when the device is wrong, at the right tier, for the right reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.outcome import Evidence, State, Status
+from harness.sources.index import index_environment, uv_binary
+from harness.verdict.verdict import judge_outcome
+
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(600)]
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def pytest_folder(tmp_path_factory) -> Path:
+    """pytest for cells, beside them: what is locked stays as it is."""
+    folder = tmp_path_factory.mktemp("pytest")
+    settings = index_environment(os.environ)
+    subprocess.run(
+        [
+            uv_binary(),
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(folder),
+            "--python",
+            sys.executable,
+            *settings.uv_arguments(),
+            "pytest",
+        ],
+        check=True,
+        env={**os.environ, **settings.uv_environment()},
+    )
+    return folder
+
+
+def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folder, tmp_path):
+    argv, variables = cell.command(
+        "pytest", str(REPOSITORY / "tests" / "npu"), "-q", "-p", "no:cacheprovider"
+    )
+    variables["PYTHONPATH"] += os.pathsep + str(pytest_folder)
+    done = subprocess.run(argv, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True)
+    print(done.stdout[-4000:])
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_a_clean_device_passes(cell, tmp_path):
+    outcome = cell.execute("loss", tmp_path)
+    judgement = judge_outcome(cell.tasks["loss"].check, outcome)
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.PASS, judgement.reasons
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"op": "exp", "kind": "ulp", "ulps": 2000},
+        {"op": "exp", "kind": "round", "dtype": "bfloat16"},
+        {"op": "mul*", "kind": "sign", "phase": "backward", "count": 1},
+        {"op": "clamp*", "kind": "zero", "phase": "forward"},
+        {"op": "sum*", "kind": "lowacc", "dtype": "bfloat16"},
+        {"op": "exp", "kind": "nan", "elements": 0.01},
+    ],
+    ids=lambda fault: f"{fault['op']}-{fault['kind']}",
+)
+def test_a_faulty_device_turns_the_loss_red_and_stays_simulated(cell, tmp_path, fault):
+    outcome = cell.execute("loss", tmp_path, [fault])
+    judgement = judge_outcome(cell.tasks["loss"].check, outcome)
+    assert outcome.state is State.COMPLETED
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.FAIL
+    assert any("loss cases are wrong" in reason for reason in judgement.reasons), judgement.reasons
+
+
+def test_a_device_that_raises_is_red_with_its_error(cell, tmp_path):
+    outcome = cell.execute("loss", tmp_path, [{"op": "exp", "kind": "raise"}])
+    judgement = judge_outcome(cell.tasks["loss"].check, outcome)
+    assert judgement.status is Status.FAIL
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_device_with_wrong_gradients_does_not_learn_and_the_decision_says_so(cell, tmp_path, algorithm):
+    fault = {"op": "mul*", "kind": "sign", "phase": "backward"}
+    outcome = cell.execute(algorithm, tmp_path, [fault])
+    judgement = judge_outcome(cell.tasks[algorithm].check, outcome)
+    assert judgement.status is Status.FAIL, judgement.reasons
+    assert judgement.reasons
