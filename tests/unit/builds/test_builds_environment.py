@@ -5,12 +5,15 @@ import os
 import platform
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 
 from harness.builds import environment, judge, recipe
+from harness.builds.reap import remove_environment, stored_environments
 from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError
@@ -107,6 +110,28 @@ def test_a_second_build_takes_the_first(cell: Cell) -> None:
     assert (first["reused"], second["reused"]) == (False, True)
     assert "install" not in second["seconds"]
     assert judgement.status is Status.PASS
+
+
+def test_two_builders_at_once_share_one_environment(wheels: Any, context: Any, tmp_path: Path) -> None:
+    wheel = wheels.add("verl", "0.9.1")
+    cells = [Cell(context, tmp_path, wheel) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda cell: cell.build(), cells))
+    assert sorted(found["reused"] for found, _judgement in built) == [False, True]
+    assert {judgement.status for _found, judgement in built} == {Status.PASS}
+
+
+def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Cell) -> None:
+    found, _ = cell.build()
+    [stored] = stored_environments(cell.ctx.cache)
+    assert (stored.digest, stored.finished) == (found["digest"], True)
+    assert remove_environment(stored, in_use={stored.digest}) == "an outcome builds upon it"
+    with filelock.FileLock(stored.path.with_suffix(".lock")):
+        assert remove_environment(stored) == "it is being built"
+    assert environment.holds(outcome("environment", **found)) == ""
+    assert remove_environment(stored) == ""
+    assert stored_environments(cell.ctx.cache) == ()
+    assert "gone" in environment.holds(outcome("environment", **found))
 
 
 def test_what_a_killed_build_left_is_thrown_away(cell: Cell) -> None:
