@@ -87,16 +87,13 @@ def set_up() -> None:
 
 def run(program: Program) -> None:
     """Run the program as `__main__`; returns when it ends, or raises what it raises."""
-    sys.argv[1:] = program.arguments
+    sys.argv[:] = [program.target, *program.arguments]
     if program.is_module:
-        sys.argv[0] = program.target
-        # As `python -m` does, which finds modules of the working directory first.
-        if sys.path[:1] != [""] and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, "")
         runpy.run_module(program.target, run_name="__main__", alter_sys=True)
         return
-    sys.argv[0] = program.target
-    sys.path.insert(0, str(Path(program.target).parent))
+    if not getattr(sys.flags, "safe_path", False):
+        # Python was started with -m, so its first folder is the working directory, not the script's.
+        sys.path[0] = str(Path(program.target).parent)
     runpy.run_path(program.target, run_name="__main__")
 
 
@@ -104,6 +101,8 @@ def main(arguments: Sequence[str]) -> int:
     """Set up and run; the exit code when the program does not set its own."""
     try:
         program = parse_program(arguments)
+        if not program.is_module and not Path(program.target).is_file():
+            raise InputError(f"there is no script {program.target!r}", fix=_USAGE)
         set_up()
     except HarnessError as error:
         print(f"npu-sim: {error}", file=sys.stderr)

@@ -78,6 +78,9 @@ def test_bad_usage_of_the_launcher() -> None:
     done = launched()
     assert done.returncode == 2
     assert "usage:" in done.stderr
+    done = launched("absent.py")
+    assert done.returncode == 2
+    assert "there is no script 'absent.py'" in done.stderr
 
 
 def test_host_modules_need_no_torch() -> None:
