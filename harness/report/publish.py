@@ -30,16 +30,21 @@ def render_all(
     `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
     old report is still there.
     """
-    folder = folder.absolute()
+    folder = folder.resolve()
     _refuse_foreign(folder)
     fresh: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # A mount point cannot be renamed, and its parent may belong to somebody else.
+        inside = folder.is_mount() or not os.access(folder.parent, os.W_OK)
         _recover(folder)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder if inside else folder.parent))
         fresh.chmod(0o755)
         written = _render(model, fresh, extra or {})
-        _swap(fresh, folder)
+        if inside:
+            _exchange(fresh, folder)
+        else:
+            _swap(fresh, folder)
     except OSError as error:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -89,6 +94,25 @@ def _swap(fresh: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _exchange(fresh: Path, folder: Path) -> None:
+    """Put what is in `fresh`, a folder inside `folder`, in the place of all else that is there."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder))
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for source, target in ((folder, old), (fresh, folder)):
+            for entry in sorted(source.iterdir()):
+                if entry not in {fresh, old}:
+                    entry.rename(target / entry.name)
+                    moved.append((target / entry.name, entry))
+    except OSError:
+        for now, before in reversed(moved):
+            now.rename(before)
+        old.rmdir()
+        raise
+    shutil.rmtree(old)
+    fresh.rmdir()
+
+
 def _recover(folder: Path) -> None:
     """Undo what a killed process left: bring an old report back, remove half-written ones."""
     old = _old(folder)
@@ -97,13 +121,14 @@ def _recover(folder: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(folder)
-    for left in folder.parent.glob(f".{folder.name}.new-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for place in (folder.parent, folder):
+        for left in place.glob(f".{folder.name}.new-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _refuse_foreign(folder: Path) -> None:
     """A folder is replaced only when a report is what is in it."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    if folder.exists() and not folder.is_dir():
         raise InputError(
             f"{folder.name!r} is not a folder",
             where=Location(folder),

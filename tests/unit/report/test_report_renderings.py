@@ -216,6 +216,32 @@ def test_a_folder_that_is_not_a_report_is_left_alone(sample: ReportModel, tmp_pa
     assert precious.read_text() == "ten years"
 
 
+def test_a_reports_folder_that_is_a_mount_point_or_a_link_is_written_in_place(
+    sample: ReportModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (tmp_path / "reports").symlink_to(volume)
+    render_all(sample, tmp_path / "reports")
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == volume)
+    written = render_all(model_of(Status.PASS, Evidence.STATIC), tmp_path / "reports", {"junit.xml": "<x/>"})
+    assert [path.name for path in (volume / "cells").iterdir()] == ["cell.html"]
+    assert not any(path.name.startswith(".") for path in volume.iterdir())
+    assert all(path.is_file() for path in written)
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.parent.name.startswith(".volume.new-"):
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    rename = Path.rename
+    before = sorted(volume.rglob("*"))
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(InfrastructureError):
+        render_all(sample, volume)
+    assert sorted(volume.rglob("*")) == before
+
+
 def test_an_extra_file_cannot_leave_the_folder(sample: ReportModel, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         render_all(sample, tmp_path / "reports", {"../up.txt": "x"})
