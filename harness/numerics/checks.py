@@ -16,6 +16,7 @@ MOST_ILL_POSED = 0.1
 have none."""
 
 MOST_REASONS = 8
+LAST_WORDS = 1000
 EMIT_TIMEOUT_S = 300.0
 REFERENCE_TIMEOUT_S = 120.0
 MEASURED = "measured"
@@ -41,6 +42,7 @@ def run(context: TaskContext) -> Measured:
         *("--cases", str(battery), "--out", str(results), "--device", device, "--faults"),
         timeout=EMIT_TIMEOUT_S,
     )
+    _require_setup(emitted)
     if emitted.returncode != 0 or not results.is_file():
         return _not_measured(emitted, progress_file(results), device, battery)
     release = _verl_version(context, results)
@@ -209,13 +211,26 @@ def _verl_version(context: TaskContext, results: Path) -> str:
     return str(named or load_results(results)[1]["verl"])
 
 
+def _require_setup(emitted: Completed) -> None:
+    """The programs of ours that ran in the cell say so when they could not even begin; that is not the
+    cell's doing."""
+    from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
+
+    if emitted.returncode in {EXIT_BAD_INPUT, EXIT_INCOMPLETE} and not emitted.timed_out:
+        raise InfrastructureError(
+            "the loss evaluation could not be set up in the cell",
+            why=emitted.tail[-LAST_WORDS:].strip() or f"exit code {emitted.returncode}",
+            fix="mend what the message names, then run again",
+        )
+
+
 def _require(completed: Completed) -> None:
     from harness.errors import InfrastructureError
 
     if completed.returncode != 0:
         raise InfrastructureError(
             "the reference process failed",
-            why=completed.tail[-1000:] or f"exit code {completed.returncode}",
+            why=completed.tail[-LAST_WORDS:] or f"exit code {completed.returncode}",
             fix=f"run it by hand: {json.dumps(list(completed.argv))}",
         )
 

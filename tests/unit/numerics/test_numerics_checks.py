@@ -8,7 +8,7 @@ import pytest
 from mutants import MUTANTS, REGRESSIONS, changed
 
 from harness.digest import canonical_json
-from harness.errors import InfrastructureError
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
 from harness.numerics.candidate import UnsupportedCaseError
 from harness.numerics.checks import CHECKS, device_name, judge, run
 from harness.numerics.plain import PlainCandidate
@@ -112,6 +112,13 @@ def test_a_crash_before_the_first_case_shows_its_last_words(context):
     assert judgement.status is Status.FAIL
     assert "before the first case" in judgement.reasons[0]
     assert "aicore error" in judgement.reasons[1]
+
+
+@pytest.mark.parametrize("code", [EXIT_BAD_INPUT, EXIT_INCOMPLETE])
+def test_a_cell_that_could_not_be_set_up_is_not_the_losses_fault(context, code):
+    context.cell.returncode = code
+    with pytest.raises(InfrastructureError, match="could not be set up"):
+        run(context)
 
 
 def test_what_a_release_does_not_offer_is_counted_not_failed(context):
