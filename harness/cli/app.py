@@ -24,6 +24,7 @@ COMMANDS = {
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
+    "triage": ("triage", "Say why a job failed, from its log."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
 }
 

@@ -1,0 +1,77 @@
+"""Healthy logs of verl jobs, generated: what a console shows when nothing is wrong."""
+
+# ruff: noqa: E501 - lines as programs print them
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+STARTUP = (
+    "INFO 11-20 08:00:01 [__init__.py:36] Available plugins for group vllm.platform_plugins:",
+    "INFO 11-20 08:00:01 [__init__.py:38] - ascend -> vllm_ascend:register",
+    "2026-11-20 08:00:05,123\tINFO worker.py:1927 -- Started a local Ray instance. View the dashboard at 127.0.0.1:8265",
+    "Warning: no errors are expected here; error_if_overlong=False, on_error: ignore",
+    "Loading safetensors checkpoint shards: 100% Completed | 2/2 [00:03<00:00,  1.61s/it]",
+    "NCCL_DEBUG=WARN HCCL_CONNECT_TIMEOUT=1500 ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
+    "'use_torch_compile': False, 'micro_batch_size_per_gpu': 4, 'filter_groups': {'enable': False},",
+    "Set env VLLM_ASCEND_ENABLE_NZ=0; flash_attn is replaced by npu_flash_attention",
+    "torch_npu 2.7.1 (CANN 8.3.RC1), num_query_groups=4, tensor_model_parallel_size=2",
+)
+METRICS = (
+    "actor/entropy",
+    "actor/pg_loss",
+    "actor/pg_clipfrac",
+    "actor/ppo_kl",
+    "actor/grad_norm",
+    "critic/score/mean",
+    "critic/rewards/mean",
+    "critic/advantages/mean",
+    "response_length/mean",
+    "timing_s/gen",
+    "timing_s/old_log_prob",
+    "timing_s/update_actor",
+    "perf/throughput",
+    "perf/max_memory_allocated_gb",
+)
+
+
+def healthy_lines(seed: int = 0) -> Iterator[str]:
+    """Lines without end; equal seeds give equal lines."""
+    chance = random.Random(seed)
+    yield from STARTUP
+    step = 0
+    while True:
+        step += 1
+        for _ in range(chance.randrange(20, 60)):
+            yield _chatter(chance)
+        metrics = " - ".join(f"{name}:{chance.gauss(0, 1):.6f}" for name in METRICS)
+        yield f"(TaskRunner pid=4242) step:{step} - {metrics} - training/global_step:{step} - training/epoch:0"
+
+
+def _chatter(chance: random.Random) -> str:
+    pid = chance.randrange(1000, 99999)
+    kind = chance.randrange(6)
+    if kind == 0:
+        return f"\x1b[36m(WorkerDict pid={pid}, ip=10.0.0.{chance.randrange(1, 9)})\x1b[0m Memory allocated (GB): {chance.random() * 60:.4f}, reserved (GB): 61.5"
+    if kind == 1:
+        return f"(EngineCore_DP0 pid={pid}) INFO 11-20 08:{chance.randrange(60):02}:11 [loggers.py:123] Engine 000: Avg prompt throughput: {chance.random() * 9000:.1f} tokens/s, Running: 64 reqs, Waiting: 0 reqs"
+    if kind == 2:
+        return f"[rank{chance.randrange(8)}]: checkpoint shard {chance.randrange(64)} saved, 0 failed, sha256 {chance.randbytes(16).hex()}"
+    if kind == 3:
+        return f"\rTraining Progress:  {chance.randrange(100)}%|████      | {chance.randrange(999)}/1000 [02:11<04:09,  1.2s/it]"
+    if kind == 4:
+        return f"[prompt] Natalia sold {chance.randrange(99)} clips. [response] She sold {chance.randrange(99)}; there is no error in the sum. #### {chance.randrange(99)} [score] {chance.randrange(2)}"
+    return f"INFO:2026-11-20 08:00:{chance.randrange(60):02},{chance.randrange(1000):03}:ppl {chance.random() * 9:.5f} kl {chance.random() / 9:.7f} 0.0006{chance.randrange(99)}"
+
+
+def healthy_log(size: int, seed: int = 0) -> bytes:
+    """About `size` bytes of a healthy log."""
+    pieces: list[bytes] = []
+    total = 0
+    for line in healthy_lines(seed):
+        pieces.append(line.encode() + b"\n")
+        total += len(pieces[-1])
+        if total >= size:
+            return b"".join(pieces)
+    raise AssertionError

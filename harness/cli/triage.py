@@ -1,0 +1,200 @@
+"""`npu-matrix triage`: why a job failed, from its log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.verdict.catalogue import Catalogue
+    from harness.verdict.diagnosis import Diagnosis, Finding
+
+SHOWN_FINDINGS = 12
+
+
+@click.command(
+    "triage",
+    epilog="\b\nExamples:\n  npu-matrix triage train.log\n  npu-matrix triage --json *.log\n"
+    "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
+    "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
+    "Exit codes: 0 every failure is explained, or nothing was found; 1 a failure is not known.",
+)
+@click.argument("logs", nargs=-1, metavar="[LOG]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.triage).")
+@click.option("--list", "list_all", is_flag=True, help="Print the catalogue instead.")
+@click.option("--learn", "learns", is_flag=True, help="Turn the unknown failure of LOG into a signature.")
+@click.option("--id", "name", help="With --learn: the signature's id.")
+@click.option("--cause", help="With --learn: why it happens.")
+@click.option("--remedy", help="With --learn: what to do.")
+@click.option("--affects", default="", help="With --learn: the versions it concerns.")
+@click.option("--source", help="With --learn: who says so; a link.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    logs: tuple[str, ...],
+    as_json: bool,
+    list_all: bool,
+    learns: bool,
+    **described: str | None,
+) -> int:
+    """Say why a job failed: its root cause with remedy and source, or that it is not known.
+
+    LOG is a file of any size, or `-`. Failures that are not in the catalogue are grouped by their stacks.
+    A file signatures.yaml beside matrix.yaml is read on top of the catalogue.
+    """
+    from harness.verdict.catalogue import LOCAL_NAME, catalogue_with
+
+    local = settings.root / LOCAL_NAME
+    catalogue = catalogue_with(local)
+    if list_all:
+        _list(catalogue, as_json=as_json)
+        return EXIT_OK
+    if not logs:
+        raise click.UsageError("name a log file, or - for standard input")
+    diagnoses = {log: _diagnose(log, catalogue) for log in dict.fromkeys(logs)}
+    if learns:
+        _learn(diagnoses, catalogue, local, described)
+        return EXIT_OK
+    if as_json:
+        _print_json(diagnoses)
+    else:
+        _print_text(diagnoses)
+    return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
+
+
+def _diagnose(log: str, catalogue: Catalogue) -> Diagnosis:
+    from harness.verdict.diagnosis import triage, triage_file
+
+    return triage(sys.stdin.buffer, catalogue) if log == "-" else triage_file(Path(log), catalogue)
+
+
+def _print_json(diagnoses: dict[str, Diagnosis]) -> None:
+    from harness.verdict.diagnosis import SCHEMA, cluster
+
+    if len(diagnoses) == 1:
+        log, found = next(iter(diagnoses.items()))
+        click.echo(json.dumps({**found.to_json(), "log": log}, indent=2))
+        return
+    clusters = [
+        {"id": one.id, "text": one.text, "stack": list(one.stack), "logs": list(one.places)}
+        for one in cluster(diagnoses)
+    ]
+    results = [{**found.to_json(), "log": log} for log, found in diagnoses.items()]
+    click.echo(json.dumps({"schema": SCHEMA, "logs": results, "clusters": clusters}, indent=2))
+
+
+def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
+    from harness.verdict.diagnosis import cluster
+
+    for log, found in diagnoses.items():
+        if len(diagnoses) > 1:
+            click.echo(f"\n{log}")
+        for line in describe(found):
+            click.echo(line)
+    shared = [one for one in cluster(diagnoses) if len(one.places) > 1]
+    if shared:
+        click.echo("\nthe same unknown failure in several logs:")
+    for one in shared:
+        click.echo(f"  {one.id}: {', '.join(one.places)}")
+
+
+def describe(found: Diagnosis) -> list[str]:
+    """A diagnosis as lines of text; excerpts stand behind `| ` so that no runner takes them for commands."""
+    root = found.root
+    if root is None:
+        return [f"nothing found in {found.lines} lines"]
+    head = f"root cause: {root.id}" if found.known else f"not known: {root.id}"
+    lines = [f"{head}, line {root.line}{_ranks(root)}", f"  | {root.text}"]
+    if root.signature:
+        known = root.signature
+        if not found.known:
+            lines.append("  only a symptom was found: what failed first is not in this log")
+        lines += [f"  why: {known.cause}", f"  do:  {known.remedy}", f"  affects: {known.affects}"]
+        lines.append(f"  see: {', '.join(known.sources)}")
+    elif root.failure:
+        lines += [f"  at: {place}" for place in reversed(root.failure.stack)]
+        lines.append(
+            "  do:  when you know why, tell others: npu-matrix triage LOG --learn --id ... --cause ..."
+        )
+    rest = [finding for finding in found.findings if finding is not root]
+    for finding in rest[:SHOWN_FINDINGS]:
+        role = "before training went on" if finding.survived else "also"
+        lines.append(f"{role}: {finding.id}, line {finding.line}{_ranks(finding)}")
+        lines.append(f"  | {finding.text}")
+    if len(rest) > SHOWN_FINDINGS:
+        lines.append(f"and {len(rest) - SHOWN_FINDINGS} more, see --json")
+    return [*lines, *(f"note: {note}" for note in found.notes)]
+
+
+def _ranks(finding: Finding) -> str:
+    ranks = f", rank {', '.join(map(str, finding.ranks[:8]))}" if finding.ranks else ""
+    more = f" and {len(finding.ranks) - 8} more" if len(finding.ranks) > 8 else ""
+    count = f", {finding.count} times in {len(finding.processes)} processes" if finding.count > 1 else ""
+    return f"{ranks}{more}{count}"
+
+
+def _learn(
+    diagnoses: dict[str, Diagnosis], catalogue: Catalogue, local: Path, described: dict[str, str | None]
+) -> None:
+    from harness.verdict.learn import Description, append_entry, learn
+
+    missing = [f"--{name}" for name in ("name", "cause", "remedy", "source") if not described[name]]
+    if missing:
+        raise click.UsageError(f"--learn also needs {', '.join(missing).replace('--name', '--id')}")
+    if len(diagnoses) != 1:
+        raise click.UsageError("--learn takes one log")
+    root = next(iter(diagnoses.values())).root
+    if root is None:
+        raise InputError("no failure was found in this log", fix="name the log of a job that failed")
+    text = {name: value or "" for name, value in described.items()}
+    description = Description(
+        id=text["name"],
+        cause=text["cause"],
+        remedy=text["remedy"],
+        affects=text["affects"],
+        source=text["source"],
+    )
+    entry = learn(root, description, catalogue)
+    append_entry(local, entry)
+    click.echo(f"{local.name}: {entry['id']} recognises {entry['pattern']}")
+
+
+def _list(catalogue: Catalogue, *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "id": one.id,
+                "area": one.area,
+                "stage": one.stage,
+                "severity": one.severity,
+                "role": one.role,
+                "evidence": one.evidence,
+                "pattern": one.pattern.pattern,
+                "example": one.example,
+                "cause": one.cause,
+                "remedy": one.remedy,
+                "affects": one.affects,
+                "sources": list(one.sources),
+            }
+            for one in catalogue.signatures
+        ]
+        metrics = [
+            {"id": one.id, "metrics": list(one.metrics), "symptom": one.symptom, "cause": one.cause}
+            | {"remedy": one.remedy, "sources": list(one.sources)}
+            for one in catalogue.metrics
+        ]
+        schema = {"name": "npu-matrix.signatures", "version": 1}
+        click.echo(json.dumps({"schema": schema, "signatures": rows, "metrics": metrics}, indent=2))
+        return
+    for one in catalogue.signatures:
+        click.echo(f"{one.id:<26} {one.area:<12} {one.severity:<8} {one.cause}")
+    for metric in catalogue.metrics:
+        click.echo(f"{metric.id:<26} {'metric':<12} {'':<8} {metric.symptom}: {metric.cause}")

@@ -1,0 +1,99 @@
+"""One line of a log, freed of what multi-process launchers put around it, and made safe to show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# ECMA-48: control sequences, operating-system commands and strings, other two-byte escapes.
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+PREFIXES = (
+    # The time a runner, docker or Kubernetes puts first.
+    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]?"),
+    # Ray and vLLM: (WorkerDict pid=288089, ip=172.16.0.134), (EngineCore_DP0 pid=77).
+    re.compile(r"\((?P<name>[^\s()]{1,80}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^\s()]{1,60}))?\) ?"),
+    # torchrun: [rank3]: and [default3]:
+    re.compile(r"\[(?:rank|default|local_rank)(?P<rank>\d{1,6})\]: ?"),
+    # docker compose: trainer-1  | text
+    re.compile(r"(?P<service>[A-Za-z][\w.-]{0,60}) +\| "),
+    # vLLM's formatter: ERROR 11-20 08:00:00 [core.py:708]
+    re.compile(
+        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]\s]{1,80}:\d+\] ?)?"
+    ),
+)
+RANK = re.compile(r"(?:\brank[ =:]{1,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGNORECASE)
+REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
+RANK_WITHIN = 300
+
+SECRETS = re.compile(
+    r"(?P<key>(?:(?:api|access|secret)[_-]?key|token|password|passwd|secret|authorization)[\"']?\s*[=:]\s*[\"']?"
+    r"(?:bearer\s+)?|\bbearer\s+)[^\s\"',;]{6,}"
+    r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[bap]-|AKIA|ASIA)[A-Za-z0-9_\-]{8,}"
+    r"|(?<=://)[^/\s@'\"]{1,512}@",
+    re.IGNORECASE,
+)
+MASK = "***"
+SHOWN = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """`body` is the text without prefixes; `process` names who wrote it, "" for the main one.
+
+    more: how often Ray says it left the same line out.
+    """
+
+    body: str
+    process: str = ""
+    rank: int | None = None
+    more: int = 0
+
+
+def plain(raw: bytes) -> str:
+    """The text of bytes in any encoding, without terminal escapes."""
+    text = raw.decode("utf-8", "replace")
+    return ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def parse_line(raw: bytes) -> LogLine:
+    """A raw line in any encoding; of what carriage returns overwrote, the last state is taken."""
+    text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
+    process, rank, more = "", None, 0
+    while True:
+        found = next((match for prefix in PREFIXES if (match := prefix.match(text)) and match.end()), None)
+        if found is None:
+            break
+        parts = found.groupdict()
+        if parts.get("pid"):
+            place = f"@{parts['ip']}" if parts.get("ip") else ""
+            process = f"{parts['name']}:{parts['pid']}{place}"
+        elif parts.get("service"):
+            process = process or parts["service"]
+        if parts.get("rank"):
+            rank = int(parts["rank"])
+            process = process or f"rank{rank}"
+        text = text[found.end() :]
+    repeated = REPEATED.search(text)
+    if repeated:
+        more = int(repeated[1])
+        text = text[: repeated.start()] + text[repeated.end() :]
+    if rank is None:
+        stated = RANK.search(f"{process} {text[:RANK_WITHIN]}")
+        rank = int(stated[1]) if stated else None
+    return LogLine(body=text, process=process, rank=rank, more=more)
+
+
+def shown(text: str, limit: int = SHOWN) -> str:
+    """A line fit for a terminal, a CI log and a page: no controls, no commands to a runner, no secrets."""
+    text = (
+        CONTROLS.sub("\N{REPLACEMENT CHARACTER}", ESCAPES.sub("", text)).replace("\n", " ").replace("\r", " ")
+    )
+    text = SECRETS.sub(
+        lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""), text
+    )
+    # GitHub's runner obeys `##[command]` anywhere in a line and `::command::` at its beginning.
+    text = text.replace("##[", "# #[")
+    if text.lstrip().startswith("::"):
+        text = text.replace("::", ": :")
+    return text if len(text) <= limit else f"{text[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"

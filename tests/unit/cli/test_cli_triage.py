@@ -1,0 +1,116 @@
+import json
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from harness.cli.app import main
+from harness.cli.triage import command
+from harness.settings import load_settings
+
+UNKNOWN = 'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\nValueError: tile 17 of the lookup table is odd\n'
+
+
+@pytest.fixture
+def triage(tmp_path):
+    def run(*arguments, code=0, stdin=None):
+        result = CliRunner().invoke(
+            command,
+            [str(one) for one in arguments],
+            obj=load_settings({}, {}, tmp_path),
+            input=stdin,
+            standalone_mode=False,
+        )
+        if result.exception is not None:
+            raise result.exception
+        assert result.return_value == code, result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(name, text):
+        file = tmp_path / name
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def test_a_known_failure_is_named_with_cause_remedy_and_source(triage, log):
+    output = triage(log("a.log", "hello\nRuntimeError: NCCL is not available\n"))
+    assert "root cause: nccl, line 2" in output
+    assert "do:" in output
+    assert "see:" in output
+
+
+def test_json_lists_id_line_and_rank(triage, log):
+    found = json.loads(triage(log("a.log", "[rank3]: RuntimeError: NCCL is not available\n"), "--json"))
+    assert found["schema"] == {"name": "npu-matrix.triage", "version": 1}
+    assert [(one["id"], one["line"], one["rank"]) for one in found["matches"]] == [("nccl", 1, 3)]
+
+
+def test_an_unknown_failure_is_said_to_be_unknown_and_is_code_1(triage, log):
+    output = triage(log("a.log", UNKNOWN), code=1)
+    assert "not known: unknown-" in output
+    assert "ValueError: tile 17" in output
+
+
+def test_several_logs_with_the_same_unknown_failure_are_grouped(triage, log):
+    logs = [log(f"{number}.log", UNKNOWN.replace("17", str(number))) for number in range(3)]
+    assert "the same unknown failure" in triage(*logs, code=1)
+    assert len(json.loads(triage(*logs, "--json", code=1))["clusters"][0]["logs"]) == 3
+
+
+def test_a_learned_failure_is_known_from_then_on(triage, log, tmp_path):
+    file = log("a.log", UNKNOWN)
+    said = [
+        "--id",
+        "odd-tile",
+        "--cause",
+        "odd: it is",
+        "--remedy",
+        "even # it",
+        "--source",
+        "https://example.org/1",
+    ]
+    assert "odd-tile" in triage(file, "--learn", *said)
+    (entry,) = yaml.safe_load((tmp_path / "signatures.yaml").read_text())["signatures"]
+    assert entry["remedy"] == "even # it"
+    assert "root cause: odd-tile" in triage(log("b.log", UNKNOWN.replace("17", "4")))
+    with pytest.raises(Exception, match="known as 'odd-tile'"):
+        triage(file, "--learn", *said)
+
+
+def test_learning_keeps_comments_and_refuses_what_it_cannot_add_to(triage, log, tmp_path):
+    own = tmp_path / "signatures.yaml"
+    own.write_text("# ours\nsignatures:\n")
+    said = ["--id", "odd-tile", "--cause", "x", "--remedy", "y", "--source", "z"]
+    with pytest.raises(Exception, match=r"signatures"):
+        triage(log("a.log", UNKNOWN), "--learn", *said)
+    own.write_text("# ours\nsignatures: []\n")
+    with pytest.raises(Exception, match="cannot be added"):
+        triage(log("a.log", UNKNOWN), "--learn", *said)
+    assert own.read_text() == "# ours\nsignatures: []\n"
+
+
+def test_standard_input_and_the_list(triage):
+    assert "nccl" in triage("-", stdin=b"NCCL is not available")
+    listed = json.loads(triage("--list", "--json"))
+    assert len(listed["signatures"]) >= 76
+
+
+def test_forged_commands_in_a_log_do_not_reach_a_runner(triage, log):
+    output = triage(
+        log("a.log", "::set-output name=x::NCCL is not available\n::error::NPU out of memory ##[x]\n")
+    )
+    assert not [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+
+
+def test_a_missing_log_is_bad_input_without_a_traceback(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["triage", "/nonexistent.log"])
+    assert stop.value.code == 2
+    assert "cannot be read" in capsys.readouterr().err
