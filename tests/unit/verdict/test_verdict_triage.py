@@ -96,7 +96,7 @@ def test_the_error_of_a_worker_is_taken_out_of_its_wrapping():
     assert not found.known
     assert found.root.text == "ValueError: batch of 17 is odd"
     assert found.root.failure.stack == (
-        "recipe/one_step_off_policy/ray_trainer.py:_create_weight_sync_group",
+        "verl/recipe/one_step_off_policy/ray_trainer.py:_create_weight_sync_group",
     )
 
 
