@@ -174,6 +174,8 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
             return Rejection(path=new, about="it is already there")
         if tree.is_folder(new):
             return Rejection(path=new, about="it is a folder")
+    if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is Change.CREATE:
+        return Rejection(path=file.path, about="it would be a symbolic link to nothing", unsafe=True)
     if file.new_mode and file.new_mode[:3] == "120" and file.change is Change.MODIFY:
         return Rejection(path=file.path, about="it would turn a file into a symbolic link", unsafe=True)
     return None

@@ -18,7 +18,11 @@ from harness.sources.tree import path_problem
 #: git refuses patches of a gibibyte; no source patch comes near a tenth of this.
 MAX_PATCH_BYTES = 256 << 20
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
-_INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?\s*")
+_ID = re.compile(rb"[0-9a-f]{4,64}")
+_LONGEST_ID = 64
+_DATE = re.compile(
+    rb"[ \t](1970-01-01|1969-12-31) ([0-2]\d):([0-5]\d):00(?:\.0+)? ([-+])([0-2]\d):?([0-5]\d)\s*$"
+)
 _DEV_NULL = b"/dev/null"
 _FILE_TYPES = {stat.S_IFREG, stat.S_IFLNK}
 _FILE_MODES = {"100644", "100755", "100664", "120000"}
@@ -267,7 +271,7 @@ class _Parser:
         self.at += 1
         while self.at < len(self.lines) and self._extended(header, self.lines[self.at]):
             self.at += 1
-        if self.at == header.line:
+        if self.at == header.line and header.default:
             return None
         if header.old is None and header.new is None:
             header.old = None if header.created else header.default
@@ -293,7 +297,7 @@ class _Parser:
             header.old_mode = self._mode(line[9:])
         elif line.startswith(b"new mode "):
             header.new_mode = self._mode(line[9:])
-            header.metadata = True
+            header.metadata = header.old_mode not in {None, header.new_mode}
         elif line.startswith(b"deleted file mode "):
             header.deleted = header.metadata = True
             header.old_mode = self._mode(line[18:])
@@ -309,14 +313,21 @@ class _Parser:
         elif line.startswith((b"copy to ", b"rename to ", b"rename new ")):
             header.new = self._whole_name(line.split(b" ", 2)[2])
         elif line.startswith(b"index "):
-            found = _INDEX.fullmatch(line)
-            if found:
-                header.index_old, header.index_new = found[1].decode(), found[2].decode()
-                if found[3]:
-                    header.old_mode = found[3].decode()
+            self._index(header, line[6:])
         elif not line.startswith((b"similarity index ", b"dissimilarity index ")):
             return False
         return True
+
+    def _index(self, header: _Header, text: bytes) -> None:
+        """Blob ids and mode of an index line; without two dots in it git takes it for a remark."""
+        old, dots, rest = text.partition(b"..")
+        new, space, mode = rest.partition(b" ")
+        if not dots or max(len(old), len(new.rstrip())) > _LONGEST_ID:
+            return
+        if _ID.fullmatch(old) and _ID.fullmatch(new.rstrip()):
+            header.index_old, header.index_new = old.decode(), new.rstrip().decode()
+        if space:
+            header.old_mode = self._mode(mode)
 
     def _verified(self, known: str | None, text: bytes, *, absent: bool) -> str | None:
         null = _is_null(text)
@@ -340,7 +351,7 @@ class _Parser:
         return _text(name)
 
     def _mode(self, text: bytes) -> str:
-        found = re.match(rb"([0-7]{1,7})(\s|$)", text)
+        found = re.match(rb"\s*([0-7]{1,10})(\s|$)", text)
         if not found:
             raise CorruptPatchError(self.at + 1, "this is no file mode")
         return found[1].decode().zfill(6)
@@ -348,14 +359,15 @@ class _Parser:
     def _traditional_file(self) -> FilePatch:
         header = _Header(line=self.at + 1)
         old, new = self.lines[self.at][4:], self.lines[self.at + 1][4:]
-        header.created, header.deleted = _is_null(old), _is_null(new)
-        header.old = None if header.created else _stripped(_name(old))
-        header.new = None if header.deleted else _stripped(_name(new))
         self.at += 2
-        if not header.created and not header.deleted and header.old != header.new:
-            # Without a git header the shorter name is the file: the other one is a backup's.
-            names = [name for name in (header.old, header.new) if name]
-            header.old = header.new = min(names, key=len) if names else None
+        header.created = _is_null(old) or (not _is_null(new) and _is_epoch(old))
+        header.deleted = not header.created and (_is_null(new) or _is_epoch(new))
+        first, second = _stripped(_name(old)), _stripped(_name(new))
+        # Without a git header the new name counts, unless it is the old one with something tacked on.
+        tacked_on = first and second and second != first and second.startswith(first)
+        name = first if _is_null(new) or tacked_on or second is None else second
+        header.old = None if header.created else name
+        header.new = None if header.deleted else name
         if header.old is None and header.new is None:
             raise CorruptPatchError(header.line, "the header names no file")
         return self._finish(header, self._hunks(), binary=False)
@@ -477,6 +489,16 @@ def _is_null(text: bytes) -> bool:
     return text.startswith(_DEV_NULL) and (len(text) == len(_DEV_NULL) or text[9:10].isspace())
 
 
+def _is_epoch(text: bytes) -> bool:
+    """Whether a header line's date is the beginning of Unix time: how some tools say there is no file."""
+    found = _DATE.search(text)
+    if not found:
+        return False
+    day, hour, minute, sign, zone_hours, zone_minutes = found.groups()
+    offset = (int(zone_hours) * 60 + int(zone_minutes)) * (-1 if sign == b"-" else 1)
+    return int(hour) * 60 + int(minute) - offset == (0 if day == b"1970-01-01" else 24 * 60)
+
+
 def _name(text: bytes) -> bytes:
     """A file name as a header line gives it: quoted, or up to a tab or the end of the line."""
     if text.startswith(b'"'):
@@ -533,6 +555,7 @@ def _default_name(rest: bytes) -> str | None:
         pairs = [(line[:at], line[at + 1 :]) for at, byte in enumerate(line) if byte in b" \t"]
     for first, second in pairs:
         name = _stripped(first)
-        if name is not None and name == _stripped(second):
+        absolute = first.startswith(b"/") or second.startswith(b"/")
+        if name is not None and name == _stripped(second) and not absolute:
             return name
     return None

@@ -28,6 +28,8 @@ _REQUIRED = (
     "Body",
 )
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
+#: Development versions share a number, so a patch for one of them names its commit.
+_COMMIT = re.compile(r"commit:([0-9a-f]{12,40})")
 _GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s]+)?")
 _BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
 
@@ -42,13 +44,17 @@ class Trailer:
 
 
 def in_range(versions: str, version: str) -> bool:
-    """Whether a version is in a range, by order alone.
+    """Whether a version, which may end in `@COMMIT`, is in a range: `commit:ID`, or by order alone.
 
     PEP 440 keeps `2.0.dev0` out of both `<2.0` and `>=2.0`: ranges that meet would have a hole at every
     development version of an upstream. InputError when `version` is none.
     """
+    release, _at, commit = version.partition("@")
+    pinned = _COMMIT.fullmatch(versions)
+    if pinned:
+        return bool(commit) and (commit.startswith(pinned[1]) or pinned[1].startswith(commit))
     try:
-        at = Version(version)
+        at = Version(release)
     except InvalidVersion as error:
         raise InputError(
             f"{version!r} is no version that version ranges can be compared with",
@@ -202,6 +208,8 @@ def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
 
 
 def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
+    if _COMMIT.fullmatch(value):
+        return True
     try:
         SpecifierSet(value)
     except InvalidSpecifier as error:
