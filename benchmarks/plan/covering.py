@@ -3,12 +3,12 @@
     PYTHONPATH=. python benchmarks/plan/covering.py --matrices 24 --stability --out figures.json
 
 Each matrix has random axes and random forbidden pairs and triples. What is feasible is enumerated over the
-whole product, not taken from any tool; missing tuples and invalid cells are counted for every tool. Rivals that
-are not installed are left out, and said to be. Figures to reach at strength 2: at most covertable's size on every
-matrix, 0 missing tuples, under 1 s.
+whole product, not taken from any tool; missing tuples and invalid cells are counted for every tool. Rivals
+that are not installed are left out, and said to be. Figures to reach at strength 2: at most covertable's size
+on every matrix, 0 missing tuples, under 1 s.
 
-`--stability` adds one value to one axis and counts the cells of the earlier set that are gone, and the new cells
-that do not have the new value; the larger of the two is divided by the size of the earlier set.
+`--stability` adds one value to one axis and counts the cells of the earlier set that are gone, and the new
+cells that do not have the new value; the larger of the two is divided by the size of the earlier set.
 """
 
 from __future__ import annotations

@@ -57,13 +57,14 @@ def open_bench(
     only: Sequence[str] = (),
     checks: Sequence[str] = (),
     host: HostReport | None = None,
+    package_root: Path | None = None,
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
-    `host` stands in for what a look at this machine finds.
+    `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
     """
     from harness.digest import digest_file
-    from harness.plan.code import code_digests
+    from harness.plan.code import PACKAGE_ROOT, code_digests
     from harness.plan.planner import make_plan
     from harness.plan.registry import all_checks, with_needs
 
@@ -89,7 +90,7 @@ def open_bench(
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
         inputs=facet_inputs(settings, matrix),
-        code=code_digests(wanted),
+        code=code_digests(wanted, package_root or PACKAGE_ROOT),
         host=host_facts(host),
         notices=_expired(matrix),
     )

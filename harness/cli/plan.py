@@ -1,73 +1,142 @@
-"""`npu-matrix plan`: which tasks answer which cells."""
+"""`npu-matrix plan`: which tasks answer which cells, what a change touches, which cells to choose."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import open_bench
+from harness.cli.knowledge import Knowledge, known_plan
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.plan.task import Plan
+    from harness.cli.bench import Bench
+    from harness.plan.task import Plan, Task
 
 
 @click.command(
     "plan",
     epilog="\b\nExamples:\n  npu-matrix plan\n  npu-matrix plan --only 'gspo-*' --check lint\n"
+    "  npu-matrix plan --changed-since origin/main\n"
+    "  npu-matrix --profile releases plan --strength 2 --budget 8h\n"
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
 @click.option("--only", multiple=True, metavar="GLOB", help="Cells to plan; may be repeated.")
 @click.option(
     "--check", "checks", multiple=True, help="Checks to plan, with what they need; may be repeated."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.plan).")
+@click.option("--changed-since", metavar="REF", help="Show the tasks whose key differs from that revision.")
+@click.option(
+    "--strength", type=click.IntRange(1, 6), help="Choose cells that hold every feasible tuple of N values."
+)
+@click.option("--budget", metavar="SPAN", help="With --strength: what fits into 45min, 8h, 2d of work.")
+@click.option(
+    "--keep",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --strength: an earlier `plan --json`; its cells stay. Default: those of the last run.",
+)
+@click.option("--order", "in_order", is_flag=True, help="Show the tasks in the order that tells most first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.plan, .impact, .cover).")
 @click.pass_obj
-def command(settings: Settings, only: tuple[str, ...], checks: tuple[str, ...], as_json: bool) -> None:
+def command(
+    settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
     """Show which tasks answer which cells, which are known already, and what the rest costs."""
-    plan = open_bench(settings, only=only, checks=checks).plan
-    known = _known_keys(settings, plan)
+    if options["changed_since"] and options["strength"]:
+        raise click.UsageError("--changed-since and --strength answer different questions: ask one")
+    if not options["strength"] and (options["budget"] or options["keep"]):
+        raise click.UsageError("--budget and --keep go with --strength")
+    bench, known = known_plan(settings, only=only, checks=checks)
+    if options["changed_since"]:
+        from harness.cli.changed import changed
+
+        report, lines = changed(bench, known, options["changed_since"], only, checks)
+    elif options["strength"]:
+        from harness.cli.chosen import chosen
+
+        report, lines = chosen(bench, known, options["strength"], options["budget"], options["keep"])
+    else:
+        report = {**bench.plan.to_json(), "known": sorted(known.outcomes)}
+        lines = _lines(bench.plan, known)
+    if options["in_order"]:
+        turns = _turns(bench, known, {task["key"] for task in report["tasks"]})
+        report["order"] = [turn["key"] for turn in turns]
+        lines += ["", "in this order:"] + [_turn_line(number, turn) for number, turn in enumerate(turns, 1)]
     if as_json:
-        click.echo(json.dumps({**plan.to_json(), "known": sorted(known)}, indent=2))
+        click.echo(json.dumps(report, indent=2))
         return
-    for line in _lines(plan, known):
+    for line in lines:
         click.echo(line)
 
 
-def _known_keys(settings: Settings, plan: Plan) -> set[str]:
-    """Keys that have a reusable outcome; a ledger that does not exist yet is not created for looking."""
-    from harness.ledger.store import Ledger
-
-    state = settings.path("state")
-    if not (state / "ledger.sqlite3").exists():
-        return set()
-    with Ledger.open(state) as ledger:
-        return set(ledger.get_many(plan.tasks))
-
-
-def _lines(plan: Plan, known: set[str]) -> list[str]:
+def _lines(plan: Plan, known: Knowledge) -> list[str]:
     by_cell: dict[str, list[Any]] = {}
     for entry in plan.entries:
         by_cell.setdefault(entry.cell_id, []).append(entry)
     width = max(len(cell) for cell in by_cell)
     lines = []
     for cell_id, entries in by_cell.items():
-        planned = [_mark(entry.check, entry.key in known) for entry in entries if entry.key]
+        planned = [_mark(entry.check, entry.key in known.outcomes) for entry in entries if entry.key]
         left_out = Counter(entry.skip.reason for entry in entries if entry.skip)
         tail = "; ".join(f"{count} not run: {reason}" for reason, count in left_out.items())
         lines.append(f"{cell_id:<{width}}  {' '.join(planned)}{'  (' + tail + ')' if tail else ''}")
-    todo = [task for key, task in plan.tasks.items() if key not in known]
+    todo = [task for key, task in plan.tasks.items() if key not in known.outcomes]
     wanted = sum(bool(entry.key) for entry in plan.entries)
     lines.append(
         f"{len(by_cell)} cells, {wanted} answers wanted, {len(plan.tasks)} distinct tasks, "
-        f"{len(todo)} to run (about {sum(task.expected_s for task in todo):.0f} s of work); * = known already"
+        f"{len(todo)} to run ({work(known, todo)} of work); * = known already"
     )
     lines.extend(f"note: {notice}" for notice in plan.notices)
     return lines
 
 
+def work(known: Knowledge, tasks: list[Task]) -> str:
+    """The forecast for tasks, with its error."""
+    from harness.plan.cost import forecast
+
+    return f"about {forecast([known.costs.of_task(task) for task in tasks])}"
+
+
 def _mark(check: str, is_known: bool) -> str:
     return f"{check}*" if is_known else check
+
+
+def _turns(bench: Bench, known: Knowledge, keys: set[str]) -> list[dict[str, Any]]:
+    from harness.outcome import Status
+    from harness.plan.order import order
+
+    recipes = bench.matrix.recipes
+    failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
+    turns = order(
+        bench.plan,
+        seconds={key: known.costs.of_task(task).seconds for key, task in bench.plan.tasks.items()},
+        failed_before=failed,
+        failure_rate=known.failure_rate,
+        cards={
+            cell.id: recipes[cell.recipe].nodes * recipes[cell.recipe].cards
+            for cell in bench.plan.cells
+            if cell.recipe in recipes
+        },
+    )
+    return [
+        {
+            "key": turn.key,
+            "check": turn.check,
+            "failed_before": turn.failed_before,
+            "decides": round(turn.decides, 2),
+            "card_seconds_to_the_end": round(turn.path, 1),
+        }
+        for turn in turns
+        if turn.key in keys and (turn.key not in known.outcomes or turn.failed_before)
+    ]
+
+
+def _turn_line(number: int, turn: dict[str, Any]) -> str:
+    failed = ", failed last time" if turn["failed_before"] else ""
+    return (
+        f"{number:>4}  {turn['key'][:12]}  {turn['check']:<12} decides {turn['decides']:g}, "
+        f"{turn['card_seconds_to_the_end']:g} card-seconds to the end{failed}"
+    )

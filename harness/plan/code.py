@@ -13,9 +13,12 @@ PACKAGE_ROOT = Path(harness.__file__).parent
 IGNORED_SUFFIXES = {".pyc", ".pyo", ".md"}
 
 
-def source_files(dotted: str) -> tuple[Path, ...]:
-    """The files behind a module or package of this project, data included; ValueError without any."""
-    path = PACKAGE_ROOT.parent.joinpath(*dotted.split("."))
+def source_files(dotted: str, package_root: Path = PACKAGE_ROOT) -> tuple[Path, ...]:
+    """The files behind a module or package of this project, data included; ValueError without any.
+
+    package_root: the folder `harness` of the tree to look in, this very program's by default.
+    """
+    path = package_root.parent.joinpath(*dotted.split("."))
     if path.is_dir():
         return tuple(
             file
@@ -28,13 +31,16 @@ def source_files(dotted: str) -> tuple[Path, ...]:
     return (module,)
 
 
-def code_digests(checks: Iterable[Check]) -> Mapping[str, str]:
-    """Check name -> digest of the code it declares in `sources`; each file set is read once."""
+def code_digests(checks: Iterable[Check], package_root: Path = PACKAGE_ROOT) -> Mapping[str, str]:
+    """Check name -> digest of the code it declares in `sources`; each file set is read once.
+
+    ValueError when a source is not in the tree.
+    """
     digests: dict[str, str] = {}
 
     def digest(dotted: str) -> str:
         if dotted not in digests:
-            digests[dotted] = digest_tree(PACKAGE_ROOT, source_files(dotted))
+            digests[dotted] = digest_tree(package_root, source_files(dotted, package_root))
         return digests[dotted]
 
     return {

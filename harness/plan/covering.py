@@ -107,7 +107,7 @@ def cover(
 
     must: index -> why; taken in this order, whatever they add. keep: taken before others while they add
     something, so that an earlier set stays (few rows change when the matrix is edited). costs: of each cell,
-    all equal by default; a cell of cost 0 is taken before any other. prefer: wins ties (cells that never ran).
+        """Without cells the others make redundant; what must or shall stay, stays. Gains are new ones."""
     """
     universe = universe or Universe(cells, strength)
     return _Search(universe, dict(must or {}), frozenset(keep), costs, frozenset(prefer)).best()
@@ -187,7 +187,7 @@ class _Search:
         return picks
 
     def _thin(self, picks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Without cells whose tuples the others hold; what must or shall stay, stays. Gains are anew."""
+        """Without cells the others make redundant; what must or shall stay, stays. Gains are new."""
         import numpy as np
 
         columns = self.universe.columns

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.matrix.cells import Cell
+from harness.matrix.cells import Cell, Pin
 from harness.matrix.model import Axis, Recipe
 from harness.matrix.pins import requirements
 
@@ -29,6 +30,11 @@ class FacetInputs:
     patches: Callable[[str, str], list[dict[str, Any]]]
     recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
+
+    @functools.cached_property
+    def packaged(self) -> tuple[str, ...]:
+        """The axes whose values are installed, and so stand in `pins`."""
+        return tuple(name for name, axis in self.axes.items() if axis.package)
 
 
 def _platform(cell: Cell, inputs: FacetInputs) -> Any:
@@ -110,6 +116,34 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "verl_tree": _tree("verl"),
     "versions": _versions,
 }
+
+
+def projection(name: str, cell: Cell, inputs: FacetInputs) -> Hashable:
+    """What facet `name` depends on in a cell: cells that agree in it have the same facet.
+
+    A name nobody defines is a ValueError.
+    """
+    if name not in FACETS:
+        raise ValueError(f"no facet is called {name!r}")
+    axes = cell.axes
+    match name:
+        case "verl_tree" | "patches[verl]":
+            return axes.get("verl")
+        case "platform":
+            return axes.get("python"), axes.get("device")
+        case "device":
+            return axes.get("soc"), axes.get("cann"), axes.get("device")
+        case "recipe":
+            return cell.recipe
+        case "pins":
+            packaged = tuple(axes.get(axis) for axis in inputs.packaged)
+            return packaged, _requirements(cell.pins), _requirements(cell.overrides)
+        case _:
+            return cell.id, tuple(axes.items())
+
+
+def _requirements(pins: tuple[Pin, ...]) -> tuple[str, ...]:
+    return tuple([pin.requirement for pin in pins])
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:

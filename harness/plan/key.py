@@ -55,6 +55,10 @@ def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
             for name in sorted({*before, *after})
             for change in _value_changes(f"{path}.{name}", before.get(name), after.get(name))
         ]
+    if isinstance(before, list) and isinstance(after, list) and _named(before) and _named(after):
+        old, new = _by_id(before), _by_id(after)
+        ordered = KeyChange(part=f"{path} (order)", before=list(old), after=list(new))
+        return _value_changes(path, old, new) or [ordered]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [
             change
@@ -64,6 +68,15 @@ def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
     return [KeyChange(part=path, before=before, after=after)]
 
 
+def _named(items: list[Any]) -> bool:
+    """Whether all have an id, each its own; only then can what was added be told from what moved."""
+    return len({item.get("id") for item in items if isinstance(item, dict)} - {None}) == len(items)
+
+
+def _by_id(items: list[Any]) -> dict[str, Any]:
+    return {item["id"]: item for item in items}
+
+
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = "absent" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,100 @@
+"""What the ledger knows of a plan: outcomes by key, what their checks say of them, what work costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.cli.bench import Bench
+    from harness.ledger.store import Ledger
+    from harness.outcome import Judgement, Outcome
+    from harness.plan.cost import CostModel, Sample
+    from harness.plan.task import Plan
+
+#: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
+HISTORY = 60
+RUNS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs."""
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    failure_rate: Mapping[str, float] = field(default_factory=dict)
+    planned_before: frozenset[str] = frozenset()
+    costs: CostModel
+
+
+def look_up(bench: Bench) -> Knowledge:
+    """Read the ledger for the plan; one that does not exist yet is not created for looking."""
+    from harness.ledger.store import FILE_NAME, Ledger
+    from harness.plan.cost import CostModel
+    from harness.verdict.verdict import judge_outcome
+
+    state = bench.settings.path("state")
+    if not (state / FILE_NAME).exists():
+        return Knowledge(costs=CostModel())
+    with Ledger.open(state) as ledger:
+        outcomes = ledger.get_many(bench.plan.tasks)
+        samples, rates = _history(ledger, bench.plan)
+        runs = ledger.runs(RUNS)
+    judgements = {
+        key: judge_outcome(bench.plan.tasks[key].check, outcome) for key, outcome in outcomes.items()
+    }
+    return Knowledge(
+        outcomes=outcomes,
+        judgements=judgements,
+        failure_rate=rates,
+        planned_before=frozenset(cell["id"] for run in runs[:1] for cell in run.plan.get("cells", ())),
+        costs=CostModel(
+            [_placed(sample, {run.run_id: host_label(run.host) for run in runs}) for sample in samples],
+            host=host_label(runs[0].host) if runs else "",
+        ),
+    )
+
+
+def host_label(host: Mapping[str, Any]) -> str:
+    """Hosts with the same label do the same work in about the same time."""
+    return ", ".join(str(host.get(name, "")) for name in ("machine", "cpus", "npu"))
+
+
+def _placed(sample: Sample, hosts: Mapping[str, str]) -> Sample:
+    from dataclasses import replace
+
+    return replace(sample, host=hosts.get(sample.host, "elsewhere"))
+
+
+def _history(ledger: Ledger, plan: Plan) -> tuple[list[Sample], dict[str, float]]:
+    """Completed executions (their host is still the run's id), and each check's share of failures."""
+    from harness.outcome import Evidence, State, Status
+    from harness.plan.cost import Sample
+    from harness.verdict.verdict import judge_outcome
+
+    devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
+    checks = {task.check.name: task.check for task in plan.tasks.values()}
+    samples: list[Sample] = []
+    rates: dict[str, float] = {}
+    for name, check in checks.items():
+        found = [one for one in ledger.history(check=name, limit=HISTORY) if one.state is State.COMPLETED]
+        failed = 0
+        for outcome in found:
+            device = devices.get(outcome.evidence, "") if check.device else ""
+            samples.append(Sample(check=name, device=device, host=outcome.run_id, seconds=outcome.seconds))
+            failed += judge_outcome(check, outcome).status is Status.FAIL
+        # Laplace's rule: with nothing known, 1 in 2.
+        rates[name] = (failed + 1) / (len(found) + 2)
+    return samples, rates
+
+
+def known_plan(settings: Settings, **selection: Any) -> tuple[Bench, Knowledge]:
+    """The plan of a selection, and what is known of it."""
+    from harness.cli.bench import open_bench
+
+    bench = open_bench(settings, **selection)
+    return bench, look_up(bench)

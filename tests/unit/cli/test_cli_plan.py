@@ -1,0 +1,222 @@
+"""`plan`, `explain`, `frontier` and `bisect` from the command line, on a small matrix in a git checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli.app import main
+
+REPOSITORY = Path(__file__).parents[3]
+MATRIX = """\
+format: 1
+axes:
+  verl: {title: verl, scheme: pep440, package: verl, source: made up}
+  torch: {title: torch, scheme: pep440, package: torch, source: made up}
+  torch_npu: {title: torch_npu, scheme: pep440, package: torch-npu, source: made up}
+  python: {title: Python, scheme: python, source: made up}
+  device: {title: device, scheme: name, source: made up, values: {sim: {title: simulated}}}
+stacks:
+  steady:
+    title: a row
+    source: made up
+    axes: {verl: 0.9.1, torch: 2.7.1, torch_npu: 2.7.1, python: host, device: sim}
+constraints:
+  torch-npu-release:
+    require: {torch_npu: {same_as: torch, part: release}}
+    reason: a torch_npu wheel requires exactly its torch
+    source: made up
+  verl-torch:
+    when: {verl: ">=0.9"}
+    require: {torch: ">=2.7"}
+    reason: verl 0.9 uses what torch 2.7 brought
+    source: made up
+profiles:
+  default:
+    title: all
+    select:
+      - stacks: all
+      - with: {device: sim, python: host}
+        product:
+          verl: [0.6.1, 0.9.1]
+          torch: [2.6.0, 2.7.1, 2.8.0]
+          torch_npu: [2.6.0, 2.7.1, 2.8.0]
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "matrix.yaml").write_text(MATRIX)
+    shutil.copytree(REPOSITORY / "patches", folder / "patches")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+@pytest.fixture
+def command(checkout: Path, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str, root: Path = checkout) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            main(["--root", str(root), *arguments])
+        seen = capsys.readouterr()
+        return int(stopped.value.code or 0), seen.out, seen.err
+
+    return call
+
+
+def test_nothing_differs_from_the_commit_that_is_checked_out(command):
+    code, out, _ = command("plan", "--changed-since", "HEAD")
+    assert code == 0
+    assert ": 0 of " in out
+    assert "unchanged, proved by their keys" in out
+
+
+def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):
+    body = next((checkout / "patches" / "verl").glob("grpo-equal-rewards/*.patch"))
+    body.write_bytes(body.read_bytes() + b"\n")
+    code, out, _ = command("plan", "--changed-since", "main", "--json")
+    report = json.loads(out)
+    touched = {task["check"] for task in report["tasks"] if task["effect"] == "changed"}
+    assert code == 0
+    assert report["since"]["commit"] == git(checkout, "rev-parse", "main")
+    assert {"patches", "environment"} <= touched
+    assert not {"resolve", "lint"} & touched
+    parts = {
+        change["part"]
+        for task in report["tasks"]
+        if task["effect"] == "changed"
+        for change in task["changes"]
+    }
+    assert all(part.startswith("facets.patches[verl].verl/grpo-equal-rewards") for part in parts)
+
+
+def test_a_comment_in_the_matrix_changes_nothing(command, checkout):
+    (checkout / "matrix.yaml").write_text("# a word\n" + MATRIX)
+    assert ": 0 of " in command("plan", "--changed-since", "HEAD")[1]
+
+
+def test_a_new_value_is_new_and_a_removed_cell_is_gone(command, checkout):
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("[0.6.1, 0.9.1]", "[0.7.1, 0.9.1]"))
+    report = json.loads(command("plan", "--changed-since", "HEAD", "--json")[1])
+    assert {task["effect"] for task in report["tasks"]} == {"new", "unchanged"}
+    assert all(gone["cell"].startswith("verl-0-6-1-sim-") for gone in report["gone"])
+    assert report["gone"]
+
+
+def test_a_revision_that_is_not_there(command):
+    code, _, err = command("plan", "--changed-since", "nowhere")
+    assert code == 2
+    assert "revision 'nowhere' is not in this checkout" in err
+    assert "git fetch origin nowhere" in err
+
+
+def test_a_shallow_checkout_says_how_to_fetch(command, checkout, tmp_path):
+    first = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
+    git(tmp_path, "clone", "-q", "--depth=1", checkout.as_uri(), "shallow")
+    code, _, err = command("plan", "--changed-since", first, root=tmp_path / "shallow")
+    assert code == 2
+    assert "shallow" in err
+    assert "--unshallow" in err
+
+
+def test_an_option_is_no_revision(command):
+    code, _, err = command("plan", "--changed-since", "--output=x")
+    assert code == 2
+    assert "is no revision" in err
+
+
+def test_a_folder_that_is_no_checkout(command, tmp_path):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "matrix.yaml").write_text(MATRIX)
+    code, _, err = command("plan", "--changed-since", "HEAD", root=tmp_path / "plain")
+    assert code == 2
+    assert "not a git checkout" in err
+
+
+def test_a_covering_plan_says_what_it_holds_and_costs(command):
+    code, out, _ = command("plan", "--strength", "2", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["held"] == report["feasible"] == sum(cell["gained"] for cell in report["cells"])
+    assert report["cells"][0]["why"] == "stack steady"
+    assert report["forecast"]["error_s"] > 0
+    assert report["forecast"]["guessed"] == report["forecast"]["tasks"]
+
+
+def test_a_budget_cuts_the_plan_and_the_next_hour_is_offered(command):
+    code, out, _ = command("plan", "--strength", "2", "--budget", "2min")
+    assert code == 0
+    assert "do not fit 2min" in out
+    assert "would buy" in out
+
+
+def test_a_budget_that_is_no_time(command):
+    code, _, err = command("plan", "--strength", "2", "--budget", "soon")
+    assert code == 2
+    assert "8h" in err
+
+
+def test_cells_of_an_earlier_plan_stay(command, checkout):
+    earlier = json.loads(command("plan", "--strength", "2", "--json")[1])
+    file = checkout / "earlier.json"
+    file.write_text(json.dumps(earlier))
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("[0.6.1, 0.9.1]", "[0.6.1, 0.9.1, 0.9.2]"))
+    later = json.loads(command("plan", "--strength", "2", "--keep", str(file), "--json")[1])
+    ids = [cell["id"] for cell in later["cells"]]
+    assert {cell["id"] for cell in earlier["cells"]} <= set(ids)
+    file.write_text("[]")
+    code, _, err = command("plan", "--strength", "2", "--keep", str(file))
+    assert code == 2
+    assert "this is no plan" in err
+
+
+def test_the_order_puts_cheap_tiers_first(command):
+    report = json.loads(command("plan", "--order", "--json")[1])
+    tiers = {task["key"]: task["tier"] for task in report["tasks"]}
+    told = [tiers[key] for key in report["order"]]
+    ranks = ["static", "build", "numerics", "convergence"]
+    assert sorted(told, key=ranks.index) == told
+    assert len(told) == len(report["tasks"])
+
+
+def test_another_planner_is_asked_itself(checkout, tmp_path):
+    """With other planning code at the revision, that revision's own program says what its keys were."""
+    shutil.copytree(
+        REPOSITORY / "harness", checkout / "harness", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "with the program")
+    facets = checkout / "harness" / "plan" / "facets.py"
+    facets.write_text(facets.read_text().replace('"host": True}', '"host": True, "seen": 1}'))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "harness", "plan", "--changed-since", "HEAD", "--json"],
+        cwd=checkout,
+        env={"PYTHONPATH": str(checkout), "PATH": "/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+    )
+    report = json.loads(done.stdout)
+    changed = {
+        task["check"]: task["changes"][0]["part"] for task in report["tasks"] if task["effect"] == "changed"
+    }
+    assert changed["resolve"] == "facets.platform.seen"
+    assert "lint" not in changed

@@ -1,0 +1,60 @@
+"""Small cells, checks and plans for the tests of this folder."""
+
+from harness.check import Check
+from harness.errors import Location
+from harness.matrix.cells import Cell, cell_id
+from harness.matrix.model import Axis
+from harness.matrix.versions import Scheme
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.plan.facets import FacetInputs
+from harness.plan.host import HostFacts
+from harness.plan.planner import make_plan
+
+HERE = Location("matrix.yaml", 1, 1)
+AXES = {
+    name: Axis(name=name, title=name, scheme=Scheme.PEP440, source="a test", package=name, where=HERE)
+    for name in ("verl", "torch")
+}
+
+
+def cell(device="sim", **axes):
+    values = {"verl": "0.9.1", "torch": "2.13.0", "device": device, **axes}
+    return Cell(
+        id=cell_id("", values), stack="", title="a cell", axes=values, provenance=dict.fromkeys(values, HERE)
+    )
+
+
+def check(name, tier=Tier.STATIC, facets=("versions",), **more):
+    return Check(
+        name=name,
+        tier=tier,
+        question=f"{name}?",
+        facets=facets,
+        sources=("harness.errors",),
+        run=lambda _context: Measured(measurements={}, evidence=Evidence.STATIC),
+        judge=lambda measurements, _params: Judgement(status=Status(measurements.get("status", "pass"))),
+        **more,
+    )
+
+
+INPUTS = FacetInputs(
+    host_python="3.11",
+    host_arch="x86_64",
+    patches=lambda upstream, version: [
+        {"id": "p", "version_range": ">=0.9", "digest": f"{upstream}{version}"}
+    ],
+    recipes={},
+    axes=AXES,
+)
+
+
+def plan(cells, checks, host=None, inputs=INPUTS, code=None):
+    return make_plan(
+        cells,
+        checks,
+        profile="test",
+        matrix_digest="m",
+        inputs=inputs,
+        code=code or {each.name: "code" for each in checks},
+        host=host or HostFacts(),
+    )

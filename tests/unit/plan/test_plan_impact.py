@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_samples import INPUTS, cell, check, plan
+
+from harness.plan.facets import FACETS, facet_values
+from harness.plan.impact import Effect, impact
+from harness.plan.key import facet_digests, key_changes, task_key
+from harness.plan.keyring import Keyring
+
+TREE = check("tree", facets=("verl_tree", "patches[verl]"))
+WHOLE = check("whole")
+
+
+def test_a_plan_against_itself_is_unchanged():
+    made = plan([cell()], [TREE, WHOLE])
+    found = impact(made, made.to_json())
+    assert [task.effect for task in found.tasks] == [Effect.UNCHANGED, Effect.UNCHANGED]
+    assert found.gone == ()
+
+
+def test_a_changed_patch_touches_the_checks_that_read_it_and_names_it():
+    before = plan([cell()], [TREE, WHOLE])
+    patched = replace(INPUTS, patches=lambda _u, _v: [{"id": "p", "version_range": ">=0.9", "digest": "new"}])
+    found = impact(plan([cell()], [TREE, WHOLE], inputs=patched), before.to_json())
+    (touched,) = found.of(Effect.CHANGED)
+    assert touched.check == "tree"
+    assert touched.reason == "facets.patches[verl].p.digest: 'verl0.9.1' -> 'new'"
+
+
+def test_a_patch_more_is_named_alone():
+    before = plan([cell()], [TREE])
+    both = replace(INPUTS, patches=lambda u, v: [*INPUTS.patches(u, v), {"id": "q", "digest": "d"}])
+    (touched,) = impact(plan([cell()], [TREE], inputs=both), before.to_json()).of(Effect.CHANGED)
+    assert [change.part for change in touched.changes] == ["facets.patches[verl].q"]
+
+
+def test_patches_in_another_order_are_another_facet():
+    task = plan([cell()], [TREE]).to_json()["tasks"][0]
+    two = [{"id": "p"}, {"id": "q"}]
+    (change,) = key_changes(
+        {**task, "facets": {"patches[verl]": two}}, {**task, "facets": {"patches[verl]": two[::-1]}}
+    )
+    assert change.part == "facets.patches[verl] (order)"
+
+
+def test_a_new_cell_is_new_where_it_shares_nothing():
+    before = plan([cell()], [TREE, WHOLE])
+    found = impact(plan([cell(), cell(torch="2.12.0")], [TREE, WHOLE]), before.to_json())
+    assert [(task.check, len(task.cells)) for task in found.of(Effect.UNCHANGED)] == [
+        ("tree", 2),
+        ("whole", 1),
+    ]
+    assert [task.check for task in found.of(Effect.NEW)] == ["whole"]
+
+
+def test_a_stack_whose_versions_were_edited_is_compared_with_itself():
+    before = plan([replace(cell(), id="old", stack="row")], [TREE])
+    found = impact(plan([replace(cell(verl="0.9.2"), id="new", stack="row")], [TREE]), before.to_json())
+    (touched,) = found.of(Effect.CHANGED)
+    assert touched.changes
+    assert found.gone == (("old", "tree"),)
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "verl": st.sampled_from(["0.6.1", "0.9.1", "0.9.1@abcdef1"]),
+        "torch": st.sampled_from(["2.7.1", "2.13.0"]),
+    },
+    optional={
+        "python": st.sampled_from(["host", "3.10"]),
+        "soc": st.sampled_from(["a2", "a3"]),
+        "cann": st.sampled_from(["8.5.0", "9.0.0"]),
+    },
+)
+DEVICES = st.sampled_from(["sim", "npu"])
+
+
+@given(st.lists(st.tuples(DEVICES, VALUES), min_size=1, max_size=8))
+def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
+    checks = [
+        check("everything", facets=tuple(FACETS), params={"seed": [1, "\u00e9"]}),
+        check("lint", facets=("recipe", "versions")),
+        check("resolve", facets=("platform", "pins")),
+    ]
+    code = {each.name: f"code of {each.name}" for each in checks}
+    ring = Keyring(checks, INPUTS, code)
+    for device, axes in drawn:
+        one = cell(device, **axes)
+        alone = [
+            task_key(each, code[each.name], facet_digests(facet_values(one, each.facets, INPUTS)))
+            for each in checks
+        ]
+        assert list(ring.keys(one)) == alone
+        assert all(ring.facet(one, name).value == facet_values(one, (name,), INPUTS)[name] for name in FACETS)
+
+
+def test_a_facet_nobody_defines_is_named_by_a_keyring_too():
+    ring = Keyring([check("odd", facets=("nonsense",))], INPUTS, {"odd": ""})
+    with pytest.raises(ValueError, match="no facet is called 'nonsense'"):
+        ring.keys(cell())
