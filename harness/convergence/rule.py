@@ -113,10 +113,11 @@ class Rule:
         explains.
     constant_steps: as many identical rewards from the start mean that it does not depend on the policy.
     twin_steps, twin_limit, twin_series: how long and how far a run may differ from its twin (see `twin`), in
-        between-run standard deviations. Rounding every logit to HF32 (2^-11) moves no series of the first
-        two steps by more than 0.0064, a policy loss in bfloat16 moves some by 0.05 to 1 (measured on 3 seeds
-        of both algorithms); the limit is 5 times the former. For a FAIL all `most_runs` runs must exceed
-        it, because one sampled token flipped by rounding also does.
+        between-run standard deviations. Measured on 40 seeds of each algorithm: rounding
+        every logit to HF32 (2^-11) exceeds 0.03 in the first step on 15 % of the seeds, where it flips a
+        sampled token, so all `most_runs` runs must exceed it for a FAIL (0.3 %); a policy loss in bfloat16
+        does on 92 % and 100 %, swapped clip bounds on all. fp32 rounding stays below 0.0001. A second step
+        would double the flips (28 %) for little.
     accept_early, learned: PASS at a look before the last where the reference has made `learned` of its rise;
         what happens after that look is then not looked at, and the decision says so.
     reward, reward_floor, features: the series that must rise, its floor (see `Feature`), the other series.
@@ -131,7 +132,7 @@ class Rule:
     margin: float = 0.35
     largest_mismatch: float = 0.15
     constant_steps: int = 10
-    twin_steps: int = 2
+    twin_steps: int = 1
     twin_limit: float = 0.03
     twin_series: tuple[str, ...] = TWIN_SERIES
     accept_early: bool = False
