@@ -38,7 +38,10 @@ UNAVAILABLE_TEXT = {
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """How far a resolution has come: what was set aside and why, and which indexes did not answer."""
+    """How far a resolution has come: what was set aside and why, and which indexes did not answer.
+
+    Until it is `patient`, a vendor's index is asked once more at most: on many machines none can be reached.
+    """
 
     settings: IndexSettings
     problems: tuple[Explanation, ...] = ()
@@ -46,6 +49,7 @@ class State:
     unreachable: tuple[str, ...] = ()
     lock: tuple[LockedPackage, ...] | None = None
     timed_out: bool = False
+    patient: bool = False
     attempts: int = 0
     excluded: tuple[str, ...] = ()
     done: bool = False
@@ -126,9 +130,10 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
         *request.arguments(),
         *state.settings.uv_arguments(),
     ]
-    return ctx.command(
-        argv, env=state.settings.uv_environment(), cwd=ctx.workdir, timeout=SECONDS_PER_ATTEMPT
-    )
+    variables = state.settings.uv_environment()
+    if state.settings.added_index_urls and not state.patient:
+        variables.setdefault("UV_HTTP_RETRIES", "1")
+    return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_PER_ATTEMPT)
 
 
 def _after_failure(ctx: TaskContext, request: Request, state: State, completed: Completed) -> State:
@@ -164,6 +169,8 @@ def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> 
                 settings=replace(settings, added_index_urls=remaining),
                 unreachable=(*state.unreachable, redact_url(url)),
             )
+    if settings.added_index_urls and not state.patient:
+        return replace(state, patient=True)
     failure = fetch_failure(explanation.text)
     raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
 
