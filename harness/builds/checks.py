@@ -41,7 +41,6 @@ CHECKS: tuple[Check, ...] = (
             "harness.builds.patched",
             "harness.builds.recipe",
             "harness.builds.runtime",
-            "harness.devices.sim",
             "harness.fixtures.environment_probe",
             "harness.fixtures.patch_probe",
             "harness.sources.fetch_failure",

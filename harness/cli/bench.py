@@ -125,6 +125,7 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
 def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
     """What facets read beyond the cell, gathered once."""
     from harness.patchstack.stack import selected_patches
+    from harness.plan.code import simulator_digest
     from harness.plan.facets import FacetInputs
 
     @functools.cache
@@ -137,6 +138,7 @@ def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
         patches=lambda upstream, version: list(patches(upstream, version)),
         recipes=matrix.recipes,
         axes=matrix.axes,
+        simulator=simulator_digest(),
     )
 
 

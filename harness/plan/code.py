@@ -10,6 +10,7 @@ from harness.check import Check
 from harness.digest import digest_json, digest_tree
 
 PACKAGE_ROOT = Path(harness.__file__).parent
+SIMULATOR = "harness.devices.sim"
 IGNORED_SUFFIXES = {".pyc", ".pyo", ".md"}
 
 
@@ -29,6 +30,11 @@ def source_files(dotted: str, package_root: Path = PACKAGE_ROOT) -> tuple[Path, 
     if not module.is_file():
         raise ValueError(f"{dotted} names no module of this project")
     return (module,)
+
+
+def simulator_digest(package_root: Path = PACKAGE_ROOT) -> str:
+    """Digest of the simulated device: what runs on another simulator is another outcome."""
+    return digest_tree(package_root, source_files(SIMULATOR, package_root))
 
 
 def code_digests(checks: Iterable[Check], package_root: Path = PACKAGE_ROOT) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ class FacetInputs:
     patches: (upstream, version) -> the selected patches with their digests.
     recipes: recipe name -> what the matrix says of it.
     axes: axis name -> what the matrix says of it.
+    simulator: digest of the simulated device, part of what a simulated cell runs on.
     """
 
     host_python: str
@@ -30,6 +31,7 @@ class FacetInputs:
     patches: Callable[[str, str], list[dict[str, Any]]]
     recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
+    simulator: str = ""
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
@@ -48,12 +50,14 @@ def _platform(cell: Cell, inputs: FacetInputs) -> Any:
 def _device(cell: Cell, inputs: FacetInputs) -> Any:
     family = cell.axes.get("soc", "")
     facts = inputs.axes["soc"].values.get(family, {}) if "soc" in inputs.axes else {}
-    return {
+    device = {
         "kind": cell.device,
         "soc": facts.get("soc_name", family),
         "cann": cell.axes.get("cann", ""),
         "count": 1,
     }
+    # Outcomes of hardware must not depend on the simulator's code.
+    return {**device, "simulator": inputs.simulator} if cell.device == "sim" else device
 
 
 def _versions(cell: Cell, _inputs: FacetInputs) -> Any:
