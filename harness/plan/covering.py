@@ -107,7 +107,7 @@ def cover(
 
     must: index -> why; taken in this order, whatever they add. keep: taken before others while they add
     something, so that an earlier set stays (few rows change when the matrix is edited). costs: of each cell,
-    all equal by default; a cell of cost 0 is taken before any other. prefer: wins ties (cells that never ran).
+    all equal by default; a cell of cost 0 is taken before any other. prefer: wins ties (cells not run yet).
     """
     universe = universe or Universe(cells, strength)
     return _Search(universe, dict(must or {}), frozenset(keep), costs, frozenset(prefer)).best()

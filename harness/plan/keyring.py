@@ -50,6 +50,10 @@ class Keyring:
                 self._facets[place] = known
         return known
 
+    def facets(self, cell: Cell) -> Mapping[str, Facet]:
+        """Every facet that any of the checks reads."""
+        return {name: self.facet(cell, name) for name in self._names}
+
     def key(self, check: Check, digests: Mapping[str, str]) -> str:
         """The key of `check` over facets with these digests."""
         names, pieces = self._texts[check.name]
@@ -66,7 +70,7 @@ class Keyring:
 
     def keys(self, cell: Cell) -> tuple[str, ...]:
         """The keys of all checks for a cell, in the order of `checks`."""
-        digests = {name: self.facet(cell, name).digest for name in self._names}
+        digests = {name: facet.digest for name, facet in self.facets(cell).items()}
         return tuple([self.key(check, digests) for check in self.checks])
 
 

@@ -8,9 +8,9 @@ from pathlib import PurePath
 from harness.check import Check
 from harness.errors import Location
 from harness.matrix.cells import Cell
-from harness.plan.facets import FacetInputs, facet_values
+from harness.plan.facets import FacetInputs
 from harness.plan.host import HostFacts, device_skip
-from harness.plan.key import facet_digests, task_key
+from harness.plan.keyring import Facet, Keyring
 from harness.plan.task import CellFacts, Entry, Plan, Task
 
 
@@ -28,15 +28,18 @@ def make_plan(
     """One entry per (cell, check), one task per distinct key; `checks` must be in order of need."""
     entries: list[Entry] = []
     tasks: dict[str, Task] = {}
+    ring = Keyring(checks, inputs, code)
     for cell in cells:
+        facets = ring.facets(cell)
+        digests = {name: facet.digest for name, facet in facets.items()}
         keys: dict[str, str] = {}
         for check in checks:
             skip = device_skip(cell, check, host)
             key = ""
             if skip is None:
-                task = _task(cell, check, keys, inputs, code)
-                key = keys[check.name] = task.key
-                tasks.setdefault(key, task)
+                key = keys[check.name] = ring.key(check, digests)
+                if key not in tasks:
+                    tasks[key] = _task(key, check, keys, facets, code[check.name])
             entries.append(
                 Entry(
                     cell_id=cell.id,
@@ -57,17 +60,13 @@ def make_plan(
     )
 
 
-def _task(
-    cell: Cell, check: Check, keys: Mapping[str, str], inputs: FacetInputs, code: Mapping[str, str]
-) -> Task:
-    facets = facet_values(cell, check.facets, inputs)
-    digests = facet_digests(facets)
+def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, Facet], code: str) -> Task:
     return Task(
-        key=task_key(check, code[check.name], digests),
+        key=key,
         check=check,
-        facets=facets,
-        facet_digests=digests,
-        code_digest=code[check.name],
+        facets={name: facets[name].value for name in check.facets},
+        facet_digests={name: facets[name].digest for name in check.facets},
+        code_digest=code,
         needs=tuple(keys[need] for need in check.needs),
         expected_s=check.expected_s,
     )
