@@ -1,0 +1,1 @@
+"""Commands behind each claim of speed or power, one folder each."""
