@@ -1,8 +1,8 @@
 """python -m benchmarks.main_job [--only GLOB] : every figure as a count, or as a ratio measured in this run.
 
-A cold run (state, cache and uv's cache in a fresh folder), the same command again, and again after one patch
-was touched. The obvious alternative to reuse is to run everything again: that is the cold run itself. Overhead
-is the wall time of the run in which no task was running. Start-up is compared with an empty interpreter.
+A cold run (state, cache and uv's cache in a fresh folder), the same command again, and once more after one
+patch was touched. The obvious alternative to reuse is to run everything again: the cold run itself. Overhead is
+the wall time of the run in which no task was running. Start-up is compared with an empty interpreter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def main() -> None:
         cold = timed(["run", "--only", arguments.only], checkout, environ)
         print(f"cold run: {cold:.1f} s; overhead {overhead(checkout):.1%} of the run's wall time")
         again = timed(["run", "--only", arguments.only], checkout, environ)
-        print(f"unchanged: {again:.2f} s = {again / cold:.2%} of cold; executed {executed(checkout)} tasks")
+        share = again / cold
+        print(f"unchanged: {again:.2f} s = {share:.2%} of cold; executed {executed(checkout)} tasks")
         touch_a_patch(checkout)
         touched = timed(["run", "--only", arguments.only], checkout, environ)
         print(
