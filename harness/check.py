@@ -85,6 +85,7 @@ class Check:
     sources: dotted modules or packages of this project whose code is part of the key.
     needs: checks of the same cell whose outcomes are its inputs; they run first.
     device: True when the check runs on the cell's device (npu or sim); without such a device it is not run.
+    applies: says why the question makes no sense for facet values of a cell (nothing to ask about), or "".
     holds: says why a stored outcome can no longer be built upon (its environment folder is gone), or "".
     """
 
@@ -100,4 +101,5 @@ class Check:
     device: bool = False
     timeout_s: float = 600.0
     expected_s: float = 1.0
+    applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
     holds: Callable[[Outcome], str] = lambda _outcome: ""

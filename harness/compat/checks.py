@@ -70,6 +70,7 @@ CHECKS: tuple[Check, ...] = (
         ),
         run=_run_lint,
         judge=_judge_lint,
+        applies=lambda facets: "" if facets["recipe"] else "the cell has no recipe",
         timeout_s=60.0,
         expected_s=0.2,
     ),

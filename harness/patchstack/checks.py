@@ -150,6 +150,11 @@ def holds(outcome: Outcome) -> str:
     return "a mirror now has the upstream commit" if find_mirror(Path(mirrors), source["commit"]) else ""
 
 
+def applies(facets: Mapping[str, Any]) -> str:
+    """Why there is nothing to apply, or ""."""
+    return "" if facets["patches[verl]"] else "no patch of ours is for this version of verl"
+
+
 PATCHES = Check(
     name="patches",
     tier=Tier.STATIC,
@@ -158,6 +163,7 @@ PATCHES = Check(
     sources=("harness.patchstack", "harness.sources"),
     run=run,
     judge=judge,
+    applies=applies,
     holds=holds,
     timeout_s=300.0,
     expected_s=1.0,

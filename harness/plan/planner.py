@@ -8,10 +8,11 @@ from pathlib import PurePath
 from harness.check import Check
 from harness.errors import Location
 from harness.matrix.cells import Cell
+from harness.outcome import Status
 from harness.plan.facets import FacetInputs
 from harness.plan.host import HostFacts, device_skip
 from harness.plan.keyring import Facet, Keyring
-from harness.plan.task import CellFacts, Entry, Plan, Task
+from harness.plan.task import CellFacts, Entry, Plan, Skip, Task
 
 
 def make_plan(
@@ -34,7 +35,7 @@ def make_plan(
         digests = {name: facet.digest for name, facet in facets.items()}
         keys: dict[str, str] = {}
         for check in checks:
-            skip = device_skip(cell, check, host)
+            skip = device_skip(cell, check, host) or _idle(check, facets)
             key = ""
             if skip is None:
                 key = keys[check.name] = ring.key(check, digests)
@@ -60,6 +61,12 @@ def make_plan(
     )
 
 
+def _idle(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
+    """Asking nothing must not look like a pass."""
+    reason = check.applies({name: facets[name].value for name in check.facets})
+    return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None
+
+
 def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, Facet], code: str) -> Task:
     return Task(
         key=key,
@@ -67,7 +74,7 @@ def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, 
         facets={name: facets[name].value for name in check.facets},
         facet_digests={name: facets[name].digest for name in check.facets},
         code_digest=code,
-        needs=tuple(keys[need] for need in check.needs),
+        needs=tuple(keys[need] for need in check.needs if need in keys),
         expected_s=check.expected_s,
     )
 

@@ -100,6 +100,19 @@ def test_needs_come_before_what_needs_them_and_cycles_are_named():
         ordered([early, early])
 
 
+def test_a_question_about_nothing_is_not_asked_and_no_pass():
+    idle = check(
+        "patches", facets=("patches[verl]",), applies=lambda facets: "" if facets["patches[verl]"] else "none"
+    )
+    after = check("build", Tier.BUILD, facets=("patches[verl]",), needs=("patches",))
+    inputs = replace(INPUTS, patches=lambda _upstream, _version: [])
+    first, second = plan([cell()], [idle, after], inputs=inputs).entries
+    assert (first.key, first.skip.status, first.skip.reason) == ("", Status.UNSUPPORTED, "none")
+    made = plan([cell()], [idle, after], inputs=inputs)
+    assert made.tasks[second.key].needs == ()
+    assert plan([cell()], [idle, after]).entries[0].key
+
+
 def test_a_check_must_read_what_its_needs_read():
     with pytest.raises(ValueError, match="does not read its facets"):
         ordered([check("early"), check("late", facets=("device",), needs=("early",))])
