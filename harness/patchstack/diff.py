@@ -269,7 +269,9 @@ class _Parser:
         """The file patch below a `diff --git` line; None when no header follows: git skips the line then."""
         header = _Header(line=self.at + 1, default=_default_name(self.lines[self.at][11:]))
         self.at += 1
-        while self.at < len(self.lines) and self._extended(header, self.lines[self.at]):
+        # A last line without a newline is no header line for git.
+        end = len(self.lines) - self.unterminated
+        while self.at < end and self._extended(header, self.lines[self.at]):
             self.at += 1
         if self.at == header.line and header.default:
             return None

@@ -45,10 +45,15 @@ def outline(source: bytes) -> dict[str, Definition] | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     found: dict[str, Definition] = {}
-    for definition in _in_body(tree.body, ""):
+    for definition in definitions(tree):
         known = found.get(definition.qualified)
         found[definition.qualified] = _joined(known, definition) if known is not None else definition
     return found
+
+
+def definitions(module: ast.Module) -> Iterator[Definition]:
+    """Every binding of a parsed module, in order; a name bound twice comes twice."""
+    return _in_body(module.body, "")
 
 
 def _joined(first: Definition, second: Definition) -> Definition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import tarfile
 import zipfile
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from harness.digest import CHUNK_BYTES
 from harness.errors import InputError, Location
 from harness.sources.tree import EXECUTABLE, MAX_FILE_BYTES, REGULAR, SYMLINK, path_problem
 
@@ -18,6 +20,7 @@ MAX_TOTAL_BYTES = 4 << 30
 #: Deflate cannot do better than about 1032:1, and no source file comes near it.
 MAX_RATIO = 500
 SMALL_BYTES = 16 << 20
+MAX_TAR_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,13 @@ class Member:
     name: str
     mode: str
     size: int
+
+
+class Readable(Protocol):
+    """Something bytes can be read from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes, b"" at the end."""
 
 
 class Reader(Protocol):
@@ -129,30 +139,8 @@ def _zip_mode(info: zipfile.ZipInfo) -> str:
     return EXECUTABLE if unix & stat.S_IXUSR else REGULAR
 
 
-class _Counted:
-    """A decompressing stream that refuses to give more than an archive of source code can hold."""
-
-    def __init__(self, stream: IO[bytes], file: Path) -> None:
-        self._stream = stream
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        if self._stream.tell() > MAX_TOTAL_BYTES:
-            raise _hostile(self._file, "it unpacks to over 4 GiB", "a decompression bomb")
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if whence == 0 and offset > MAX_TOTAL_BYTES:
-            raise _hostile(self._file, "it unpacks to over 4 GiB", "a decompression bomb")
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-
 def _open_tar(file: Path) -> ArchiveTree:
-    archive = tarfile.open(fileobj=_Counted(_decompressed(file), file))  # type: ignore[call-overload] # noqa: SIM115 - read lazily
+    archive = tarfile.open(fileobj=_decompressed(file))  # noqa: SIM115 - members are read later
     members, infos = [], {}
     for count, info in enumerate(archive):
         if count >= MAX_MEMBERS:
@@ -183,19 +171,30 @@ def _open_tar(file: Path) -> ArchiveTree:
 
 
 def _decompressed(file: Path) -> IO[bytes]:
+    """The tar stream itself, in memory: going back in a compressed one means decompressing it all again."""
+    with file.open("rb") as stream:
+        head = stream.read(6)
+        stream.seek(0)
+        packed = _unpacker(head, stream)
+        plain = io.BytesIO()
+        while chunk := packed.read(CHUNK_BYTES):
+            plain.write(chunk)
+            if plain.tell() > MAX_TAR_BYTES:
+                raise _hostile(file, f"it unpacks to over {MAX_TAR_BYTES >> 20} MiB", "a decompression bomb")
+    plain.seek(0)
+    return plain
+
+
+def _unpacker(head: bytes, stream: IO[bytes]) -> Readable:
     import bz2
     import gzip
     import lzma
 
-    with file.open("rb") as stream:
-        head = stream.read(6)
     if head.startswith(b"\x1f\x8b"):
-        return gzip.open(file, "rb")  # type: ignore[return-value]
+        return gzip.GzipFile(fileobj=stream)
     if head.startswith(b"BZh"):
-        return bz2.open(file, "rb")
-    if head.startswith(b"\xfd7zXZ"):
-        return lzma.open(file, "rb")
-    return file.open("rb")
+        return bz2.BZ2File(stream)
+    return lzma.LZMAFile(stream) if head.startswith(b"\xfd7zXZ") else stream
 
 
 def _by_path(file: Path, members: list[Member], *, wheel: bool) -> dict[str, Member]:

@@ -96,7 +96,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_a_tar_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "MAX_TAR_BYTES", 1 << 20)
     with pytest.raises(InputError, match="unpacks to"):
         open_archive(sdist(tmp_path, [plain("verl-1.0/zeros", bytes(8 << 20)), plain("verl-1.0/b", b"")]))
 
