@@ -24,7 +24,9 @@ COMMANDS = {
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
+    "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),
     "triage": ("triage", "Say why a job failed, from its log."),
+    "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
 }
 

@@ -58,10 +58,12 @@ def open_bench(
     checks: Sequence[str] = (),
     host: HostReport | None = None,
     package_root: Path | None = None,
+    every_profile: bool = False,
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
+    `every_profile`: the cells of all profiles instead of one.
     """
     from harness.digest import digest_file
     from harness.plan.code import PACKAGE_ROOT, code_digests
@@ -69,14 +71,10 @@ def open_bench(
     from harness.plan.registry import all_checks, with_needs
 
     matrix = open_matrix(settings)
-    cells = [cell for cell in matrix.cells(settings["profile"]).cells if _selected(cell.id, only)]
+    offered = matrix.all_cells if every_profile else matrix.cells(settings["profile"]).cells
+    cells = [cell for cell in offered if _selected(cell.id, only)]
     if not cells:
-        known = [cell.id for cell in matrix.cells(settings["profile"]).cells]
-        near = no_match("cell", only[0], known).problems[0] if only else None
-        raise NothingSelectedError(
-            near.what if near else f"the profile {settings['profile']!r} selects no cell",
-            fix=near.fix if near else "`npu-matrix matrix validate` shows what excludes them",
-        )
+        raise _nothing(matrix, settings["profile"], only, [cell.id for cell in offered])
     registered = all_checks()
     names = {check.name for check in registered}
     for name in checks:
@@ -95,6 +93,26 @@ def open_bench(
         notices=_expired(matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def _nothing(matrix: Matrix, profile: str, only: Sequence[str], known: list[str]) -> NothingSelectedError:
+    """Why no cell is left: a glob that matches none, or rules that together exclude all."""
+    from harness.plan.exclusion import empty_selection
+
+    if only:
+        near = no_match("cell", only[0], known).problems[0]
+        return NothingSelectedError(near.what, fix=near.fix)
+    rules = [rule for part in matrix.profiles[profile].select for rule in empty_selection(matrix, part)]
+    why = "; ".join(
+        f"{relative(rule.where, Path(matrix.file).parent)} {rule.rule}: {rule.reason}" for rule in rules
+    )
+    return NothingSelectedError(
+        f"the profile {profile!r} selects no cell",
+        why=f"together these rules exclude every combination, and none of them can be left out: {why}"
+        if why
+        else "",
+        fix="loosen one of them, or give the profile other values" if why else "add a selection to it",
+    )
 
 
 def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:

@@ -220,3 +220,56 @@ def test_another_planner_is_asked_itself(checkout, tmp_path):
     }
     assert changed["resolve"] == "facets.platform.seen"
     assert "lint" not in changed
+
+
+def test_a_combination_is_explained_with_rule_place_and_proof(command):
+    code, out, _ = command("explain", "--axes", "torch=2.6.0,torch_npu=2.8.0")
+    assert code == 0
+    assert "matrix.yaml:14:3: torch-npu-release" in out
+    assert "proof: made up" in out
+    assert "nearest valid cells" in out
+
+
+def test_explain_wants_a_cell_or_a_combination(command):
+    assert command("explain")[0] == 2
+    assert command("explain", "steady", "--axes", "verl=0.9.1")[0] == 2
+    code, _, err = command("explain", "--axes", "tortch=1")
+    assert code == 2
+    assert "torch" in err
+
+
+def test_rules_that_leave_no_cell_are_named(command, checkout):
+    text = MATRIX.replace("      - stacks: all\n", "").replace("[0.6.1, 0.9.1]", "[0.9.1]")
+    (checkout / "matrix.yaml").write_text(
+        text.replace("torch: [2.6.0, 2.7.1, 2.8.0]", "torch: [2.6.0, 2.7.1]").replace(
+            "torch_npu: [2.6.0, 2.7.1, 2.8.0]", "torch_npu: [2.6.0]"
+        )
+    )
+    code, _, err = command("plan")
+    assert code == 3
+    assert "torch-npu-release" in err
+    assert "verl-torch" in err
+
+
+def test_the_newest_version_is_asked_for(command):
+    code, out, _ = command("frontier", "verl", "--with", "torch=2.6.0")
+    assert code == 0
+    assert "no verl with torch=2.6.0 is known to work; the newest that has not failed: 0.6.1" in out
+    assert "verl-torch" in out
+    assert "run --only verl-0-6-1-sim-" in out
+
+
+def test_what_blocks_a_version(command):
+    report = json.loads(command("frontier", "torch=2.6.0", "--on", "steady", "--json")[1])
+    assert {one["rule"] for one in report["objections"]} == {"torch-npu-release", "verl-torch"}
+    assert report["nearest"][0]["changes"]["verl"] == ["0.9.1", "0.6.1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("verll",), ("verl=1",), ("verl", "--on", "steady"), ("verl", "--with", "torch"), ("--with", "x=1")],
+)
+def test_questions_the_frontier_does_not_understand(command, arguments):
+    code, _, err = command("frontier", *arguments)
+    assert code == 2
+    assert err
