@@ -25,6 +25,8 @@ COMMANDS = {
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
     "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),
+    "gate": ("gate", "Say what a change newly breaks, against its base."),
+    "expect": ("expect", "List and update the expected failures."),
     "triage": ("triage", "Say why a job failed, from its log."),
     "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),

@@ -1,0 +1,120 @@
+"""`npu-matrix numerics`: what is wrong with a target is said with what to do; results have their exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import numerics
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
+from harness.settings import load_settings
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def invoke(tmp_path):
+    settings = load_settings(
+        {
+            "state": str(tmp_path / "state"),
+            "reports": str(tmp_path / "reports"),
+            "cache": str(tmp_path / "c"),
+        },
+        {},
+        REPOSITORY,
+    )
+
+    def run(*args: str):
+        return CliRunner().invoke(
+            numerics.command, args, obj=settings, standalone_mode=False, catch_exceptions=True
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "no target is named"),
+        (("--target", "0.9.1"), "not a target"),
+        (("--target", "trl==1.0"), "not a target"),
+        (("--target", "verl==99.0"), "no cell with verl matches"),
+        (("--target", "verl==0.8.0", "--device", "sim"), "there it is on npu"),
+        (("--python", sys.executable, "--device", "sim"), "--python needs --device npu or cpu"),
+    ],
+)
+def test_a_target_that_cannot_be_is_explained(invoke, args, message):
+    result = invoke("battery", *args)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+
+
+def test_a_cell_that_is_not_built_names_the_command_that_builds_it(invoke):
+    result = invoke("battery", "--target", "verl==0.9.1")
+    assert isinstance(result.exception, InfrastructureError)
+    assert "npu-matrix run --only verl-0-9-1-sim" in str(result.exception)
+    assert "--check environment" in str(result.exception)
+
+
+CASE = {"name": "policy/x", "severity": "required", "status": "fail", "reasons": ["value is off"]}
+MEASUREMENTS = {
+    "device": {"device": "npu:0", "kind": "npu", "soc": "Ascend910B3", "torch": "2.7.1"},
+    "verl": "0.9.1",
+    "cases": [{**CASE, "budget": 3.0, "scale": 2.0}],
+    "calibration": {
+        "device": {"device": "npu:0", "soc": "Ascend910B3", "torch": "2.7.1"},
+        "verl": "0.9.1",
+        "constants": [{"constant": "exp_ulp", "measured": 5.0, "contract": 4.0, "holds": False}],
+        "groups": [],
+    },
+}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    def give(status: Status):
+        outcome = Outcome(
+            key="k",
+            check="loss",
+            tier=Tier.NUMERICS,
+            state=State.COMPLETED,
+            evidence=Evidence.SIMULATED,
+            facets={},
+            measurements=MEASUREMENTS,
+        )
+        judgement = Judgement(status=status, reasons=("1 of 1 loss cases are wrong on npu:0.",))
+        monkeypatch.setattr(numerics, "_measure", lambda *_: (outcome, judgement))
+
+    return give
+
+
+@pytest.mark.parametrize(("status", "code"), [(Status.PASS, 0), (Status.FAIL, 1), (Status.INCONCLUSIVE, 4)])
+def test_the_exit_code_says_how_it_went(invoke, measured, status, code):
+    measured(status)
+    result = invoke("battery", "--target", "verl==0.9.1")
+    assert result.return_value == code
+    assert "policy/x" in result.output
+    assert "evidence: simulated" in result.output
+
+
+def test_json_has_a_schema_and_the_evidence(invoke, measured):
+    measured(Status.FAIL)
+    report = json.loads(invoke("battery", "--target", "verl==0.9.1", "--json").output)
+    assert report["schema"] == {"name": "npu-matrix.numerics-battery", "version": 1}
+    assert report["evidence"] == "simulated"
+
+
+def test_a_calibration_is_written_and_does_not_fail(invoke, measured, tmp_path):
+    measured(Status.PASS)
+    result = invoke("calibrate", "--target", "verl==0.9.1")
+    assert result.return_value == 0
+    assert "BEYOND" in result.output
+    (file,) = (tmp_path / "reports" / "calibration").iterdir()
+    record = json.loads(file.read_text())
+    assert record["evidence"] == "simulated"
+    assert "simulated" in file.name
