@@ -66,7 +66,7 @@ def synthetic(folder: Path, seed: int) -> tuple[Path, str, Path]:
 
 
 def write_patch(file: Path, snapshot: dict[str, list[str]], names: list[str], rng: random.Random) -> None:
-    from harness.patchstack.classify import difference
+    from harness.patchstack.threeway import difference
 
     changes = {}
     for name in names:

@@ -11,11 +11,12 @@ from typing import Any
 
 from harness.errors import InputError, Location
 from harness.patchstack.apply import Misfit, place_hunks
-from harness.patchstack.classify import Readable, ThreeWay, classify, difference, sides
+from harness.patchstack.classify import Readable, classify
 from harness.patchstack.diff import Change, FilePatch
 from harness.patchstack.lineage import Lineage, lineage
 from harness.patchstack.merge import MARKER, split_lines
 from harness.patchstack.render import render_patch
+from harness.patchstack.threeway import ThreeWay, difference, sides
 from harness.patchstack.verdict import PatchVerdict, Verdict
 from harness.sources.git import Repository
 from harness.sources.tree import File, OverlayTree, Tree, path_problem

@@ -16,7 +16,7 @@ from harness.patchstack.classify import Readable, classify
 from harness.patchstack.verdict import PatchVerdict, Verdict
 from harness.sources.git import Repository
 from harness.sources.history import FOLDER, Commit, PathFinder, Standing, commits_in, one_commit
-from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK
+from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
 
 LEGEND = tuple(verdict.value for verdict in Verdict)
 _INDEX = {verdict: number for number, verdict in enumerate(Verdict)}
@@ -100,12 +100,38 @@ def survival(repository: Repository, revisions: str, patches: Sequence[Readable]
     """
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
-    columns = [table.column(commit) for commit in commits]
-    edge = _edge(repository, commits)
-    outside = {commit.id: table.column(commit) for commit in edge}
-    by_id = {commit.id: column for commit, column in zip(commits, columns, strict=True)} | outside
-    moves = list(_moves(commits, by_id))
+    by_id = {commit.id: table.column(commit) for commit in [*commits, *_edge(repository, commits)]}
     newest = verdicts_at(repository, commits[0].id, patches)
+    return _assembled(revisions, commits, patches, by_id, newest, table.distinct)
+
+
+def survival_of_releases(
+    name: str, releases: Sequence[tuple[str, Tree]], patches: Sequence[Readable]
+) -> Survival:
+    """The same over releases, (version, tree) newest first, without a repository: `commits` are versions."""
+    commits = tuple(
+        Commit(id=version, parents=parents, tree="", date="", subject=f"{name} {version}")
+        for (version, _tree), parents in zip(
+            releases, [*((older,) for older, _tree in releases[1:]), ()], strict=True
+        )
+    )
+    by_id = {
+        version: tuple(classify(patch, tree, explain=False) for patch in patches)
+        for version, tree in releases
+    }
+    newest = tuple(classify(patch, releases[0][1]) for patch in patches)
+    return _assembled(name, commits, patches, by_id, newest, len(releases) * len(patches))
+
+
+def _assembled(
+    revisions: str,
+    commits: tuple[Commit, ...],
+    patches: Sequence[Readable],
+    by_id: Mapping[str, tuple[PatchVerdict, ...]],
+    newest: tuple[PatchVerdict, ...],
+    distinct: int,
+) -> Survival:
+    moves = list(_moves(commits, by_id))
     histories = []
     for number, patch in enumerate(patches):
         turns = [
@@ -114,7 +140,7 @@ def survival(repository: Repository, revisions: str, patches: Sequence[Readable]
         histories.append(
             PatchHistory(
                 patch=patch.name,
-                verdicts=tuple(column[number].verdict for column in columns),
+                verdicts=tuple(by_id[commit.id][number].verdict for commit in commits),
                 breaks=tuple(turn for turn in turns if turn.before.applies),
                 fixes=tuple(turn for turn in turns if turn.after.applies),
                 newest=newest[number],
@@ -125,7 +151,7 @@ def survival(repository: Repository, revisions: str, patches: Sequence[Readable]
         commits=commits,
         patches=tuple(histories),
         pairs=len(commits) * len(patches),
-        distinct=table.distinct,
+        distinct=distinct,
     )
 
 

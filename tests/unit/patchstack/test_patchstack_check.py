@@ -14,7 +14,7 @@ from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
 from harness.patchstack.checks import CHECKS, MIRRORS, PATCHES
-from harness.patchstack.classify import difference
+from harness.patchstack.threeway import difference
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
 

@@ -10,9 +10,10 @@ from gitcorpus import GitBox
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.patchstack.classify import classify, difference, read_patch
+from harness.patchstack.classify import classify, read_patch
 from harness.patchstack.export import canonical
 from harness.patchstack.sequence import apply_stack
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.tree import EXECUTABLE, SYMLINK, File, MemoryTree, path_problem
 
@@ -145,7 +146,7 @@ def known_difference(data: bytes, verdict: Verdict, _message: str) -> bool:
 
 
 def test_a_patch_larger_than_any_source_patch_is_refused() -> None:
-    import harness.patchstack.diff as module
+    import harness.patchstack.parse as module
 
     before = module.MAX_PATCH_BYTES
     try:

@@ -7,11 +7,12 @@ import pytest
 
 from harness.errors import InputError, Problem
 from harness.patchstack.claims import disagreements, read_claims
-from harness.patchstack.classify import difference, read_patch
+from harness.patchstack.classify import read_patch
 from harness.patchstack.export import canonical, export_stack, write_imported
 from harness.patchstack.imports import PLAIN, PLUGIN, QUILT, RECIPE, Imported, import_patches
 from harness.patchstack.stack import lint_stack, load_stack
 from harness.patchstack.summary import summarise
+from harness.patchstack.threeway import difference
 from harness.sources.tree import File, MemoryTree
 
 OLD = b"class A:\n    def f(self):\n        return 1\n\n\ndef g():\n    return 2\n"

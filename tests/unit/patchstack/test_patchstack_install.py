@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InputError
-from harness.patchstack.classify import difference
 from harness.patchstack.install import JOURNAL, install, recover
 from harness.patchstack.sequence import StackResult, apply_stack
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.tree import DirectoryTree
 

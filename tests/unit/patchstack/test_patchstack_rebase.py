@@ -9,10 +9,11 @@ from histories import History
 from harness.errors import InputError
 from harness.outcome import Status
 from harness.patchstack.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation, without_each
-from harness.patchstack.classify import difference, read_patch
+from harness.patchstack.classify import read_patch
 from harness.patchstack.forecast import forecast
 from harness.patchstack.lineage import lineage
 from harness.patchstack.rebase import KIT, finish, rebase, rebased_files
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.git import Repository
 from harness.sources.tree import File, MemoryTree

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 
-from harness.patchstack.classify import difference, read_patch
+from harness.patchstack.classify import read_patch
 from harness.patchstack.outline import outline
 from harness.patchstack.summary import FileSummary, SymbolChange, file_summary, summarise
+from harness.patchstack.threeway import difference
 from harness.sources.tree import File, MemoryTree
 
 OLD = b'''\

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,10 +12,11 @@ from gitcorpus import NAME, GitBox, content, edited, git_environment, random_lin
 from histories import History
 
 from harness.errors import InfrastructureError, InputError
-from harness.patchstack.classify import Readable, classify, difference, read_patch
+from harness.patchstack.classify import Readable, classify, read_patch
 from harness.patchstack.collect import collect_patches
 from harness.patchstack.heatmap import MARKS, as_html, as_svg, as_text
-from harness.patchstack.survival import LEGEND, survival, verdicts_at
+from harness.patchstack.survival import LEGEND, survival, survival_of_releases, verdicts_at
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.git import Repository
 from harness.sources.history import commits_in
@@ -97,6 +99,21 @@ def test_a_merge_is_compared_with_its_first_parent(tmp_path: Path) -> None:
     assert {turn.commit.subject for turn in found.patches[0].breaks} == {"on a branch", "merge the branch"}
 
 
+def test_releases_where_there_is_no_repository() -> None:
+    releases = [
+        ("3.0", MemoryTree(files={"pkg/mod.py": File(data=BROKEN)})),
+        ("2.0", MemoryTree(files={"pkg/mod.py": File(data=b"first\n" + BASE)})),
+        ("1.0", MemoryTree(files={"pkg/mod.py": File(data=BASE)})),
+    ]
+    found = survival_of_releases("verl", releases, [PATCH])
+    patch = found.patches[0]
+    assert patch.verdicts == (Verdict.CONFLICT, Verdict.OFFSET, Verdict.CLEAN)
+    assert [turn.commit.id for turn in patch.breaks] == ["3.0"]
+    assert "3.0" in as_html(found)
+    assert as_text(found).splitlines()[0].endswith(".oX")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to compare with")
 def test_commits_are_those_of_git_rev_list_and_in_its_order(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     asked = f"{history.ids[1]}..main"

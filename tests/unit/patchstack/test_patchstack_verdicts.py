@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from harness.patchstack.classify import classify, difference, read_patch
+from harness.patchstack.classify import classify, read_patch
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import MEANING, PatchVerdict, Verdict
 from harness.sources.tree import SYMLINK, File, MemoryTree, blob_id
 
