@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("status", "Show the grid of the latest run."),
     "report": ("report", "Write the report of the latest run again."),
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
+    "lock": ("lock", "Export a cell with every package pinned: requirements, script, Dockerfile, ..."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
     "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),

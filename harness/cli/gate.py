@@ -1,0 +1,234 @@
+"""`npu-matrix gate`: what a change newly breaks, against its base."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.bench import Bench, expectations, open_bench
+from harness.errors import InputError, Location
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.plan.task import Plan
+    from harness.verdict.gate import CellCheck, GateInputs, GateReport, Side
+
+
+@click.command(
+    "gate",
+    epilog="\b\nExamples:\n  npu-matrix run && npu-matrix gate --base origin/main\n"
+    "  npu-matrix gate --base 20261120T080000-1a2b3c4d --json\n"
+    "  npu-matrix gate --base main --merge shard-1/ --merge shard-2/ --github\n"
+    "  npu-matrix gate --base previous/ledger.sqlite3 --comment comment.md --sarif gate.sarif",
+)
+@click.option(
+    "--base", required=True, help="A git revision, a run of this ledger, or another ledger (file or folder)."
+)
+@click.option("--only", multiple=True, metavar="GLOB", help="Cells to judge; may be repeated.")
+@click.option("--check", "checks", multiple=True, help="Checks to judge, with what they need.")
+@click.option(
+    "--merge", "shards", multiple=True, metavar="LEDGER", help="Take over a shard's outcomes first."
+)
+@click.option("--strict-coverage", is_flag=True, help="What this host cannot run is red too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.gate).")
+@click.option("--github", is_flag=True, help="Also print annotations and write the job summary.")
+@click.option("--comment", type=click.Path(dir_okay=False), help="Write the body of a PR comment here.")
+@click.option("--sarif", type=click.Path(dir_okay=False), help="Write SARIF here.")
+@click.pass_obj
+def command(settings: Settings, /, base: str, **options: Any) -> int:
+    """Hold what the ledger says of this checkout's plan against its base, and exit with a documented code.
+
+    New failures block; known ones (on the list, alike on the base, or of a key this change does not touch) do
+    not. A failure on the list that passes blocks until it is taken off. What was planned and has no answer is
+    red. Nothing is executed: run first, on as many machines as you like, and merge their ledgers.
+
+    For a revision its own plan is computed by its own code; name only revisions you would run.
+    """
+    from harness.ledger.store import Ledger
+    from harness.verdict.gate import judge_gate
+
+    bench = open_bench(settings, only=options["only"], checks=options["checks"])
+    with Ledger.open(settings.path("state")) as ledger:
+        for shard in options["shards"]:
+            ledger.merge(_ledger_file(Path(shard)))
+        inputs = _inputs(bench, ledger, base, strict_coverage=options["strict_coverage"])
+    report = judge_gate(inputs)
+    _tell(report, options)
+    return report.exit_code
+
+
+def _inputs(bench: Bench, ledger: Ledger, base: str, *, strict_coverage: bool) -> GateInputs:
+    from harness.verdict.answers import flake_decisions, read_answers, sides
+    from harness.verdict.gate import GateInputs
+
+    answers = read_answers(bench.plan, ledger)
+    expected = expectations(bench.matrix, bench.settings["profile"])
+    base_name, base_plan, base_sides = _base(bench, ledger, base)
+    base_tasks = _tasks_by_entry(base_plan)
+    changes, places = _blame(bench, base_tasks)
+    selected = {cell.id for cell in bench.plan.cells}
+    checks = {entry.check for entry in bench.plan.entries}
+    whole = len(selected) == len(bench.matrix.cells(bench.settings["profile"]).cells)
+    return GateInputs(
+        base_name=base_name,
+        head=sides(bench.plan, answers.outcomes, expected),
+        base=base_sides,
+        base_keys={
+            (entry["cell"], entry["check"]): entry["key"]
+            for entry in base_plan["entries"]
+            if entry["check"] in checks and (whole or entry["cell"] in selected)
+        },
+        flakes=flake_decisions(bench.plan, answers, ledger, now=time.time()),
+        changes=changes,
+        places=places,
+        problems=_idle_expectations(bench),
+        notices=bench.plan.notices,
+        strict_coverage=strict_coverage,
+    )
+
+
+def _base(bench: Bench, ledger: Ledger, base: str) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
+    """Its name, its plan as JSON, and what is known of its entries."""
+    from harness.verdict.revision import plan_of_revision
+
+    settings = bench.settings
+    path = Path(base)
+    if path.is_dir() or (path.is_file() and path.suffix == ".sqlite3"):
+        return _base_of_ledger(base, _ledger_file(path))
+    run = ledger.run(base)
+    if run is not None:
+        return f"run {base}", run.plan, _answered(run.plan, ledger, run.run_id)
+    matrix = os.path.relpath(settings.path("matrix"), settings.root)
+    found = plan_of_revision(settings.root, base, profile=settings["profile"], matrix=matrix)
+    return f"{base} ({found.commit[:12]})", found.plan, _answered(found.plan, ledger, None)
+
+
+def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
+    from harness.ledger.store import Ledger
+
+    _check_ledger(file)
+    with Ledger.open(file.parent) as other:
+        run = other.latest_run()
+        if run is None:
+            raise InputError(
+                "no run is in this ledger", where=Location(file), fix="name one that holds a run"
+            )
+        return f"{base} (run {run.run_id})", run.plan, _answered(run.plan, other, run.run_id)
+
+
+def _check_ledger(file: Path) -> None:
+    """Opening a ledger repairs a damaged one; somebody else's is only read."""
+    try:
+        with sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True) as database:
+            database.execute("SELECT count(*) FROM outcomes").fetchone()
+        database.close()
+    except sqlite3.DatabaseError as error:
+        raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
+
+
+def _ledger_file(path: Path) -> Path:
+    from harness.ledger.store import FILE_NAME
+
+    file = path / FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            "there is no ledger here", where=Location(path), fix=f"name a folder with {FILE_NAME}"
+        )
+    return file
+
+
+def _answered(plan: Mapping[str, Any], ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
+    """Base entries that have an answer, judged by the checks of today and with no expectations."""
+    from harness.outcome import Status
+    from harness.verdict.answers import read_answers, sides
+
+    stored = _stored_plan(plan)
+    outcomes = dict(read_answers(stored, ledger).outcomes)
+    if run_id is not None:
+        outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
+    found = sides(stored, outcomes, lambda _cell, _check: None)
+    unanswered = {Status.ERROR, Status.STALE}
+    return {name: side for name, side in found.items() if side.verdict.status not in unanswered}
+
+
+def _stored_plan(plan: Mapping[str, Any]) -> Plan:
+    from harness.plan.registry import all_checks
+    from harness.plan.task import plan_from_json
+
+    return plan_from_json(plan, {check.name: check for check in all_checks()})
+
+
+def _tasks_by_entry(plan: Mapping[str, Any]) -> dict[CellCheck, Mapping[str, Any]]:
+    tasks = {task["key"]: task for task in plan["tasks"]}
+    return {
+        (entry["cell"], entry["check"]): tasks[entry["key"]]
+        for entry in plan["entries"]
+        if entry["key"] in tasks
+    }
+
+
+def _blame(
+    bench: Bench, base: Mapping[CellCheck, Mapping[str, Any]]
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    from harness.verdict.blame import changes_between, place_to_blame
+
+    head = bench.plan.to_json()
+    matrix = os.path.relpath(bench.settings.path("matrix"), bench.settings.root)
+    cells = {cell.id: cell for cell in bench.plan.cells}
+    changes: dict[CellCheck, Sequence[str]] = {}
+    places: dict[CellCheck, Any] = {}
+    for name, task in _tasks_by_entry(head).items():
+        before = base.get(name)
+        found = () if before and before["key"] == task["key"] else changes_between(before, task)
+        changes[name] = [str(change) for change in found]
+        places[name] = place_to_blame(found, task, cells[name[0]], matrix)
+    return changes, places
+
+
+def _idle_expectations(bench: Bench) -> tuple[str, ...]:
+    from harness.verdict.expectations import survey
+
+    known = {check.name for check in _checks()}
+    return tuple(
+        f"{one.where}: the expectation {one.id!r} {one.fault}"
+        for one in survey(bench.matrix, known, bench.settings.root)
+        if one.fault
+    )
+
+
+def _checks() -> Sequence[Any]:
+    from harness.plan.registry import all_checks
+
+    return all_checks()
+
+
+def _tell(report: GateReport, options: Mapping[str, Any]) -> None:
+    from harness.verdict.gate_format import FORMATS
+
+    click.echo(FORMATS["json" if options["as_json"] else "text"](report), nl=False)
+    if options["github"]:
+        if not options["as_json"]:
+            click.echo(FORMATS["github"](report), nl=False)
+        summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if summary:
+            _write(Path(summary), FORMATS["markdown"](report), append=True)
+    for name in ("comment", "sarif"):
+        if options[name]:
+            _write(Path(options[name]), FORMATS[name](report))
+
+
+def _write(file: Path, text: str, *, append: bool = False) -> None:
+    try:
+        with file.open("a" if append else "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise InputError(
+            "cannot write here", where=Location(file), why=error.strerror or str(error)
+        ) from error

@@ -1,0 +1,282 @@
+"""The list of expected failures: what it covers, what is wrong with it, and edits that touch nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import io
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness.errors import InputError, Location
+from harness.matrix.cells import Cell
+from harness.matrix.load import parse_matrix
+from harness.matrix.matrix import Matrix
+from harness.outcome import Status
+from harness.verdict.verdict import Expectation as Standing
+from harness.verdict.verdict import Verdict
+
+FIELDS = ("cells", "check", "state", "reason", "source", "owner", "until")
+WIDTH = 116
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surveyed:
+    """One expectation: the cells it covers, and why it is an error to keep it ("" when it is not)."""
+
+    id: str
+    where: str
+    check: str
+    state: str
+    reason: str
+    source: str
+    owner: str
+    until: str
+    cells: tuple[str, ...]
+    fault: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An expectation to be written; `cells` is a glob over cell ids and stack names."""
+
+    id: str
+    cells: str
+    check: str
+    state: str
+    reason: str
+    source: str
+    owner: str
+    until: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What an update does: ids that go, entries that come."""
+
+    remove: tuple[str, ...] = ()
+    add: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """What an addition needs to be told by a person."""
+
+    owner: str
+    until: str
+    reason: str
+    source: str
+
+
+def survey(
+    matrix: Matrix, checks: Collection[str], root: Path, today: dt.date | None = None
+) -> tuple[Surveyed, ...]:
+    """Every expectation of the matrix, in its order."""
+    now = today or dt.datetime.now(tz=dt.UTC).date()
+    cells = [(cell, matrix.versions(cell.axes)) for cell in matrix.all_cells]
+    first: dict[tuple[str, str], str] = {}
+    found = []
+    for name, one in matrix.expectations.items():
+        covered = [cell for cell, versions in cells if one.covers(cell, versions)]
+        decided = [cell for cell in covered if first.setdefault((cell.id, one.check), name) == name]
+        fault = ""
+        if one.expired(now):
+            fault = f"expired on {one.until_date}: mend the cell, or give a new reason and date"
+        elif one.check not in checks:
+            fault = f"is about {one.check!r}, which is no check"
+        elif not covered:
+            fault = "covers no cell: remove it"
+        elif not decided:
+            other = first[covered[0].id, one.check]
+            fault = f"never decides: {other!r} covers its cells before it"
+        file = Path(one.where.file)
+        shown = Path(os.path.relpath(file, root)) if file.is_absolute() else file
+        found.append(
+            Surveyed(
+                id=name,
+                where=str(Location(shown, one.where.line, one.where.column)),
+                check=one.check,
+                state=one.state,
+                reason=one.reason,
+                source=one.source,
+                owner=one.owner,
+                until=str(one.until_date or one.until_version or ""),
+                cells=tuple(cell.id for cell in covered),
+                fault=fault,
+            )
+        )
+    return tuple(found)
+
+
+def plan_update(
+    matrix: Matrix, cells: Mapping[str, Cell], verdicts: Sequence[Verdict], said: Owner | None
+) -> Edit:
+    """Removals for what passes unexpectedly; with `said`, additions for what fails unexpectedly.
+
+    An expectation of several cells that came true in some only is replaced by one for each of those. What has
+    no answer is never put on the list.
+    """
+    remove: dict[str, None] = {}
+    for verdict in verdicts:
+        if verdict.standing is Standing.UNEXPECTED_PASS and verdict.cell_id in cells:
+            one = matrix.expectation_for(cells[verdict.cell_id], verdict.check)
+            if one is not None:
+                remove[one.id] = None
+    taken = set(matrix.expectations) - set(remove)
+    add: list[Entry] = []
+    for verdict in verdicts:
+        cell = cells.get(verdict.cell_id)
+        if cell is None:
+            continue
+        one = matrix.expectation_for(cell, verdict.check)
+        if verdict.standing is Standing.KNOWN and one is not None and one.id in remove:
+            kept = Owner(
+                owner=one.owner,
+                until=str(one.until_date or one.until_version or ""),
+                reason=one.reason,
+                source=one.source,
+            )
+            add.append(_entry(cell, verdict, one.state, kept, taken))
+        elif said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
+            add.append(_entry(cell, verdict, _state(verdict), said, taken))
+    return Edit(remove=tuple(remove), add=tuple(add))
+
+
+def _state(verdict: Verdict) -> str:
+    timed_out = any(reason.startswith("timed out") for reason in verdict.reasons)
+    return "timeout" if verdict.status is Status.FAIL and timed_out else verdict.status.value
+
+
+def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str]) -> Entry:
+    base = (
+        re.sub(r"[^a-z0-9]+", "-", f"{cell.stack or cell.id}-{verdict.check}".lower())
+        .strip("-")[:56]
+        .rstrip("-")
+    )
+    name = next(
+        candidate
+        for number in range(1, len(taken) + 2)
+        if (candidate := base if number == 1 else f"{base}-{number}") not in taken
+    )
+    taken.add(name)
+    return Entry(
+        id=name,
+        cells=cell.stack or cell.id,
+        check=verdict.check,
+        state=state,
+        reason=said.reason,
+        source=said.source,
+        owner=said.owner,
+        until=said.until,
+    )
+
+
+def apply_edit(text: str, edit: Edit, file: Path | str = "matrix.yaml") -> str:
+    """The file with the edit made and every other byte as it was; InputError when that cannot be done.
+
+    What comes out is read again: nothing but the expectations named may differ.
+    """
+    edited = _without(text, edit.remove)
+    if edit.add:
+        edited = _with(edited, edit.add)
+    before, after = parse_matrix(text, file), parse_matrix(edited, file)
+    wanted = [name for name in before.expectations if name not in edit.remove] + [one.id for one in edit.add]
+    if list(after.expectations) != wanted or _cells(after) != _cells(before):
+        raise InputError(
+            "the list cannot be edited without touching something else",
+            where=Location(file),
+            fix="make the edit by hand:\n" + "".join(_lines(one) for one in edit.add),
+        )
+    return edited
+
+
+def _cells(matrix: Matrix) -> dict[str, Mapping[str, str]]:
+    return {cell.id: cell.axes for cell in matrix.all_cells}
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """A unified diff, to be shown."""
+    return "".join(
+        difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
+    )
+
+
+def _section(text: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
+    root = yaml.compose(text, yaml.SafeLoader)
+    for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == "expectations":
+            return key, value
+    return None
+
+
+def _without(text: str, names: Collection[str]) -> str:
+    found = _section(text)
+    if not names or found is None:
+        return text
+    key, section = found
+    if not isinstance(section, yaml.MappingNode) or section.flow_style:
+        return _rewritten(text, names)
+    lines = text.splitlines(keepends=True)
+    entries = section.value
+    drop: set[int] = set()
+    for name, value in entries:
+        if name.value in names:
+            drop |= set(range(name.start_mark.line, _end(lines, value)))
+    if all(name.value in names for name, _value in entries):
+        drop.add(key.start_mark.line)
+    return "".join(line for number, line in enumerate(lines) if number not in drop)
+
+
+def _end(lines: list[str], value: yaml.Node) -> int:
+    """The line after the last one of a value; comments and blank lines behind it are not its own."""
+    end = value.end_mark.line + (1 if value.end_mark.column else 0)
+    while end > value.start_mark.line + 1 and (
+        not lines[end - 1].strip() or lines[end - 1].lstrip()[0] == "#"
+    ):
+        end -= 1
+    return end
+
+
+def _with(text: str, entries: Sequence[Entry]) -> str:
+    block = "".join(_lines(one) for one in entries)
+    text = text if text.endswith("\n") else f"{text}\n"
+    found = _section(text)
+    if found is None:
+        return f"{text}\nexpectations:\n{block}"
+    key, section = found
+    lines = text.splitlines(keepends=True)
+    if not isinstance(section, yaml.MappingNode) or not section.value:
+        lines[key.start_mark.line] = "expectations:\n"
+        return "".join([*lines[: key.start_mark.line + 1], block, *lines[key.start_mark.line + 1 :]])
+    end = _end(lines, section.value[-1][1])
+    return "".join([*lines[:end], block, *lines[end:]])
+
+
+def _rewritten(text: str, names: Collection[str]) -> str:
+    """For a list in flow style: written again as ruamel.yaml does, with comments kept."""
+    from ruamel.yaml import YAML
+
+    rt = YAML()
+    rt.preserve_quotes = True
+    rt.width = WIDTH
+    data = rt.load(text)
+    for name in names:
+        data["expectations"].pop(name, None)
+    out = io.StringIO()
+    rt.dump(data, out)
+    return out.getvalue()
+
+
+def _lines(entry: Entry) -> str:
+    from ruamel.yaml import YAML
+
+    writer = YAML()
+    writer.width = WIDTH
+    out = io.StringIO()
+    writer.dump({entry.id: {name: getattr(entry, name) for name in FIELDS}}, out)
+    return "".join(f"  {line}\n" for line in out.getvalue().splitlines())

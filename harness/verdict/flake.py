@@ -1,0 +1,111 @@
+"""Whether a check that both passed and failed on one key is flaky.
+
+A key is all that a check depends on, so two answers on one key are chance, and only attempts on one key are
+compared. What is called flaky does not block, so a real failure must not be called so: it takes a history of
+chance failures before this change, as frequent at least, and passes in a row after the failure on the very
+same key. How often that is wrong on simulated histories is what benchmarks/gate measures.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Passes in a row wanted after a failure: one that fails nine times in ten gets them in 0.1 % of the cases.
+PASSES_WANTED = 3
+#: Base attempts back at which one counts half: what was flaky long ago proves little today.
+HALF_LIFE = 20
+#: One-sided: below this, the key fails more often than its history can explain.
+SIGNIFICANCE = 0.05
+#: For this long a check may be flaky before it blocks all the same.
+QUARANTINE_DAYS = 30
+SECONDS_PER_DAY = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One decided execution: infrastructure errors are none. `time` is Unix seconds."""
+
+    passed: bool
+    time: float
+
+
+class Stability(str, enum.Enum):
+    """What the attempts on one key amount to. Only `FLAKY` excuses a failure."""
+
+    PASSES = "passes"
+    FAILS = "fails"
+    FLAKY = "flaky"
+    UNPROVEN = "unproven"
+    INTRODUCED = "introduced"
+    WORSE = "worse"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlakeDecision:
+    """The decision and the sentence that explains it with its numbers."""
+
+    stability: Stability
+    reason: str = ""
+
+
+def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: float) -> FlakeDecision:
+    """`head`: attempts on the key in question; `base`: those on each earlier key of this cell and check.
+
+    All in order of time. ValueError without any head attempt.
+    """
+    if not head:
+        raise ValueError("nothing was attempted")
+    failures = sum(not attempt.passed for attempt in head)
+    if failures == 0:
+        return FlakeDecision(stability=Stability.PASSES)
+    counted = f"failed {failures} of {len(head)} times on one key"
+    if failures == len(head):
+        return FlakeDecision(stability=Stability.FAILS, reason=counted)
+    mixed = [key for key in base if len({attempt.passed for attempt in key}) > 1]
+    if not mixed:
+        return FlakeDecision(
+            stability=Stability.INTRODUCED, reason=f"{counted}, and never both ways before this change"
+        )
+    since = min(attempt.time for key in mixed for attempt in key if not attempt.passed)
+    days = (now - since) / SECONDS_PER_DAY
+    if days > QUARANTINE_DAYS:
+        return FlakeDecision(
+            stability=Stability.EXPIRED,
+            reason=f"{counted}; flaky for {days:.0f} days, and {QUARANTINE_DAYS} are allowed",
+        )
+    rate, weight = _weighted_rate(base)
+    chance = _at_least(failures, len(head), rate * weight, (1 - rate) * weight)
+    if chance < SIGNIFICANCE:
+        return FlakeDecision(
+            stability=Stability.WORSE,
+            reason=f"{counted}; before this change {rate:.0%}, which makes this {chance:.1%} likely",
+        )
+    passes = next((index for index, attempt in enumerate(reversed(head)) if not attempt.passed), len(head))
+    if passes < PASSES_WANTED:
+        return FlakeDecision(
+            stability=Stability.UNPROVEN,
+            reason=f"{counted}; {PASSES_WANTED - passes} more passes in a row would show that it is flaky",
+        )
+    return FlakeDecision(
+        stability=Stability.FLAKY,
+        reason=f"{counted}, then passed {passes} times in a row; before this change it failed {rate:.0%}",
+    )
+
+
+def _weighted_rate(base: Sequence[Sequence[Attempt]]) -> tuple[float, float]:
+    """(rate of failures, total weight) over all earlier attempts, the newest weighing most."""
+    attempts = sorted((attempt for key in base for attempt in key), key=lambda attempt: -attempt.time)
+    weights = [0.5 ** (index / HALF_LIFE) for index in range(len(attempts))]
+    failed = sum(weight for weight, attempt in zip(weights, attempts, strict=True) if not attempt.passed)
+    total = sum(weights)
+    return failed / total, total
+
+
+def _at_least(failures: int, attempts: int, failed: float, passed: float) -> float:
+    """P(X >= failures), X beta-binomial over the posterior of a uniform prior and weighted counts."""
+    from scipy.stats import betabinom
+
+    return float(betabinom.sf(failures - 1, attempts, 1 + failed, 1 + passed))

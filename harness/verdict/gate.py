@@ -1,0 +1,241 @@
+"""The gate: the verdicts of a change held against those of its base, each classified with its evidence."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.outcome import Evidence, Status
+from harness.verdict.flake import FlakeDecision, Stability
+from harness.verdict.stacktrace import normalised
+from harness.verdict.verdict import UNANSWERED, Expectation, Verdict
+
+CellCheck = tuple[str, str]
+
+
+class GateClass(str, enum.Enum):
+    """What a change did to one (cell, check)."""
+
+    NEW = "new"
+    FIXED = "fixed"
+    FLAKY = "flaky"
+    KNOWN = "known"
+    INFRA = "infra"
+    NOT_RUN = "not-run"
+    PASSED = "passed"
+
+
+class Blocks(str, enum.Enum):
+    """Whether an item keeps the gate from green, and why."""
+
+    NO = "no"
+    UNEXPECTED = "unexpected"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison: the verdict, and the outcome it was judged from ("" where there is none)."""
+
+    verdict: Verdict
+    key: str = ""
+    run_id: str = ""
+    time: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What is to blame: a file of the checkout and its line (1 where a line makes no sense)."""
+
+    file: str
+    line: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateItem:
+    """One entry of the plan, classified. `evidence` are sentences that name keys and runs of the ledger."""
+
+    cell_id: str
+    check: str
+    gate_class: GateClass
+    blocks: Blocks
+    status: Status
+    key: str = ""
+    obtained: Evidence | None = None
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """Every planned entry, what was planned before and is not now, problems of the list, and the code."""
+
+    base: str
+    items: tuple[GateItem, ...]
+    gone: tuple[CellCheck, ...] = ()
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> Mapping[GateClass, int]:
+        """How many items of each class, in the order of the classes."""
+        counted = Counter(item.gate_class for item in self.items)
+        return {one: counted[one] for one in GateClass}
+
+    @property
+    def exit_code(self) -> int:
+        """1 before 4 before 0; nothing planned is 3, never green."""
+        if not self.items:
+            return EXIT_NOTHING_SELECTED
+        blocking = {item.blocks for item in self.items}
+        if Blocks.UNEXPECTED in blocking or self.problems:
+            return EXIT_UNEXPECTED
+        return EXIT_INCOMPLETE if Blocks.INCOMPLETE in blocking else EXIT_OK
+
+    @property
+    def blocking(self) -> tuple[GateItem, ...]:
+        """The items that keep it from green, the unexpected first."""
+        found = [item for item in self.items if item.blocks is not Blocks.NO]
+        return tuple(sorted(found, key=lambda item: item.blocks is not Blocks.UNEXPECTED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateInputs:
+    """All a gate judges from. Mappings are by (cell, check).
+
+    head: every planned entry. base: what is known of the base. base_keys: the keys the base plans, answered
+    or not. flakes: the decision for entries attempted more than once on their key. changes, places: what this
+    change touched of an entry, and where that is written.
+    """
+
+    base_name: str
+    head: Mapping[CellCheck, Side]
+    base: Mapping[CellCheck, Side] = field(default_factory=dict)
+    base_keys: Mapping[CellCheck, str] = field(default_factory=dict)
+    flakes: Mapping[CellCheck, FlakeDecision] = field(default_factory=dict)
+    changes: Mapping[CellCheck, Sequence[str]] = field(default_factory=dict)
+    places: Mapping[CellCheck, Place] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    strict_coverage: bool = False
+
+
+def judge_gate(inputs: GateInputs) -> GateReport:
+    """Classify every planned entry; whatever cannot be told apart from a new failure is one."""
+    return GateReport(
+        base=inputs.base_name,
+        items=tuple(_item(name, side, inputs) for name, side in inputs.head.items()),
+        gone=tuple(name for name in inputs.base_keys if name not in inputs.head),
+        problems=inputs.problems,
+        notices=inputs.notices,
+    )
+
+
+def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
+    gate_class, blocks, evidence = _classify(name, head, inputs)
+    verdict = head.verdict
+    return GateItem(
+        cell_id=name[0],
+        check=name[1],
+        gate_class=gate_class,
+        blocks=blocks,
+        status=verdict.status,
+        key=head.key,
+        obtained=verdict.evidence,
+        reasons=verdict.reasons,
+        remedies=verdict.remedies,
+        evidence=evidence,
+        changes=tuple(inputs.changes.get(name, ())),
+        place=inputs.places.get(name),
+    )
+
+
+_Class = tuple[GateClass, Blocks, tuple[str, ...]]
+
+
+def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
+    verdict = head.verdict
+    if verdict.standing is Expectation.UNEXPECTED_PASS:
+        where = f" ({verdict.expected.where})" if verdict.expected else ""
+        return GateClass.FIXED, Blocks.UNEXPECTED, (f"expected to fail, but it passes: take it off{where}",)
+    if verdict.status is Status.NOT_RUN:
+        return _not_run(name, inputs)
+    if verdict.status is Status.BLOCKED:
+        # What blocks it stands in the report itself; without that, nobody has answered.
+        root = any(
+            one.verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
+            for (cell_id, _check), one in inputs.head.items()
+            if cell_id == name[0]
+        )
+        blocks = Blocks.NO if root else Blocks.INCOMPLETE
+        return GateClass.NOT_RUN, blocks, ("what it needs did not pass in this cell",)
+    if verdict.standing is Expectation.KNOWN:
+        known = verdict.expected
+        why = f"on the list: {known.reason} ({known.where}, until {known.until})" if known else "on the list"
+        return GateClass.KNOWN, Blocks.NO, (why,)
+    if verdict.status in UNANSWERED:
+        what = (
+            "measured, but not decided"
+            if verdict.status is Status.INCONCLUSIVE
+            else "planned, and there is no answer"
+        )
+        return GateClass.INFRA, Blocks.INCOMPLETE, (what,)
+    flake = inputs.flakes.get(name)
+    if flake and flake.stability not in {Stability.PASSES, Stability.FAILS}:
+        flaky = flake.stability is Stability.FLAKY
+        return (
+            (GateClass.FLAKY, Blocks.NO, (flake.reason,))
+            if flaky
+            else (GateClass.NEW, Blocks.UNEXPECTED, (flake.reason,))
+        )
+    if verdict.standing is Expectation.AS_EXPECTED:
+        return _passed(name, head, inputs)
+    return _failed(name, head, inputs)
+
+
+def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
+    base = inputs.base.get(name)
+    lost = base is not None and base.verdict.status not in {Status.NOT_RUN, Status.BLOCKED}
+    evidence = (f"the base has an answer: {_told(base)}",) if base and lost else ()
+    blocks = Blocks.INCOMPLETE if inputs.strict_coverage else Blocks.NO
+    return GateClass.NOT_RUN, blocks, evidence
+
+
+def _passed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
+    base = inputs.base.get(name)
+    if base and head.verdict.status is Status.UNSUPPORTED and base.verdict.status is Status.PASS:
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"no longer supported; on the base: {_told(base)}",)
+    if base and head.verdict.status is Status.PASS and base.verdict.status is Status.FAIL:
+        return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_told(base)}",)
+    return GateClass.PASSED, Blocks.NO, ()
+
+
+def _failed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
+    if head.key and inputs.base_keys.get(name) == head.key:
+        same = f"key {head.key[:12]} is the same on {inputs.base_name}: this change cannot have caused it"
+        return GateClass.KNOWN, Blocks.NO, (same,)
+    base = inputs.base.get(name)
+    if base is None:
+        missing = "the base does not plan it" if name not in inputs.base_keys else "the base was never run"
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"nothing to compare with: {missing}",)
+    if base.verdict.status is not head.verdict.status:
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"on the base: {_told(base)}",)
+    if _words(base.verdict) != _words(head.verdict):
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"it fails otherwise than on the base: {_told(base)}",)
+    return GateClass.KNOWN, Blocks.NO, (f"it fails alike on the base: {_told(base)}",)
+
+
+def _words(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(sorted({normalised(reason) for reason in verdict.reasons}))
+
+
+def _told(side: Side) -> str:
+    run = f" in run {side.run_id}" if side.run_id else ""
+    key = f", key {side.key[:12]}" if side.key else ""
+    return f"{side.verdict.status.value}{run}{key}"
