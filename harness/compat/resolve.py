@@ -95,7 +95,11 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     only_missing = all(problem["kind"] in ("missing-version", "unknown-package") for problem in problems)
     if unreachable and only_missing:
         reasons.append(f"Not proven: {', '.join(unreachable)} did not answer and may have it.")
-        return Judgement(status=Status.UNSUPPORTED, reasons=tuple(reasons), remedies=remedies)
+        # The key knows nothing of the network: without it the stored outcome would be taken again.
+        again = (
+            f"Run again with `npu-matrix run --check resolve --fresh` once {', '.join(unreachable)} answers."
+        )
+        return Judgement(status=Status.UNSUPPORTED, reasons=tuple(reasons), remedies=(*remedies, again))
     return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
 
 

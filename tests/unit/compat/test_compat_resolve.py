@@ -143,6 +143,7 @@ def test_a_vendor_index_that_does_not_answer_makes_missing_packages_unsupported_
     found, judgement, _ = measure(context, chosen)
     assert found["unreachable"] == ["http://127.0.0.1:9/simple"]
     assert judgement.status is Status.UNSUPPORTED
+    assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
     assert "127.0.0.1:9" in judgement.reasons[-1]
 
 

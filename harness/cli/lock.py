@@ -1,0 +1,118 @@
+"""`npu-matrix lock CELL`: what exactly a cell consists of, in the form people install from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.bench import facet_inputs, find_cell, open_bench, open_matrix
+from harness.errors import InfrastructureError, Location, NothingSelectedError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.builds.lock import CellLock
+
+FACETS = ("pins", "platform", "patches[verl]")
+# Format -> the file it is written to with --output.
+FILES = {
+    "requirements": "requirements.txt",
+    "script": "install.sh",
+    "markdown": "CELL.md",
+    "conda": "environment.yml",
+    "dockerfile": "Dockerfile",
+    "json": "cell.lock.json",
+}
+
+
+@click.command(
+    "lock",
+    epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
+    "  npu-matrix lock gspo-async --format dockerfile --output build/gspo-async",
+)
+@click.argument("cell")
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(tuple(FILES)),
+    default="requirements",
+    show_default=True,
+    help="What to export.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--base-digest", default="", help="Digest (sha256:...) of the base image, to pin it.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write into this folder; for `dockerfile` a whole build context.",
+)
+@click.pass_obj
+def command(
+    settings: Settings, cell: str, shape: str, as_json: bool, base_digest: str, output: Path | None
+) -> None:
+    """Export CELL with every package pinned, from the outcome its check `resolve` had."""
+    from harness.builds.export import EXPORTS, as_requirements, docker_context
+
+    lock = _lock(settings, cell, base_digest)
+    chosen = "json" if as_json else shape
+    if chosen == "dockerfile":
+        files = docker_context(lock, settings.root)
+    else:
+        files = {FILES[chosen]: EXPORTS[chosen](lock).encode()}
+        if chosen == "conda":
+            files["requirements.txt"] = as_requirements(lock).encode()
+    if output is None:
+        click.echo(files[FILES[chosen]].decode(), nl=False)
+        if len(files) > 1:
+            click.echo("note: --output DIR also writes the files it names", err=True)
+        return
+    for name, data in files.items():
+        _write(output / name, data)
+        click.echo(str(output / name))
+
+
+def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
+    from harness.builds.lock import make_lock
+    from harness.ledger.store import Ledger
+    from harness.plan.facets import facet_values
+
+    matrix = open_matrix(settings)
+    cell = find_cell(matrix, settings["profile"], wanted)
+    plan = open_bench(settings, only=[cell.id], checks=["resolve"]).plan
+    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
+    again = f"npu-matrix run --only {cell.id} --check resolve"
+    with Ledger.open(settings.path("state")) as ledger:
+        outcome = ledger.get(key)
+        if outcome is None:
+            raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
+        ref = outcome.artifact("lock.txt")
+        if ref is None:
+            raise NothingSelectedError(
+                f"{cell.id} has no lock",
+                why=" ".join(plan.tasks[key].check.judge(outcome.measurements, {}).reasons),
+                fix=f"mend its pins, then {again}",
+            )
+        text = ledger.artifacts.get(ref).read_text("utf-8")
+    facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
+    return make_lock(
+        next(one for one in plan.to_json()["cells"] if one["id"] == cell.id),
+        facets["pins"],
+        facets["platform"],
+        facets["patches[verl]"],
+        text,
+        base_digest,
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise InfrastructureError(
+            "this file cannot be written",
+            where=Location(path),
+            why=error.strerror or str(error),
+            fix="choose another --output",
+        ) from error

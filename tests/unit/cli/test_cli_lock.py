@@ -1,0 +1,101 @@
+"""`lock` from the command line, over a ledger with outcomes of `resolve`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli.app import main
+from harness.cli.bench import open_bench
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Outcome, State, Tier
+from harness.settings import load_settings
+
+REPOSITORY = Path(__file__).parents[3]
+MATRIX = """\
+format: 1
+axes:
+  verl: {title: verl, scheme: pep440, package: verl, source: made up}
+  python: {title: Python, scheme: python, source: made up}
+  device: {title: device, scheme: name, source: made up, values: {sim: {title: simulated}}}
+stacks:
+  steady:
+    title: a row
+    source: made up
+    axes: {verl: 0.9.1, python: 3.11, device: sim}
+profiles:
+  default: {title: all, select: [{stacks: all}]}
+"""
+LOCK = f"verl==0.9.1 \\\n    --hash=sha256:{'a' * 64}\n    # via -r requirements.in\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "matrix.yaml").write_text(MATRIX)
+    (folder / "docker").symlink_to(REPOSITORY / "docker")
+    return folder
+
+
+def resolved(checkout: Path, text: str | None) -> None:
+    bench = open_bench(load_settings({}, {}, checkout), checks=["resolve"])
+    [task] = bench.plan.tasks.values()
+    measurements = {
+        "resolved": text is not None,
+        "problems": [{"kind": "conflict", "text": "Nothing fits.", "remedy": ""}],
+    }
+    measurements |= {"timed_out": False, "unreachable": [], "from_source": [], "from_sdist": []}
+    with Ledger.open(checkout / ".npu-matrix") as ledger:
+        artifacts = () if text is None else (ledger.artifacts.put(text.encode(), "lock.txt"),)
+        ledger.record(
+            Outcome(
+                key=task.key,
+                check="resolve",
+                tier=Tier.STATIC,
+                state=State.COMPLETED,
+                evidence=Evidence.STATIC,
+                facets=dict(task.facet_digests),
+                measurements=measurements,
+                artifacts=artifacts,
+            )
+        )
+
+
+def lock(checkout: Path, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--root", str(checkout), "lock", "steady", *arguments])
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize("shape", ["requirements", "script", "markdown", "conda", "dockerfile", "json"])
+def test_every_form_is_printed(checkout: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved(checkout, LOCK)
+    assert lock(checkout, "--format", shape) == 0
+    printed = capsys.readouterr().out
+    assert "steady" in printed
+    if shape == "json":
+        assert json.loads(printed)["packages"][0]["version"] == "0.9.1"
+
+
+def test_a_folder_gets_a_whole_build_context(checkout: Path, tmp_path: Path) -> None:
+    resolved(checkout, LOCK)
+    assert lock(checkout, "--format", "dockerfile", "--output", str(tmp_path / "context")) == 0
+    written = {str(p.relative_to(tmp_path / "context")) for p in (tmp_path / "context").rglob("*.*")}
+    assert "layers/verl.txt" in written
+    assert (tmp_path / "context" / "Dockerfile").is_file()
+
+
+def test_a_cell_that_was_not_resolved_says_which_command_does_it(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lock(checkout) == 3
+    assert "run --only steady" in capsys.readouterr().err
+
+
+def test_a_cell_without_a_lock_says_why(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved(checkout, None)
+    assert lock(checkout) == 3
+    assert "Nothing fits." in capsys.readouterr().err
