@@ -33,7 +33,7 @@ def pytest_folder(tmp_path_factory) -> Path:
             "--python",
             sys.executable,
             *settings.uv_arguments(),
-            "pytest",
+            *("pytest", "pytest-timeout", "hypothesis"),
         ],
         check=True,
         env={**os.environ, **settings.uv_environment()},
@@ -49,6 +49,22 @@ def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folde
     done = subprocess.run(argv, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True)
     print(done.stdout[-4000:])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder, tmp_path):
+    room = REPOSITORY / "tests" / "unit" / "convergence"
+    argv, variables = cell.command(
+        "pytest",
+        *(str(room / f"test_convergence_{name}.py") for name in ("policy", "train")),
+        *("-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider"),
+    )
+    variables["PYTHONPATH"] += os.pathsep + str(pytest_folder)
+    done = subprocess.run(
+        argv, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    print(done.stdout[-4000:])
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
 
 
 def test_a_clean_device_passes(cell, tmp_path):

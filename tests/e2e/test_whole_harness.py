@@ -42,7 +42,7 @@ def test_touching_one_patch_runs_only_what_reads_it_and_why_rerun_says_so(checko
     checkout.patch(text.replace("return 0", "return 0.0"))
     why = json.loads(checkout.run("why-rerun", cell, "--json"))
     changed = {check["check"]: [change["part"] for change in check["changes"]] for check in why["checks"]}
-    assert changed["patches"] == ["facets.patches[verl][0].digest"]
+    assert changed["patches"] == ["facets.patches[verl].verl/empty-mean.digest"]
     assert changed["resolve"] == []
     output = checkout.static()
     assert "2 executed, 2 reused" in output
