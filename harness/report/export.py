@@ -41,6 +41,12 @@ def report_data(model: ReportModel) -> dict[str, Any]:
         "missing": [{"cell": cell, "check": check} for cell, check in model.missing],
         "attention": plain(model.attention),
         "patterns": plain(model.patterns),
+        "since": (
+            {"run": plain(model.earlier.run_id), "started": plain(model.earlier.started)}
+            if model.earlier
+            else None
+        ),
+        "changes": plain(model.changes),
         "cells": [_row(row) for row in model.rows],
         "strangers": [{"cell": result.cell_id, "check": result.check} for result in model.strangers],
         "excluded": plain(model.excluded),
@@ -78,6 +84,7 @@ def _result(result: Result) -> dict[str, Any]:
         "artifacts": artifacts,
         "mark": result.mark.value,
         "change": result.change,
+        "streak": plain(result.streak),
         "missing": result.missing,
         "notes": list(result.notes),
     }

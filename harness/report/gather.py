@@ -28,9 +28,9 @@ from harness.report.inputs import (
     ResultInput,
     RunFacts,
 )
-from harness.verdict.verdict import Expectation, Verdict, judge_outcome
+from harness.report.past import Past
+from harness.verdict.verdict import Expectation, Verdict
 
-HISTORY_LENGTH = 20
 #: More outcomes than any run records.
 MANY = 10_000_000
 STANDINGS = {
@@ -44,13 +44,18 @@ STANDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds."""
+    """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds.
+
+    `since` is the run to hold this one against; by default the last one before it that asked
+    at least half of the same.
+    """
 
     generated: float
     run: RunFacts
     executed: Collection[str] = ()
     host: Mapping[str, str]
     excluded: tuple[ExcludedInput, ...] = ()
+    since: str | None = None
 
 
 def reproduce_command(cell_id: str, check: str) -> str:
@@ -69,6 +74,8 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
     """The report's inputs; an outcome's files that are gone are left out, not an error."""
     outcomes = outcomes_of_run(ledger, plan.tasks, more.run.run_id)
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
+    past = Past(plan, ledger, more.run.run_id)
+    since = more.since or past.previous
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:
         planned.setdefault(entry.cell_id, []).append(entry.check)
@@ -84,6 +91,7 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
                 outcomes.get(entry.key),
                 ledger,
                 more.executed,
+                past.history(entry),
             )
             for entry in plan.entries
             if (entry.cell_id, entry.check) in by_entry
@@ -92,6 +100,7 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
         host=more.host,
         excluded=more.excluded,
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
+        earlier=past.earlier(since) if since else None,
     )
 
 
@@ -161,6 +170,7 @@ def _result(
     outcome: Outcome | None,
     ledger: Ledger,
     executed: Collection[str],
+    history: tuple[HistoryInput, ...],
 ) -> ResultInput:
     task = plan.tasks.get(entry.key)
     expected = verdict.expected
@@ -179,7 +189,7 @@ def _result(
         facets=dict(task.facets) if task else {},
         reused=bool(outcome) and entry.key not in executed,
         reproduce=reproduce_command(entry.cell_id, entry.check) if entry.key else "",
-        history=_history(plan, entry, ledger) if outcome else (),
+        history=history,
         expectation=(
             ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)
             if expected
@@ -210,16 +220,3 @@ def _path(store: ArtifactStore, ref: ArtifactRef) -> Path | None:
         return store.get(ref)
     except InfrastructureError:
         return None
-
-
-def _history(plan: Plan, entry: Entry, ledger: Ledger) -> tuple[HistoryInput, ...]:
-    check = plan.tasks[entry.key].check
-    return tuple(
-        HistoryInput(
-            time=outcome.finished,
-            status=judge_outcome(check, outcome).status,
-            run_id=outcome.run_id,
-            evidence=outcome.evidence,
-        )
-        for outcome in reversed(ledger.history(key=entry.key, limit=HISTORY_LENGTH))
-    )

@@ -98,12 +98,37 @@ class ExpectationInput:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryInput:
-    """An earlier verdict on the same check of the same cell; `time` is Unix seconds."""
+    """What an earlier run said of the same check of the same cell; `time` is Unix seconds.
+
+    `key` differs from one to the next where an input changed; `reused`: the run took an older outcome.
+    """
 
     time: float
     status: Status
     run_id: str = ""
     evidence: Evidence | None = None
+    key: str = ""
+    reused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaidInput:
+    """What a run said of one check of one cell, in short."""
+
+    status: Status
+    reason: str = ""
+    evidence: Evidence | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierInput:
+    """The run a report is held against. `causes`: what differs between the inputs of then and now."""
+
+    run_id: str
+    started: float
+    said: Mapping[tuple[str, str], SaidInput]
+    causes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,3 +190,4 @@ class ReportInputs:
     excluded: tuple[ExcludedInput, ...] = ()
     published: tuple[PublishedInput, ...] = ()
     notes: tuple[str, ...] = ()
+    earlier: EarlierInput | None = None

@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.outcome import Evidence, Status, Tier
+from harness.report.changes import Change, Turn, compare
 from harness.report.inputs import (
     KNOWN,
     CellInput,
     CheckInput,
+    EarlierInput,
     ExcludedInput,
     PublishedInput,
     ReportInputs,
     ResultInput,
     RunFacts,
+    SaidInput,
 )
 from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.patterns import Pattern, find_patterns
+from harness.report.streak import BROKEN, NOT_RUN, Streak, change_of, streak_of
 from harness.report.text import file_name
 
 PRINCIPAL_AXES = (
@@ -34,18 +38,19 @@ PRINCIPAL_AXES = (
 )
 SHOWN_AXES = 4
 CLOCK_SLACK_S = 120.0
-NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
-RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
-BROKEN, FIXED, LOST = "broken", "fixed", "lost"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A verdict, its mark, what changed since the one before (`broken`, `fixed`, `lost` or ""), and notes."""
+    """A verdict, its mark, what changed since it last had an answer, and notes.
+
+    `change` is `broken`, `fixed`, `lost` or "". `streak` is None of what has no answer, or no past.
+    """
 
     facts: ResultInput
     mark: Mark
     change: str = ""
+    streak: Streak | None = None
     notes: tuple[str, ...] = ()
     missing: bool = False
 
@@ -88,7 +93,8 @@ class ReportModel:
 
     counts: results by mark. passed, ran: passes, and all that ran, by evidence. headline: what needs a
     person. proof: what passed and on what evidence. missing: planned checks that have no result, as
-    (cell, check). strangers: results of cells that the matrix does not have.
+    (cell, check). strangers: results of cells that the matrix does not have. earlier: the run `changes` are
+    held against, None when there is none.
     """
 
     generated: float
@@ -109,6 +115,14 @@ class ReportModel:
     excluded: tuple[ExcludedInput, ...] = ()
     host: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    earlier: EarlierInput | None = None
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def turns(self) -> dict[Turn, int]:
+        """How many changes there are of each kind that occurs, most urgent first."""
+        counts = Counter(change.turn for change in self.changes)
+        return {turn: counts[turn] for turn in Turn if counts[turn]}
 
     @property
     def checks(self) -> tuple[CheckInput, ...]:
@@ -166,7 +180,24 @@ def build_model(inputs: ReportInputs) -> ReportModel:
         excluded=inputs.excluded,
         host=inputs.host,
         notes=inputs.notes,
+        earlier=inputs.earlier,
+        changes=_changes(inputs.earlier, results),
     )
+
+
+def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[Change, ...]:
+    if earlier is None:
+        return ()
+    now = {
+        (facts.cell_id, facts.check): SaidInput(
+            status=facts.status,
+            reason=facts.reasons[0] if facts.reasons else "",
+            evidence=facts.evidence,
+            key=facts.key,
+        )
+        for facts in (result.facts for result in results)
+    }
+    return compare(earlier.said, now, earlier.causes)
 
 
 def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
@@ -195,7 +226,7 @@ def _row(
     results: dict[str, Result] = {}
     for check, tier in tier_of.items():
         if check in found:
-            results[check] = _result(found[check], inputs.generated)
+            results[check] = _result(found[check], inputs)
         elif check in cell.planned:
             results[check] = _no_result(cell.id, check, tier)
     return Row(
@@ -222,28 +253,24 @@ def _no_result(cell_id: str, check: str, tier: Tier) -> Result:
     )
 
 
-def _result(facts: ResultInput, generated: float) -> Result:
+def _result(facts: ResultInput, inputs: ReportInputs) -> Result:
     mark = mark_of(facts.status, facts.expected)
     notes = []
-    if facts.started > generated + CLOCK_SLACK_S:
+    if facts.started > inputs.generated + CLOCK_SLACK_S:
         notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
     if facts.evidence is None and mark in RAN:
         notes.append("No evidence is recorded with this verdict.")
-    earlier = tuple(past for past in facts.history if not facts.run_id or past.run_id != facts.run_id)
+    this_run = inputs.run.run_id or facts.run_id
+    earlier = tuple(past for past in facts.history if not this_run or past.run_id != this_run)
     return Result(
         facts=facts if earlier == facts.history else replace(facts, history=earlier),
         mark=mark,
-        change=_change(earlier[-1].status, mark) if earlier else "",
+        change=change_of(earlier, mark),
+        streak=streak_of(
+            earlier, facts.status, this_run=inputs.run.run_id, now=inputs.run.started or inputs.generated
+        ),
         notes=tuple(notes),
     )
-
-
-def _change(before: Status, now: Mark) -> str:
-    if before is Status.PASS and now in {Mark.FAIL, Mark.KNOWN_FAIL, Mark.INCONCLUSIVE}:
-        return BROKEN
-    if before in {Status.FAIL, Status.INCONCLUSIVE} and now in {Mark.PASS, Mark.UNEXPECTED_PASS}:
-        return FIXED
-    return LOST if before in RAN_BEFORE and now in NOT_RUN else ""
 
 
 def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from harness.outcome import Evidence, Status, Tier
+from harness.report.changes import Turn
 from harness.report.export import SCHEMA_NAME, SCHEMA_VERSION
 from harness.report.marks import Mark
 
@@ -97,6 +98,46 @@ class Past(_Part):
     status: Status
     run_id: str
     evidence: Evidence | None
+    key: str
+    reused: bool
+
+
+class StreakItem(_Part):
+    """Since which run it has stood as it stands, and what stood before."""
+
+    runs: int
+    since_run: str
+    since: float
+    before: Status | None
+    until_run: str
+    until: float
+
+
+class Said(_Part):
+    """What a run said, in short."""
+
+    status: Status
+    reason: str
+    evidence: Evidence | None
+    key: str
+
+
+class ChangeItem(_Part):
+    """What is not as it was in the run this one is held against."""
+
+    turn: Turn
+    cell: str
+    check: str
+    before: Said | None
+    after: Said | None
+    causes: list[str]
+
+
+class Since(_Part):
+    """The run this one is held against."""
+
+    run: str
+    started: float
 
 
 class ExpectationItem(_Part):
@@ -125,6 +166,7 @@ class ResultItem(_Part):
     mark: Mark
     expected: str
     change: str
+    streak: StreakItem | None
     missing: bool
     notes: list[str]
     reasons: list[str]
@@ -188,6 +230,8 @@ class Report(_Part):
     missing: list[CellCheck]
     attention: list[AttentionItem]
     patterns: list[PatternItem]
+    since: Since | None
+    changes: list[ChangeItem]
     cells: list[CellItem]
     strangers: list[CellCheck]
     excluded: list[ExcludedItem]
