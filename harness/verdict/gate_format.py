@@ -48,16 +48,16 @@ def as_text(report: GateReport) -> str:
             continue
         lines.append(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})")
         lines += [f"  {shown(reason)}" for reason in item.reasons]
-        lines += [f"  {evidence}" for evidence in item.evidence]
+        lines += [f"  {shown(evidence)}" for evidence in item.evidence]
         lines += [f"  changed: {shown(change)}" for change in item.changes]
         if item.place:
             lines.append(f"  at: {item.place.file}:{item.place.line}")
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
         if item.blocks is not Blocks.NO:
             lines.append(f"  reproduce: {reproduce(item)}")
-    lines += [f"error: {problem}" for problem in report.problems]
+    lines += [f"error: {shown(problem)}" for problem in report.problems]
     lines += [f"no longer planned: {cell} {check}" for cell, check in report.gone]
-    lines += [f"note: {notice}" for notice in report.notices]
+    lines += [f"note: {shown(notice)}" for notice in report.notices]
     return (
         "\n".join([*lines, _counts(report), f"gate against {report.base}: {VERDICTS[report.exit_code]}"])
         + "\n"
@@ -132,7 +132,10 @@ def _annotation(level: str, item: GateItem, title: str, text: str) -> str:
 
 
 def _sentences(item: GateItem) -> str:
-    told = [*item.evidence, *map(shown, item.reasons), *(f"do: {shown(remedy)}" for remedy in item.remedies)]
+    told = [
+        *map(shown, (*item.evidence, *item.reasons)),
+        *(f"do: {shown(remedy)}" for remedy in item.remedies),
+    ]
     return "\n".join([*told, f"reproduce: {reproduce(item)}"])
 
 

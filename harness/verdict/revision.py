@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 from harness.errors import InfrastructureError, InputError
 
 GIT_SECONDS = 120.0
@@ -65,8 +66,8 @@ def _unpack(root: Path, commit: str, tree: Path) -> None:
 
 def _plan(tree: Path, profile: str, matrix: str, revision: str) -> Mapping[str, Any]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("NPU_MATRIX_")}
-    if (tree / "harness" / "__init__.py").is_file():
-        environ["PYTHONPATH"] = str(tree)
+    own = (tree / "harness" / "__init__.py").is_file()
+    environ["PYTHONPATH"] = str(tree if own else Path(harness.__file__).parents[1])
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
     command = [sys.executable, "-m", "harness", "--root", str(tree), "--matrix", matrix, "--profile", profile]
     try:

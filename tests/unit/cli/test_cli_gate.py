@@ -1,0 +1,288 @@
+"""The gate over a small checkout in git, with outcomes recorded by hand: no index, no network, no cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.app import main
+from harness.cli.bench import open_bench
+from harness.cli.gate import command
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Outcome, State
+from harness.settings import load_settings
+
+MATRIX = """\
+format: 1
+axes:
+  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}}
+  python: {{title: Python, scheme: python, source: a test}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
+profiles:
+  default:
+    title: a test
+    select:
+      - product: {{verl: [{versions}]}}
+        with: {{python: host, device: sim}}
+{more}
+"""
+HEADER = """\
+Subject: a test
+Why: a test
+Owner: tests
+Upstream-Status: Pending
+Upstream-Url: none (a test)
+Applies-To: >=0.6.1,<=0.9.1
+Guarded-By: loss:none
+Review-By: 2099-01-01
+Body: all.patch >=0.6.1,<=0.9.1
+"""
+PATCH = """\
+diff --git a/verl/core.py b/verl/core.py
+--- a/verl/core.py
++++ b/verl/core.py
+@@ -1 +1,2 @@
+ a = 1
++b = {value}
+"""
+GOOD = {"tree": "verl 0.9.1", "selected": []}
+BAD = {
+    "tree": "verl 0.9.1",
+    "selected": ["verl/b"],
+    "verdicts": [],
+    "relations": ["verl/b conflicts"],
+    "applies": False,
+}
+
+
+class Repository:
+    def __init__(self, root):
+        self.root = root
+        self.settings = load_settings({}, {}, root)
+        self.git("init", "-q", "-b", "main")
+        self.write()
+        self.commit()
+
+    def git(self, *arguments):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True)
+
+    def write(self, value=1, versions="0.6.1, 0.9.1", more=""):
+        (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, more=more))
+        folder = self.root / "patches" / "verl" / "b"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "PATCH").write_text(HEADER)
+        (folder / "all.patch").write_text(PATCH.format(value=value))
+        (folder.parent / "series").write_text("b\n")
+
+    def commit(self):
+        self.git("add", "-A", "matrix.yaml", "patches")
+        self.git("commit", "-q", "-m", "x")
+
+    def answer(self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0):
+        """Record an outcome for every key of today's plan whose cell has `only` in its id; a run of its own."""
+        plan = open_bench(self.settings, checks=["patches"]).plan
+        now = time.time() - age
+        with Ledger.open(folder or self.settings.path("state")) as ledger:
+            run = ledger.begin_run(plan.to_json(), ["run"], {}, now=now)
+            keys = {entry.key for entry in plan.entries if only in entry.cell_id}
+            for key in keys:
+                task = plan.tasks[key]
+                ledger.record(
+                    Outcome(
+                        key=key,
+                        check=task.check.name,
+                        tier=task.check.tier,
+                        state=state,
+                        evidence=Evidence.STATIC,
+                        facets=task.facet_digests,
+                        measurements=measurements,
+                        started=now,
+                        finished=now,
+                        run_id=run,
+                    )
+                )
+            ledger.finish_run(run, 0)
+        return run
+
+    def gate(self, *arguments, code, base="main"):
+        result = CliRunner().invoke(
+            command,
+            ["--base", base, "--check", "patches", *map(str, arguments)],
+            obj=self.settings,
+            standalone_mode=False,
+        )
+        if result.exception:
+            raise result.exception
+        assert result.return_value == code, result.output
+        return result.output
+
+    def classes(self, *arguments, code, base="main"):
+        report = json.loads(self.gate("--json", *arguments, code=code, base=base))
+        return {item["cell"][:10]: item["class"] for item in report["items"]}, report
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "checkout"
+    root.mkdir()
+    return Repository(root)
+
+
+def test_nothing_answered_is_red_not_green(repository):
+    assert "planned" in repository.gate(code=4)
+
+
+def test_a_patch_that_breaks_is_new_and_the_patch_is_to_blame(repository, tmp_path, monkeypatch):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    classes, report = repository.classes(code=1)
+    assert classes == {"verl-0-6-1": "passed", "verl-0-9-1": "new"}
+    broken = next(item for item in report["items"] if item["class"] == "new")
+    assert broken["file"] == "patches/verl/b/all.patch"
+    assert any("digest" in change for change in broken["changes"])
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    output = repository.gate(
+        "--github", "--comment", tmp_path / "c.md", "--sarif", tmp_path / "s.json", code=1
+    )
+    assert "::error file=patches/verl/b/all.patch,line=1,title=" in output
+    assert "newly broken" in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "c.md").read_text().startswith("<!-- npu-matrix gate -->")
+    assert json.loads((tmp_path / "s.json").read_text())["runs"][0]["results"]
+
+
+def test_what_a_change_does_not_touch_cannot_be_its_fault(repository):
+    repository.answer(BAD)
+    classes, report = repository.classes(code=0)
+    assert set(classes.values()) == {"known"}
+    assert "cannot have caused" in report["items"][0]["evidence"][0]
+
+
+def test_what_fails_alike_on_the_base_is_known_and_what_passes_now_is_fixed(repository):
+    repository.answer(BAD)
+    repository.write(value=2)
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    classes, _report = repository.classes(code=0)
+    assert classes == {"verl-0-6-1": "fixed", "verl-0-9-1": "known"}
+
+
+def test_a_run_and_another_ledger_serve_as_base(repository, tmp_path):
+    run = repository.answer(GOOD)
+    repository.answer(GOOD, folder=tmp_path / "other")
+    repository.write(value=2)
+    repository.answer(BAD)
+    for base in (run, str(tmp_path / "other"), str(tmp_path / "other" / "ledger.sqlite3")):
+        classes, _report = repository.classes(code=1, base=base)
+        assert set(classes.values()) == {"new"}
+
+
+def test_shards_are_merged_and_a_missing_one_is_red(repository, tmp_path):
+    repository.answer(GOOD, only="0-6-1", folder=tmp_path / "shard-1")
+    repository.answer(GOOD, only="0-9-1", folder=tmp_path / "shard-2")
+    classes, _report = repository.classes("--merge", tmp_path / "shard-1", code=4)
+    assert classes == {"verl-0-6-1": "passed", "verl-0-9-1": "infra"}
+    classes, _report = repository.classes("--merge", tmp_path / "shard-2", code=0)
+    assert set(classes.values()) == {"passed"}
+
+
+def test_a_timeout_is_a_failure_and_an_error_of_the_machine_is_no_answer(repository):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer({}, only="0-9-1", state=State.TIMEOUT)
+    repository.answer({}, only="0-6-1", state=State.ERROR)
+    classes, _report = repository.classes(code=1)
+    assert classes == {"verl-0-6-1": "infra", "verl-0-9-1": "new"}
+
+
+def test_a_pass_after_a_failure_on_one_key_is_not_silently_green(repository):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD)
+    repository.answer(GOOD)
+    classes, report = repository.classes(code=1)
+    assert set(classes.values()) == {"new"}
+    assert "failed 1 of 2 times on one key" in report["items"][0]["evidence"][0]
+
+
+def test_chance_failures_from_before_with_passes_in_a_row_are_flaky_and_shown(repository):
+    for measurements in (GOOD, BAD, GOOD, GOOD):
+        repository.answer(measurements, age=1000)
+    repository.write(value=2)
+    for measurements in (BAD, GOOD, GOOD, GOOD):
+        repository.answer(measurements)
+    output = repository.gate("--github", code=0)
+    assert "flaky: " in output
+    assert "::warning " in output
+
+
+def test_a_cell_that_is_planned_no_more_is_said(repository):
+    repository.answer(GOOD)
+    repository.write(versions="0.9.1")
+    _classes, report = repository.classes(code=0)
+    assert [one["cell"][:10] for one in report["gone"]] == ["verl-0-6-1"]
+
+
+EXPECTATION = (
+    'expectations:\n  known: {cells: "verl-0-9-1*", check: patches, state: fail, reason: moved,\n'
+    '    source: "https://example.org/1", owner: tests, until: %s}\n'
+)
+
+
+def test_an_expected_failure_is_known_its_pass_and_its_expiry_are_red(repository):
+    repository.answer(GOOD)
+    repository.write(value=2, more=EXPECTATION % "2099-01-01")
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    assert repository.classes(code=0)[0]["verl-0-9-1"] == "known"
+    repository.write(value=2, more=EXPECTATION % "2020-01-01")
+    classes, report = repository.classes(code=1)
+    assert classes["verl-0-9-1"] == "new"
+    assert "expired" in report["problems"][0]
+    repository.write(value=3, more=EXPECTATION % "2099-01-01")
+    repository.answer(GOOD)
+    assert repository.classes(code=1)[0]["verl-0-9-1"] == "fixed"
+
+
+def test_the_plan_of_a_base_is_that_of_its_own_matrix_and_patches(repository):
+    repository.write(value=2, versions="0.6.1, 0.8.0, 0.9.1")
+    repository.answer(GOOD)
+    _classes, report = repository.classes(code=0)
+    assert report["base"].startswith("main (")
+    changes = {item["cell"][:10]: item["changes"] for item in report["items"]}
+    assert changes["verl-0-8-0"] == []
+    assert changes["verl-0-9-1"]
+
+
+@pytest.mark.parametrize("base", ["nosuch", "--output=x", "main:matrix.yaml"])
+def test_a_base_that_is_none_is_bad_input(repository, base, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(repository.root), "gate", f"--base={base}", "--check", "patches"])
+    assert stop.value.code == 2
+    assert "is no revision" in capsys.readouterr().err
+
+
+def test_a_base_whose_matrix_is_broken_says_so(repository, capsys):
+    (repository.root / "matrix.yaml").write_text("format: 2\n")
+    repository.commit()
+    repository.write()
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(repository.root), "gate", "--base", "main", "--check", "patches"])
+    assert stop.value.code == 4
+    assert "cannot be planned" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_ledger_is_bad_input_and_left_alone(repository, tmp_path, capsys):
+    file = tmp_path / "x.sqlite3"
+    file.write_bytes(b"no database")
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(repository.root), "gate", "--base", str(file), "--check", "patches"])
+    assert stop.value.code == 2
+    assert file.read_bytes() == b"no database"
+    capsys.readouterr()
