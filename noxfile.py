@@ -59,7 +59,7 @@ def tests(session: nox.Session) -> None:
 def cells(session: nox.Session) -> None:
     """Tests inside the cells the main job built: devices, losses, and faults that must turn a cell red."""
     install(session, "test")
-    session.run("python", "-m", "pytest", *(session.posargs or ["tests/cells"]))
+    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "2", "tests/cells"]))
 
 
 @nox.session
