@@ -218,6 +218,7 @@ def _without(text: str, names: Collection[str]) -> str:
     found = _section(text)
     if not names or found is None:
         return text
+    text = text if text.endswith("\n") else f"{text}\n"
     key, section = found
     if not isinstance(section, yaml.MappingNode) or section.flow_style:
         return _rewritten(text, names)
@@ -234,7 +235,9 @@ def _without(text: str, names: Collection[str]) -> str:
 
 def _end(lines: list[str], value: yaml.Node) -> int:
     """The line after the last one of a value; comments and blank lines behind it are not its own."""
-    end = value.end_mark.line + (1 if value.end_mark.column else 0)
+    # A mapping in block style ends where the next thing begins, anything else where it ends itself.
+    block = isinstance(value, yaml.MappingNode) and not value.flow_style
+    end = value.end_mark.line + (0 if block else 1)
     while end > value.start_mark.line + 1 and (
         not lines[end - 1].strip() or lines[end - 1].lstrip()[0] == "#"
     ):

@@ -1,0 +1,132 @@
+"""`expect` over a checkout with a stored run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.app import main
+from harness.cli.bench import open_bench
+from harness.cli.expect import command
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Outcome, State
+from harness.settings import load_settings
+
+MATRIX = """\
+# kept
+format: 1
+axes:
+  verl: {title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}
+  python: {title: Python, scheme: python, source: a test}
+  device: {title: device, scheme: name, source: a test, values: {sim: {title: simulated}}}
+profiles:
+  default:
+    title: a test
+    select:
+      - product: {verl: [0.6.1, 0.9.1]}
+        with: {python: host, device: sim}
+expectations:
+  known: {cells: "verl-0-9-1*", check: patches, state: fail, reason: moved, source: "https://example.org/1",
+    owner: tests, until: 2099-01-01}
+"""
+HEADER = """\
+Subject: a test
+Why: a test
+Owner: tests
+Upstream-Status: Pending
+Upstream-Url: none (a test)
+Applies-To: >=0.6.1,<=0.9.1
+Guarded-By: loss:none
+Review-By: 2099-01-01
+Body: all.patch >=0.6.1,<=0.9.1
+"""
+PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n a = 1\n+b = 2\n"
+GOOD = {"tree": "t", "selected": []}
+BAD = {"tree": "t", "selected": ["x"], "verdicts": [], "relations": ["conflict"], "applies": False}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    folder = tmp_path / "patches" / "verl" / "b"
+    folder.mkdir(parents=True)
+    (folder / "PATCH").write_text(HEADER)
+    (folder / "all.patch").write_text(PATCH)
+    (folder.parent / "series").write_text("b\n")
+    settings = load_settings({}, {}, tmp_path)
+
+    def expect(*arguments, code=0):
+        result = CliRunner().invoke(command, list(arguments), obj=settings, standalone_mode=False)
+        if result.exception:
+            raise result.exception
+        assert result.return_value == code, result.output
+        return result.output
+
+    expect.settings, expect.file = settings, tmp_path / "matrix.yaml"
+    return expect
+
+
+def run(settings, answers):
+    plan = open_bench(settings, checks=["patches"]).plan
+    with Ledger.open(settings.path("state")) as ledger:
+        run_id = ledger.begin_run(plan.to_json(), [], {})
+        for entry in plan.entries:
+            task = plan.tasks[entry.key]
+            ledger.record(
+                Outcome(
+                    key=entry.key,
+                    check="patches",
+                    tier=task.check.tier,
+                    state=State.COMPLETED,
+                    evidence=Evidence.STATIC,
+                    facets=task.facet_digests,
+                    measurements=answers[entry.cell_id[:10]],
+                    run_id=run_id,
+                )
+            )
+        ledger.finish_run(run_id, 0)
+
+
+def test_the_list_names_cells_and_is_red_when_something_is_to_be_mended(checkout):
+    assert "cell: verl-0-9-1" in checkout("list")
+    checkout.file.write_text(MATRIX.replace("2099", "2020"))
+    assert "error: expired" in checkout("list", code=1)
+    found = json.loads(checkout("list", "--json", code=1))
+    assert found["schema"]["name"] == "npu-matrix.expectations"
+
+
+def test_an_update_prints_the_edit_and_writes_it_and_a_dry_run_only_prints(checkout):
+    run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": GOOD})
+    assert "-  known:" in checkout("update", "--dry-run")
+    assert checkout.file.read_text() == MATRIX
+    output = checkout("update")
+    assert "1 unexpected failures are left" in output
+    assert "known" not in checkout.file.read_text()
+
+
+def test_what_newly_fails_is_added_with_owner_until_reason_and_source(checkout):
+    run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": BAD})
+    checkout(
+        "update", "--owner", "me", "--until", "2099-01-01", "--reason", "r", "--source", "https://example.org"
+    )
+    text = checkout.file.read_text()
+    assert text.startswith("# kept")
+    assert "owner: me" in text
+    assert "nothing to change" in checkout("update")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["update", "--owner", "me"], 2, "--until"),
+        (["update"], 3, "nothing has been run"),
+        (["update", "--run", "nosuch"], 3, "no run"),
+    ],
+)
+def test_bad_use_has_its_code_and_says_what_is_missing(checkout, arguments, code, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--root", str(checkout.file.parent), "expect", *arguments])
+    assert stop.value.code == code
+    assert says in capsys.readouterr().err
