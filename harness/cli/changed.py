@@ -77,9 +77,7 @@ def _planned_here(
 
     there = Settings(bench.settings.values, folder)
     try:
-        plan = open_bench(
-            there, only=only, checks=checks, host=bench.host, package_root=package_root
-        ).plan
+        plan = open_bench(there, only=only, checks=checks, host=bench.host, package_root=package_root).plan
     except NothingSelectedError:
         return {"cells": [], "entries": [], "tasks": []}
     return plan.to_json()

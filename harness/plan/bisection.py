@@ -1,0 +1,305 @@
+"""Which change made it fail: a search that believes no single outcome more than it deserves.
+
+Between a good and a bad cell some things changed, each in steps (commits of an upstream, versions of an
+axis). One step of one of them is guilty. A probe is a cell between the two; it fails exactly when the guilty
+step is in it, but its outcome may be wrong: a flaky check fails on a good cell, or passes on a bad one. The
+search keeps the probability of every step, asks the probe that tells most for its cost, and stops when sure.
+
+The choice is greedy in expected information for the cost; the update is Bayes' rule, as in the probabilistic
+bisection of Horstein (1963). No method can do with fewer probes on average than the bits of the question
+divided by the capacity of the probe as a channel (Shannon 1948); see `least_probes`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Vector = tuple[int, ...]
+#: That the good cell is bad as well, or that the bad one only failed by chance, is unlikely but possible.
+DOUBT = 0.01
+#: Above this many combinations of steps, a probe moves one thing and leaves the others at either end.
+MAX_GRID = 4096
+MAX_CORNERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How often one outcome is wrong: a failure of a good cell, a pass of a bad one. Each below 0.5."""
+
+    false_fail: float = 0.0
+    false_pass: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.false_fail < 0.5 and 0 <= self.false_pass < 0.5):
+            raise ValueError("an outcome that is wrong half of the time tells nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """Step `step` (from 1) of the thing `span`: with it, cells fail. span -1: nothing here is guilty.
+
+    step 1 with span -1: the good cell fails as well; step 0: the bad cell does not fail.
+    """
+
+    span: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The culprit, or several that no probe there is can tell apart, and how sure that is."""
+
+    culprits: tuple[Culprit, ...]
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a search is expected to take: means over simulated searches, and how often they were right."""
+
+    probes: float
+    distinct: float
+    cost: float
+    right: float
+    trials: int
+
+
+def all_probes(lengths: Sequence[int]) -> tuple[Vector, ...]:
+    """Probes over things with so many steps: every combination, or if too many, one thing at a time."""
+    if math.prod(length + 1 for length in lengths) <= MAX_GRID:
+        return tuple(itertools.product(*(range(length + 1) for length in lengths)))
+    found: dict[Vector, None] = {}
+    for span, length in enumerate(lengths):
+        others = [number for number in range(len(lengths)) if number != span]
+        for corner in itertools.product(*((0, lengths[other]) for other in others[:MAX_CORNERS])):
+            at = dict(zip(others, corner, strict=False))
+            for step in range(length + 1):
+                vector = tuple(
+                    step if number == span else at.get(number, 0) for number in range(len(lengths))
+                )
+                found[vector] = None
+    return tuple(found)
+
+
+class Bisection:
+    """One search. Things are numbered; `lengths[i]` is how many steps thing `i` took from good to bad.
+
+    probes: the cells that can be asked, as the number of steps of each thing in them; all by default. prior:
+    for each thing the weights of its steps, equal by default; each thing is suspected as much as any other.
+    confidence: the probability at which to stop. doubt: that neither end is what it seems to be.
+    ValueError when there is nothing to search.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        *,
+        probes: Sequence[Vector] | None = None,
+        noise: Noise | None = None,
+        confidence: float = 0.995,
+        prior: Sequence[Sequence[float]] | None = None,
+        doubt: float = DOUBT,
+    ) -> None:
+        import numpy as np
+
+        if not any(lengths):
+            raise ValueError("the two cells do not differ")
+        self.probes = tuple(probes) if probes is not None else all_probes(lengths)
+        self.noise = noise or Noise()
+        self.confidence = confidence
+        steps = [
+            Culprit(span=span, step=step)
+            for span, length in enumerate(lengths)
+            for step in range(1, length + 1)
+        ]
+        at = np.array(self.probes, dtype=np.int64)
+        guilty = np.array([(one.span, one.step) for one in steps], dtype=np.int64)
+        fails = at[:, guilty[:, 0]] >= guilty[:, 1]
+        weights = np.concatenate([_weights(length, prior, span) for span, length in enumerate(lengths)])
+        # Nothing guilty: the bad cell is fine, or the good cell is bad.
+        fails = np.hstack([fails, np.zeros((len(at), 1), bool), np.ones((len(at), 1), bool)])
+        weights = np.concatenate([weights / weights.sum() * (1 - doubt), [doubt / 2, doubt / 2]])
+        self.culprits, told_apart, self._belief = _told_apart(
+            (*steps, Culprit(span=-1, step=0), Culprit(span=-1, step=1)), fails, weights
+        )
+        # One where a probe fails with that culprit. Beliefs below float32's reach decide nothing.
+        self._fails: NDArray[np.float32] = told_apart.astype(np.float32)
+
+    def observe(self, probe: int, *, failed: bool) -> None:
+        """Take in an outcome of a probe; ValueError when outcomes without noise contradict each other."""
+        import numpy as np
+
+        bad, good = (
+            (1 - self.noise.false_pass, self.noise.false_fail)
+            if failed
+            else (self.noise.false_pass, 1 - self.noise.false_fail)
+        )
+        belief = self._belief * np.where(self._fails[probe] > 0, bad, good)
+        total = belief.sum()
+        if total <= 0:
+            raise ValueError("the outcomes contradict each other: the check must be flaky")
+        self._belief = belief / total
+
+    def gains(self) -> NDArray[np.float64]:
+        """Expected information of each probe, in bits."""
+        mass = (self._fails @ self._belief.astype("float32")).clip(0, 1).astype("float64")
+        failing = mass * (1 - self.noise.false_pass) + (1 - mass) * self.noise.false_fail
+        told: NDArray[np.float64] = (
+            _entropy(failing)
+            - mass * _entropy_of(self.noise.false_pass)
+            - (1 - mass) * _entropy_of(self.noise.false_fail)
+        )
+        return told
+
+    def best(self, costs: Sequence[float] | NDArray[np.float64] | None = None) -> int | None:
+        """The probe that tells most for its cost; None when the search is over or no probe tells anything."""
+        import numpy as np
+
+        if self.finding is not None:
+            return None
+        gains = self.gains()
+        if gains.max() < 1e-9:
+            return None
+        price = np.maximum(np.asarray(costs, dtype=float), 1e-9) if costs is not None else 1.0
+        return int(np.argmax(gains / price))
+
+    @property
+    def leading(self) -> Finding:
+        """What is most probable now."""
+        index = int(self._belief.argmax())
+        return Finding(culprits=self.culprits[index], probability=float(self._belief[index]))
+
+    @property
+    def finding(self) -> Finding | None:
+        """The answer, once it is sure enough."""
+        leading = self.leading
+        return leading if leading.probability >= self.confidence else None
+
+    @property
+    def bits(self) -> float:
+        """What is still unknown."""
+        import numpy as np
+
+        belief = self._belief[self._belief > 0]
+        return float(-(belief * np.log2(belief)).sum())
+
+    def expect(
+        self,
+        *,
+        costs: Callable[[frozenset[int]], Sequence[float]] | None = None,
+        trials: int = 64,
+        seed: int = 0,
+        limit: int = 1000,
+    ) -> Expected:
+        """Simulate searches from here on: culprits drawn from what is believed, outcomes as noisy as assumed.
+
+        costs: probes asked before -> the cost of each probe; 1 each by default. The search stays as it is.
+        """
+        chance = random.Random(seed)  # noqa: S311 - a simulation
+        belief = self._belief
+        probes = distinct = right = 0
+        cost = 0.0
+        try:
+            for _ in range(trials):
+                self._belief = belief
+                truth = chance.choices(range(len(belief)), weights=belief.tolist())[0]
+                asked = self._simulate(truth, chance, costs, limit)
+                probes += len(asked)
+                distinct += len({probe for probe, _ in asked})
+                cost += sum(price for _, price in asked)
+                right += self.leading.culprits == self.culprits[truth]
+        finally:
+            self._belief = belief
+        return Expected(
+            probes=probes / trials,
+            distinct=distinct / trials,
+            cost=cost / trials,
+            right=right / trials,
+            trials=trials,
+        )
+
+    def _simulate(
+        self,
+        truth: int,
+        chance: random.Random,
+        costs: Callable[[frozenset[int]], Sequence[float]] | None,
+        limit: int,
+    ) -> list[tuple[int, float]]:
+        """One search with a known culprit: (probe, cost) in the order asked."""
+        asked: list[tuple[int, float]] = []
+        while len(asked) < limit:
+            prices = costs(frozenset(probe for probe, _ in asked)) if costs else None
+            probe = self.best(prices)
+            if probe is None:
+                break
+            asked.append((probe, prices[probe] if prices else 1.0))
+            failing = bool(self._fails[probe, truth])
+            wrong = self.noise.false_pass if failing else self.noise.false_fail
+            self.observe(probe, failed=failing != (chance.random() < wrong))
+        return asked
+
+
+def least_probes(choices: int, noise: Noise) -> float:
+    """Bits in one of `choices` over the capacity of a probe: on average no method can do with fewer.
+
+    The capacity is that of a binary channel with these error rates, found on a grid of input shares.
+    """
+    capacity = max(
+        _entropy_of(share * (1 - noise.false_pass) + (1 - share) * noise.false_fail)
+        - share * _entropy_of(noise.false_pass)
+        - (1 - share) * _entropy_of(noise.false_fail)
+        for share in (number / 1000 for number in range(1, 1000))
+    )
+    return math.log2(choices) / capacity
+
+
+def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) -> Any:
+    import numpy as np
+
+    weights = np.array(prior[span], dtype=float) if prior is not None else np.ones(length)
+    if len(weights) != length or (length and not weights.sum() > 0):
+        raise ValueError(f"thing {span} has {length} steps, not {len(weights)} weights")
+    return weights / weights.sum() if length else weights
+
+
+def _told_apart(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """Culprits that every probe answers alike are one; their weights are added."""
+    import numpy as np
+
+    packed = np.packbits(fails, axis=0)
+    place: dict[bytes, int] = {}
+    groups: list[list[int]] = []
+    for number in range(fails.shape[1]):
+        mark = packed[:, number].tobytes()
+        if mark not in place:
+            place[mark] = len(groups)
+            groups.append([])
+        groups[place[mark]].append(number)
+    first = [group[0] for group in groups]
+    return (
+        tuple(tuple(steps[number] for number in group) for group in groups),
+        fails[:, first],
+        np.array([weights[group].sum() for group in groups]),
+    )
+
+
+def _entropy(shares: Any) -> Any:
+    import numpy as np
+
+    clipped = np.clip(shares, 1e-15, 1 - 1e-15)
+    return -(clipped * np.log2(clipped) + (1 - clipped) * np.log2(1 - clipped))
+
+
+def _entropy_of(share: float) -> float:
+    if share <= 0 or share >= 1:
+        return 0.0
+    return -(share * math.log2(share) + (1 - share) * math.log2(1 - share))
