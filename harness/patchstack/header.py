@@ -30,7 +30,8 @@ _REQUIRED = (
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 #: Development versions share a number, so a patch for one of them names its commit.
 _COMMIT = re.compile(r"commit:([0-9a-f]{12,40})")
-_GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s]+)?")
+#: `check`, `check:case`, or a test that needs a cell: `tests/npu/test_x.py::test_y`.
+_GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s:]+)?|tests/[\w/-]+\.py::\w+")
 _BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
 
 
@@ -142,7 +143,12 @@ def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
     for guard in guards:
         if not _GUARD.fullmatch(guard):
             problems.append(
-                _bad(first["Guarded-By"], file, f"{guard!r} names no check", "write check or check:case")
+                _bad(
+                    first["Guarded-By"],
+                    file,
+                    f"{guard!r} names no check",
+                    "write check, check:case or tests/FILE.py::TEST",
+                )
             )
     status = first["Upstream-Status"].value
     if status.split(" ")[0] not in UPSTREAM_STATUS:

@@ -106,6 +106,7 @@ def lint_stack(
     known = sorted(set(versions))
     for patch in stack.patches:
         problems += _range_problems(patch, known)
+        problems += _guard_problems(patch, patches.parent)
         if today and patch.review_by < today:
             problems.append(
                 Problem(
@@ -188,6 +189,28 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
                 )
             )
     return PatchStack(upstream=upstream, folder=folder, patches=tuple(headers)), problems
+
+
+def _guard_problems(patch: Header, root: Path) -> list[Problem]:
+    """Guards that are tests, and are not there."""
+    problems = []
+    for guard in patch.guarded_by:
+        file, colons, test = guard.partition("::")
+        if not colons:
+            continue
+        try:
+            text = (root / file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        if f"def {test}(" not in text:
+            problems.append(
+                Problem(
+                    f"{patch.id} is guarded by {guard}, which is not there",
+                    Location(patch.file),
+                    fix="name a test that is red without the patch",
+                )
+            )
+    return problems
 
 
 def _range_problems(patch: Header, versions: list[str]) -> list[Problem]:

@@ -170,6 +170,14 @@ def test_a_bad_body_is_reported_with_its_line(tmp_path: Path, body: bytes, line:
     assert line in [problem.where.line for problem in problems if problem.where]
 
 
+def test_a_guard_that_is_a_test_must_be_there(tmp_path: Path) -> None:
+    patches = make(tmp_path, HEADER.replace("loss:case, grpo", "tests/npu/test_x.py::test_y"))
+    assert "which is not there" in lint_stack(patches, "up")[0].what
+    (tmp_path / "tests" / "npu").mkdir(parents=True)
+    (tmp_path / "tests" / "npu" / "test_x.py").write_text("def test_y(): pass\n")
+    assert lint_stack(patches, "up") == []
+
+
 def test_an_overdue_review_is_reported(tmp_path: Path) -> None:
     patches = make(tmp_path)
     assert lint_stack(patches, "up", today=date(2027, 1, 31)) == []

@@ -1,0 +1,210 @@
+"""Patches of ours that no other check guards, proved inside a cell: red without the patch, green with it.
+
+The cell's own verl is taken as it is installed. Where its patch is in it, the tests pass; where it is not, they
+apply the body to a copy of the one function or class and show both sides.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+PATCHES = Path(__file__).parents[2] / "patches" / "verl"
+
+
+def body(name: str) -> list[str]:
+    """The lines of the only body of a patch."""
+    (file,) = sorted((PATCHES / name).glob("*.patch"))
+    return file.read_text(encoding="utf-8").splitlines()
+
+
+def source_of(module: str, *names: str) -> tuple[str, str]:
+    """A definition's source without, and with, its patch, whichever of the two is installed."""
+    spec = importlib.util.find_spec(module.split(".", maxsplit=1)[0])
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip("verl is not installed here")
+    file = Path(spec.submodule_search_locations[0]).joinpath(*module.split(".")[1:]).with_suffix(".py")
+    text = file.read_text(encoding="utf-8")
+    node: ast.AST = ast.parse(text)
+    for name in names:
+        node = next(child for child in ast.walk(node) if getattr(child, "name", None) == name)
+    found = ast.get_source_segment(text, node)  # type: ignore[arg-type]
+    assert found
+    return textwrap.dedent(found), text
+
+
+def both_sides(name: str, found: str) -> tuple[str, str]:
+    """(without, with) by swapping the changed lines of a patch in `found`."""
+    removed = [line[1:] for line in body(name) if line.startswith("-") and not line.startswith("---")]
+    added = [line[1:] for line in body(name) if line.startswith("+") and not line.startswith("+++")]
+    here = [line for line in removed if line.strip() in found]
+    old, new = found, found
+    for before, after in itertools.zip_longest(removed, added, fillvalue=""):
+        old = old.replace(after.strip(), before.strip()) if after.strip() else old
+        new = new.replace(before.strip(), after.strip())
+    return (found, new) if here else (old, found)
+
+
+def test_step_timings_are_gathered_on_gloo() -> None:
+    """timing-all-gather: gloo refuses to gather a tensor without dimensions into tensors of one element."""
+    import torch.distributed as dist
+
+    found, _text = source_of("verl.utils.profiler.performance", "topk_reduce_ratio_min_max")
+    without, patched = both_sides("timing-all-gather", found)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    store = dist.TCPStore("127.0.0.1", port, 1, True)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        names = {"torch": torch, "dist": dist, "get_device_id": lambda: "cpu"}
+        exec(without, names)
+        with pytest.raises(RuntimeError, match="invalid tensor size"):
+            names["topk_reduce_ratio_min_max"](2.0)
+        exec(patched, names)
+        assert names["topk_reduce_ratio_min_max"](2.0) == (0.0, 2.0, 2.0)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_hf_rollout_can_be_constructed() -> None:
+    """hf-rollout: the base class's constructor has arguments that HFRollout does not give."""
+    found, _text = source_of("verl.workers.rollout.hf_rollout", "HFRollout", "__init__")
+    without, patched = both_sides("hf-rollout", found)
+
+    class Base:
+        def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
+            raise AssertionError
+
+    def rollout(constructor: str) -> object:
+        text = f"class HFRollout(Base):\n{textwrap.indent(constructor, '    ')}\n"
+        names: dict[str, object] = {"Base": Base, "nn": torch.nn}
+        exec(text, names)
+        return names["HFRollout"](torch.nn.Identity(), {"n": 1})  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="positional arguments"):
+        rollout(without)
+    assert rollout(patched).config == {"n": 1}  # type: ignore[attr-defined]
+
+
+def test_experts_are_weighed_alike_in_training_and_inference() -> None:
+    """qwen3-vl-moe-routing: experts look weights up by expert number, so there must be one for every expert."""
+    lines = [line.rstrip("\r") for line in body("qwen3-vl-moe-routing")]
+    hunk = lines[next(number for number, line in enumerate(lines) if line.startswith("@@")) + 1 :]
+    without = "\n".join(line[1:] for line in hunk if not line.startswith("+"))
+    patched = "\n".join(line[1:] for line in hunk if not line.startswith("-"))
+
+    class Block:
+        hidden_size = 4
+
+        def __init__(self, training: bool) -> None:
+            self.training = training
+
+        def experts(self, hidden: object, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+            return weights.gather(1, chosen)
+
+    def weights(text: str, *, training: bool) -> torch.Tensor:
+        logits = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+        top, chosen = torch.topk(logits.softmax(-1), 2, dim=-1)
+        names: dict[str, object] = {"torch": torch}
+        head = (
+            "def forward(self, routing_weights, router_logits, router_indices, hidden_states, batch_size):\n"
+        )
+        exec(head + text, names)
+        hidden = torch.zeros(1, 5, 4)
+        return names["forward"](Block(training), top, logits, chosen, hidden, 1)  # type: ignore[operator,no-any-return]
+
+    right = weights(patched, training=False)
+    assert torch.equal(weights(patched, training=True), right)
+    with pytest.raises((RuntimeError, AssertionError)):
+        assert torch.equal(weights(without, training=True), right)
+
+
+WORKER = """
+import sys, torch, torch_npu, torch.distributed as dist
+from weight_sync import HCCLWeightSyncGroup
+rank, default, port = map(int, sys.argv[1:])
+dist.init_process_group("cpu:gloo,npu:hccl", init_method=f"tcp://127.0.0.1:{default}", rank=rank, world_size=2)
+group = HCCLWeightSyncGroup("127.0.0.1", port, rank, 2)
+for dtype in (torch.float32, torch.bfloat16):
+    tensor = (torch.arange(6.0) * (1 if rank == 0 else -1)).to(dtype).to("npu:0")
+    group.broadcast(tensor)
+    assert tensor.cpu().tolist() == [0, 1, 2, 3, 4, 5], tensor
+total = torch.ones(1, device="npu:0")
+dist.all_reduce(total)
+assert total.item() == 2
+dist.destroy_process_group()
+print("synced")
+"""
+
+
+def test_weights_are_synced_over_hccl_between_two_cards(tmp_path: Path, npu_device: str) -> None:
+    """one-step-off-hccl: a group of its own, beside the default group the workers have."""
+    if not npu_device.startswith("npu"):
+        pytest.skip("weight sync over HCCL needs an NPU, real or simulated")
+    pytest.importorskip("torch_npu")
+    lines = body("one-step-off-hccl")
+    end = [number for number, line in enumerate(lines) if line.startswith("diff --git")][1]
+    added = [line[1:] for line in lines[:end] if line.startswith("+") and not line.startswith("+++")]
+    (tmp_path / "weight_sync.py").write_text("\n".join(added), encoding="utf-8")
+    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        ports = [str(one.getsockname()[1]), str(two.getsockname()[1])]
+    simulated = "NPU_SIM_COUNT" in os.environ
+    launcher = ["-m", "harness.devices.sim.launch"] if simulated else []
+    workers = [
+        subprocess.Popen(
+            [sys.executable, *launcher, "worker.py", str(rank), *ports],
+            cwd=tmp_path,
+            env={**os.environ, "NPU_SIM_COUNT": "2", "ASCEND_RT_VISIBLE_DEVICES": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [worker.communicate(timeout=240)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
+    assert all("synced" in output for output in outputs)
+
+
+def test_ray_has_no_such_group_of_its_own() -> None:
+    """one-step-off-hccl, the other side: what the unpatched trainer asks Ray for."""
+    ray = pytest.importorskip("ray")
+    program = """
+import ray
+from ray.util.collective import collective
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
+
+@ray.remote(num_cpus=1)
+class Worker:
+    pass
+
+collective.create_collective_group([Worker.remote(), Worker.remote()], 2, [0, 1], backend="hccl", group_name="g")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    if "ImportError" in done.stderr:
+        pytest.skip(f"ray.util.collective cannot be imported here: {done.stderr.strip().splitlines()[-1]}")
+    if "ImportError" in done.stderr:
+        pytest.skip(f"ray.util.collective cannot be imported here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode != 0, f"Ray {ray.__version__} has HCCL: the patch may be dead"
+    assert "not registered" in done.stderr or "NCCL" in done.stderr or "Unrecognized backend" in done.stderr
