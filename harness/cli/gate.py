@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.bench import Bench, expectations, open_bench
+from harness.cli.ledgers import open_ledger
 from harness.errors import InputError, Location
 from harness.settings import Settings
 
@@ -51,11 +52,10 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
     For a revision its own plan is computed by its own code; name only revisions you would run.
     """
-    from harness.ledger.store import Ledger
     from harness.verdict.gate import judge_gate
 
     bench = open_bench(settings, only=options["only"], checks=options["checks"])
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         for shard in options["shards"]:
             ledger.merge(_ledger_file(Path(shard)))
         inputs = _inputs(bench, ledger, base, strict_coverage=options["strict_coverage"])
@@ -96,7 +96,8 @@ def _inputs(bench: Bench, ledger: Ledger, base: str, *, strict_coverage: bool) -
 
 def _base(bench: Bench, ledger: Ledger, base: str) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
     """Its name, its plan as JSON, and what is known of its entries."""
-    from harness.verdict.revision import plan_of_revision
+    from harness.cli.changed import plan_of_revision
+    from harness.plan.revision import resolve_revision
 
     settings = bench.settings
     path = Path(base)
@@ -105,9 +106,9 @@ def _base(bench: Bench, ledger: Ledger, base: str) -> tuple[str, Mapping[str, An
     run = ledger.run(base)
     if run is not None:
         return f"run {base}", run.plan, _answered(run.plan, ledger, run.run_id)
-    matrix = os.path.relpath(settings.path("matrix"), settings.root)
-    found = plan_of_revision(settings.root, base, profile=settings["profile"], matrix=matrix)
-    return f"{base} ({found.commit[:12]})", found.plan, _answered(found.plan, ledger, None)
+    revision = resolve_revision(settings.root, base)
+    plan = plan_of_revision(bench, revision, (), ())
+    return str(revision), plan, _answered(plan, ledger, None)
 
 
 def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:

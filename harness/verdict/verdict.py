@@ -100,7 +100,8 @@ def stand(
 def _standing(judgement: Judgement, expected: Expected | None, *, blocked_by_known: bool) -> Expectation:
     status = judgement.status
     if status is Status.BLOCKED:
-        return Expectation.KNOWN if blocked_by_known else Expectation.UNEXPECTED
+        # What blocks it says itself whether that is a failure; this one only has no answer.
+        return Expectation.KNOWN if blocked_by_known else Expectation.INCOMPLETE
     if expected is not None and status is not Status.NOT_RUN:
         if status is Status.PASS:
             return Expectation.UNEXPECTED_PASS
