@@ -101,7 +101,12 @@ def cell_id(stack: str, axes: Mapping[str, str]) -> str:
 
     Only the axes the cell has are digested, so that a new axis or value changes no other cell's id.
     """
+    return f"{cell_slug(stack, axes)}-{digest_json(dict(axes))[:DIGEST_DIGITS]}"
+
+
+def cell_slug(stack: str, axes: Mapping[str, str]) -> str:
+    """The part of the id that people read: the stack's name, or what the cell has of verl and device."""
     words = stack or "-".join(["verl", axes["verl"].partition("@")[0]] if "verl" in axes else ["cell"])
     device = "" if stack else "-" + axes.get("device", "npu")
     slug = _UNSAFE.sub("-", (words + device).lower()).strip("-")[:SLUG_LENGTH].strip("-")
-    return f"{slug or 'cell'}-{digest_json(dict(axes))[:DIGEST_DIGITS]}"
+    return slug or "cell"

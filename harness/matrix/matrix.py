@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from harness.matrix.constraints import Constraint, Table
 from harness.matrix.expand import Assignment, expand
 from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
 from harness.matrix.pins import requirements, resolve_rules
+from harness.matrix.product import ProductCells
 from harness.matrix.suggest import did_you_mean
 from harness.matrix.versions import Version
 
@@ -52,9 +53,19 @@ class Matrix:
             for stack in selection.stacks:
                 if stack in self.stacks:
                     _add(cells, self.stack_cell(stack), selection)
-            for assignment in self._assignments(selection):
+            if not selection.product:
+                continue
+            product, fixed = self._values_of(selection)
+            maker = ProductCells(
+                selection,
+                {**product, **{axis: [version] for axis, version in fixed.items()}},
+                self.axes,
+                self.pin_rules,
+                self.override_rules,
+            )
+            for assignment in expand(product, fixed, tuple(self.constraints.values())):
                 if assignment.constraint is None:
-                    _add(cells, self._product_cell(selection, assignment.versions), selection)
+                    _add(cells, maker.cell(assignment.versions), selection)
                 else:
                     excluded.append(_excluded(assignment, assignment.constraint))
         return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
@@ -138,33 +149,21 @@ class Matrix:
         cells |= {cell.id: cell for cell in map(self.stack_cell, self.stacks)}
         return tuple(cells.values())
 
-    def _assignments(self, selection: Selection) -> Iterator[Assignment]:
-        if not selection.product:
-            return iter(())
+    def _values_of(self, selection: Selection) -> tuple[dict[str, list[Version]], dict[str, Version]]:
+        """The values of its product and those fixed beside it, parsed."""
         # In the order of the file's axes, so that the order of a product's keys changes nothing.
         product = {
             axis: [self.axes[axis].parse(text) for text in selection.product[axis]]
             for axis in self.axes
             if axis in selection.product
         }
-        return expand(product, self.versions(selection.fixed), tuple(self.constraints.values()))
-
-    def _product_cell(self, selection: Selection, versions: Mapping[str, Version]) -> Cell:
-        axes = {name: str(versions[name]) for name in self.axes if name in versions}
-        return Cell(
-            id=cell_id("", axes),
-            stack="",
-            title=_title(axes),
-            axes=axes,
-            provenance={axis: selection.provenance[axis, text] for axis, text in axes.items()},
-            pins=resolve_rules(self.pin_rules, versions),
-            overrides=resolve_rules(self.override_rules, versions),
-            recipe=selection.recipe,
-        )
+        return product, self.versions(selection.fixed)
 
 
 def _add(cells: dict[str, Cell], cell: Cell, selection: Selection) -> None:
     known = cells.setdefault(cell.id, cell)
+    if known is cell:
+        return
     if known.axes != cell.axes or known.recipe != cell.recipe:
         raise InputError(
             f"two cells have the id {cell.id}",
@@ -184,13 +183,3 @@ def _excluded(assignment: Assignment, constraint: Constraint) -> Excluded:
         where=constraint.where,
         combinations=assignment.combinations,
     )
-
-
-def _title(axes: Mapping[str, str]) -> str:
-    parts = [
-        f"{axis} {axes[axis].partition('@')[0]}"
-        for axis in ("verl", "torch_npu", "vllm_ascend", "cann")
-        if axis in axes
-    ]
-    device = {"sim": "simulated device", "cpu": "CPU"}.get(axes.get("device", "npu"), "NPU")
-    return ", ".join([*parts, device])
