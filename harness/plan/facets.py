@@ -122,32 +122,38 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
 }
 
 
+#: Facets that practically every cell has to itself.
+UNSHARED = frozenset({"versions"})
+#: Facets that depend on these axes alone. Axes a cell lacks count as a value of their own.
+READS: Mapping[str, tuple[str, ...]] = {
+    "device": ("soc", "cann", "device"),
+    "patches[verl]": ("verl",),
+    "platform": ("python", "device"),
+    "verl_tree": ("verl",),
+}
+
+
 def projection(name: str, cell: Cell, inputs: FacetInputs) -> Hashable:
     """What facet `name` depends on in a cell: cells that agree in it have the same facet.
 
     A name nobody defines is a ValueError.
     """
+    get = cell.axes.get
+    reads = READS.get(name)
+    if reads is not None:
+        return tuple([get(axis) for axis in reads])
+    if name == "pins":
+        packaged = tuple([get(axis) for axis in inputs.packaged])
+        return (packaged, _requirements(cell.pins), _requirements(cell.overrides))
+    if name == "recipe":
+        return cell.recipe
     if name not in FACETS:
         raise ValueError(f"no facet is called {name!r}")
-    axes = cell.axes
-    match name:
-        case "verl_tree" | "patches[verl]":
-            return axes.get("verl")
-        case "platform":
-            return axes.get("python"), axes.get("device")
-        case "device":
-            return axes.get("soc"), axes.get("cann"), axes.get("device")
-        case "recipe":
-            return cell.recipe
-        case "pins":
-            packaged = tuple(axes.get(axis) for axis in inputs.packaged)
-            return packaged, _requirements(cell.pins), _requirements(cell.overrides)
-        case _:
-            return cell.id, tuple(axes.items())
+    return cell.id, tuple(cell.axes.items())
 
 
 def _requirements(pins: tuple[Pin, ...]) -> tuple[str, ...]:
-    return tuple([pin.requirement for pin in pins])
+    return tuple([pin.requirement for pin in pins]) if pins else ()
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:

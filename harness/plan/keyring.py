@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from harness.check import Check
-from harness.digest import canonical_json, digest_bytes, digest_json
+from harness.digest import canonical_json, digest_json
 from harness.matrix.cells import Cell
-from harness.plan.facets import FACETS, FacetInputs, projection
+from harness.plan.facets import FACETS, UNSHARED, FacetInputs, projection
 
 # Stands for a digest while the text around it is made; no JSON text contains it.
 _GAP = "\x00"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facet:
     """A facet's value in a cell, and the digest of its JSON."""
 
@@ -33,57 +34,92 @@ class Keyring:
     def __init__(self, checks: Sequence[Check], inputs: FacetInputs, code: Mapping[str, str]) -> None:
         self.checks = tuple(checks)
         self._inputs = inputs
-        self._facets: dict[tuple[str, Hashable], Facet] = {}
-        self._keys: dict[tuple[str, ...], str] = {}
         self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
-        self._texts = {check.name: _texts(check, code[check.name]) for check in checks}
+        self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
+        self._members: dict[tuple[str, str], str] = {}
+        self._groups = _groups(self.checks, code)
+        self._order = tuple(name for group in self._groups for name in group.checks)
 
-    def facet(self, cell: Cell, name: str) -> Facet:
-        """One facet of a cell; a name nobody defines is a ValueError."""
-        place = (name, projection(name, cell, self._inputs))
-        known = self._facets.get(place)
+    def facets(self, cell: Cell) -> Mapping[str, Facet]:
+        """Every facet that any of the checks reads; a name nobody defines is a ValueError."""
+        return {name: self._facet(cell, name) for name in self._names}
+
+    def keys(self, cell: Cell) -> Mapping[str, str]:
+        """Check name -> key, for every check."""
+        digests = {
+            name: self._versions(cell) if name == "versions" else self._facet(cell, name).digest
+            for name in self._names
+        }
+        return self.keys_of(digests)
+
+    def keys_of(self, digests: Mapping[str, str]) -> Mapping[str, str]:
+        """Check name -> key, over facets with these digests."""
+        keys: list[str] = []
+        for group in self._groups:
+            place = tuple([digests[name] for name in group.facets])
+            known = group.known.get(place)
+            if known is None:
+                known = [sha256((text % place).encode()).hexdigest() for text in group.texts]
+                if not group.unshared:
+                    group.known[place] = known
+            keys += known
+        return dict(zip(self._order, keys, strict=True))
+
+    def _facet(self, cell: Cell, name: str) -> Facet:
+        place = projection(name, cell, self._inputs)
+        known = self._facets[name].get(place)
         if known is None:
             value = FACETS[name](cell, self._inputs)
             known = Facet(value=value, digest=digest_json(value))
-            # Every cell has versions of its own: remembering them would only cost memory.
-            if name != "versions":
-                self._facets[place] = known
+            # Every cell has its own: remembering it would only cost memory.
+            if name not in UNSHARED:
+                self._facets[name][place] = known
         return known
 
-    def facets(self, cell: Cell) -> Mapping[str, Facet]:
-        """Every facet that any of the checks reads."""
-        return {name: self.facet(cell, name) for name in self._names}
-
-    def key(self, check: Check, digests: Mapping[str, str]) -> str:
-        """The key of `check` over facets with these digests."""
-        names, pieces = self._texts[check.name]
-        place = (check.name, *[digests[name] for name in names])
-        known = self._keys.get(place)
-        if known is None:
-            text = pieces[0] + "".join(
-                digest + piece for digest, piece in zip(place[1:], pieces[1:], strict=True)
-            )
-            known = digest_bytes(text.encode())
-            if "versions" not in names:
-                self._keys[place] = known
-        return known
-
-    def keys(self, cell: Cell) -> tuple[str, ...]:
-        """The keys of all checks for a cell, in the order of `checks`."""
-        digests = {name: facet.digest for name, facet in self.facets(cell).items()}
-        return tuple([self.key(check, digests) for check in self.checks])
+    def _versions(self, cell: Cell) -> str:
+        """The digest of the facet `versions`: the axes as canonical JSON."""
+        members = []
+        for item in sorted(cell.axes.items()):
+            member = self._members.get(item)
+            if member is None:
+                member = self._members[item] = canonical_json(dict([item]))[1:-1]
+            members.append(member)
+        return sha256(f"{{{','.join(members)}}}".encode()).hexdigest()
 
 
-def _texts(check: Check, code: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The facets in the order they stand in the key's JSON, and the text around their digests."""
-    names = tuple(sorted(check.facets))
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Checks that read the same facets: their keys' texts, with %s for each facet's digest in order."""
+
+    facets: tuple[str, ...]
+    checks: tuple[str, ...]
+    texts: tuple[str, ...]
+    unshared: bool
+    known: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+
+
+def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, ...]:
+    by_facets: dict[tuple[str, ...], list[Check]] = {}
+    for check in checks:
+        by_facets.setdefault(tuple(sorted(check.facets)), []).append(check)
+    return tuple(
+        _Group(
+            facets=facets,
+            checks=tuple(check.name for check in group),
+            texts=tuple(_text(check, code[check.name]) for check in group),
+            unshared=not UNSHARED.isdisjoint(facets),
+        )
+        for facets, group in by_facets.items()
+    )
+
+
+def _text(check: Check, code: str) -> str:
     text = canonical_json(
         {
             "check": check.name,
             "code": code,
-            "facets": dict.fromkeys(names, _GAP),
+            "facets": dict.fromkeys(check.facets, _GAP),
             "params": dict(check.params),
         }
     )
-    pieces = text.split(canonical_json(_GAP)[1:-1])
-    return names, tuple(pieces)
+    return text.replace("%", "%%").replace(canonical_json(_GAP)[1:-1], "%s")

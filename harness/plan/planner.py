@@ -32,15 +32,15 @@ def make_plan(
     ring = Keyring(checks, inputs, code)
     for cell in cells:
         facets = ring.facets(cell)
-        digests = {name: facet.digest for name, facet in facets.items()}
-        keys: dict[str, str] = {}
+        keys = ring.keys_of({name: facet.digest for name, facet in facets.items()})
+        asked: dict[str, str] = {}
         for check in checks:
             skip = device_skip(cell, check, host) or _idle(check, facets)
             key = ""
             if skip is None:
-                key = keys[check.name] = ring.key(check, digests)
+                key = asked[check.name] = keys[check.name]
                 if key not in tasks:
-                    tasks[key] = _task(key, check, keys, facets, code[check.name])
+                    tasks[key] = _task(key, check, asked, facets, code[check.name])
             entries.append(
                 Entry(
                     cell_id=cell.id,

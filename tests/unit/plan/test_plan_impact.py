@@ -93,8 +93,12 @@ def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
             task_key(each, code[each.name], facet_digests(facet_values(one, each.facets, INPUTS)))
             for each in checks
         ]
-        assert list(ring.keys(one)) == alone
-        assert all(ring.facet(one, name).value == facet_values(one, (name,), INPUTS)[name] for name in FACETS)
+        assert ring.keys(one) == dict(zip([each.name for each in checks], alone, strict=True))
+        assert ring.keys(one) == ring.keys_of(
+            {name: facet.digest for name, facet in ring.facets(one).items()}
+        )
+        values = {name: facet.value for name, facet in ring.facets(one).items()}
+        assert values == facet_values(one, tuple(FACETS), INPUTS)
 
 
 def test_a_facet_nobody_defines_is_named_by_a_keyring_too():
