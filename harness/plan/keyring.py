@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
 from harness.matrix.cells import Cell
-from harness.plan.facets import FACETS, UNSHARED, FacetInputs, projection
+from harness.plan.facets import FACETS, READS, UNSHARED, FacetInputs, projection
 
 # Stands for a digest while the text around it is made; no JSON text contains it.
 _GAP = "\x00"
@@ -36,6 +37,11 @@ class Keyring:
         self._inputs = inputs
         self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
         self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
+        # Facets that read a few axes and nothing else are looked up together.
+        self._plain = tuple(name for name in self._names if name in READS)
+        self._others = tuple(name for name in self._names if name not in READS)
+        self._axes = tuple(dict.fromkeys(axis for name in self._plain for axis in READS[name]))
+        self._together: dict[tuple[str | None, ...], dict[str, str]] = {}
         self._members: dict[tuple[str, str], str] = {}
         self._groups = _groups(self.checks, code)
         self._order = tuple(name for group in self._groups for name in group.checks)
@@ -46,17 +52,20 @@ class Keyring:
 
     def keys(self, cell: Cell) -> Mapping[str, str]:
         """Check name -> key, for every check."""
-        digests = {
-            name: self._versions(cell) if name == "versions" else self._facet(cell, name).digest
-            for name in self._names
-        }
+        place = tuple([cell.axes.get(axis) for axis in self._axes])
+        known = self._together.get(place)
+        if known is None:
+            known = self._together[place] = {name: self._facet(cell, name).digest for name in self._plain}
+        digests = dict(known)
+        for name in self._others:
+            digests[name] = self._versions(cell) if name == "versions" else self._facet(cell, name).digest
         return self.keys_of(digests)
 
     def keys_of(self, digests: Mapping[str, str]) -> Mapping[str, str]:
         """Check name -> key, over facets with these digests."""
         keys: list[str] = []
         for group in self._groups:
-            place = tuple([digests[name] for name in group.facets])
+            place = group.pick(digests)
             known = group.known.get(place)
             if known is None:
                 known = [sha256((text % place).encode()).hexdigest() for text in group.texts]
@@ -78,24 +87,24 @@ class Keyring:
 
     def _versions(self, cell: Cell) -> str:
         """The digest of the facet `versions`: the axes as canonical JSON."""
-        members = []
-        for item in sorted(cell.axes.items()):
-            member = self._members.get(item)
-            if member is None:
-                member = self._members[item] = canonical_json(dict([item]))[1:-1]
-            members.append(member)
+        known = self._members
+        try:
+            members = [known[item] for item in sorted(cell.axes.items())]
+        except KeyError:
+            known |= {item: canonical_json(dict([item]))[1:-1] for item in cell.axes.items()}
+            members = [known[item] for item in sorted(cell.axes.items())]
         return sha256(f"{{{','.join(members)}}}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Checks that read the same facets: their keys' texts, with %s for each facet's digest in order."""
+    """Checks that read the same facets, whose digests `pick` hands out in the order of their texts' %s."""
 
-    facets: tuple[str, ...]
+    pick: Callable[[Mapping[str, str]], tuple[str, ...] | str]
     checks: tuple[str, ...]
     texts: tuple[str, ...]
     unshared: bool
-    known: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    known: dict[tuple[str, ...] | str, list[str]] = field(default_factory=dict)
 
 
 def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, ...]:
@@ -104,7 +113,7 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
         by_facets.setdefault(tuple(sorted(check.facets)), []).append(check)
     return tuple(
         _Group(
-            facets=facets,
+            pick=itemgetter(*facets) if facets else lambda _digests: (),
             checks=tuple(check.name for check in group),
             texts=tuple(_text(check, code[check.name]) for check in group),
             unshared=not UNSHARED.isdisjoint(facets),
