@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.outcome import Judgement, Measured, Outcome, Tier
+from harness.outcome import Judgement, Measured, Outcome, Status, Tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +103,16 @@ class Check:
     expected_s: float = 1.0
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
     holds: Callable[[Outcome], str] = lambda _outcome: ""
+
+
+def lapsed(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+    """Why a stored outcome that answered nothing is asked again, or "".
+
+    "Not run" says what was missing. It is no part of the key, so only the check can say that it is there now.
+    """
+    if judgement.status is not Status.NOT_RUN:
+        return ""
+    try:
+        return check.holds(outcome)
+    except Exception as error:  # noqa: BLE001 - what cannot even be looked at is asked again
+        return f"it cannot be looked at: {error!r}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.bench import open_matrix
+from harness.cli.ledgers import open_ledger
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
@@ -73,7 +74,6 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     The edit is printed and written; every other byte of the file stays. What has no answer is never added.
     """
     from harness.cli.stored import open_run
-    from harness.ledger.store import Ledger
     from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
     from harness.verdict.verdict import Expectation
 
@@ -82,7 +82,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
         missing = ", ".join(f"--{name}" for name in said if name not in given)
         raise click.UsageError(f"to add what newly fails, {missing} is also needed")
     owner = Owner(**given) if given else None
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
     cells: dict[str, Any] = {cell.id: cell for cell in stored.matrix.all_cells}
     edit = plan_update(stored.matrix, cells, stored.verdicts, owner)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.cli.ledgers import open_ledger
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,10 +23,14 @@ RUNS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs."""
+    """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs.
+
+    lapsed: keys whose outcome is asked again although it is stored, with the reason.
+    """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    lapsed: Mapping[str, str] = field(default_factory=dict)
     failure_rate: Mapping[str, float] = field(default_factory=dict)
     planned_before: frozenset[str] = frozenset()
     costs: CostModel
@@ -33,23 +38,27 @@ class Knowledge:
 
 def look_up(bench: Bench) -> Knowledge:
     """Read the ledger for the plan; one that does not exist yet is not created for looking."""
-    from harness.ledger.store import FILE_NAME, Ledger
+    from harness.check import lapsed
+    from harness.ledger.store import FILE_NAME
     from harness.plan.cost import CostModel
     from harness.verdict.verdict import judge_outcome
 
-    state = bench.settings.path("state")
-    if not (state / FILE_NAME).exists():
+    if not (bench.settings.path("state") / FILE_NAME).exists():
         return Knowledge(costs=CostModel())
-    with Ledger.open(state) as ledger:
-        outcomes = ledger.get_many(bench.plan.tasks)
+    with open_ledger(bench.settings) as ledger:
+        stored = ledger.get_many(bench.plan.tasks)
         samples, rates = _history(ledger, bench.plan)
         runs = ledger.runs(RUNS)
-    judgements = {
-        key: judge_outcome(bench.plan.tasks[key].check, outcome) for key, outcome in outcomes.items()
+    judgements = {key: judge_outcome(bench.plan.tasks[key].check, outcome) for key, outcome in stored.items()}
+    asked_again = {
+        key: reason
+        for key, outcome in stored.items()
+        if (reason := lapsed(bench.plan.tasks[key].check, outcome, judgements[key]))
     }
     return Knowledge(
-        outcomes=outcomes,
-        judgements=judgements,
+        outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
+        judgements={key: said for key, said in judgements.items() if key not in asked_again},
+        lapsed=asked_again,
         failure_rate=rates,
         planned_before=frozenset(cell["id"] for run in runs[:1] for cell in run.plan.get("cells", ())),
         costs=CostModel(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.bench import facet_inputs, find_cell, open_bench, open_matrix
+from harness.cli.ledgers import open_ledger
 from harness.errors import InfrastructureError, Location, NothingSelectedError
 from harness.settings import Settings
 
@@ -74,7 +75,6 @@ def command(
 
 def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     from harness.builds.lock import make_lock
-    from harness.ledger.store import Ledger
     from harness.plan.facets import facet_values
 
     matrix = open_matrix(settings)
@@ -82,7 +82,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     plan = open_bench(settings, only=[cell.id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
     again = f"npu-matrix run --only {cell.id} --check resolve"
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         outcome = ledger.get(key)
         if outcome is None:
             raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)

@@ -14,6 +14,7 @@ import click
 
 from harness.cli.app import no_match
 from harness.cli.bench import open_bench
+from harness.cli.ledgers import open_ledger
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InfrastructureError, InputError
 from harness.settings import Settings
 
@@ -153,7 +154,6 @@ def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tu
 
 def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
     """The job in the environment of a built cell; InfrastructureError names the command that builds it."""
-    from harness.ledger.store import Ledger
     from harness.plan.task import Task
     from harness.run.job import Job
 
@@ -171,7 +171,7 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
             why=f"there it is on {', '.join(there)}",
             fix="name one of these, another profile, or your own environment with --python",
         )
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         for cell in fitting:
             keys = {
                 entry.check: entry.key for entry in plan.entries if entry.cell_id == cell.id and entry.key

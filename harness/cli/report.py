@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from harness.cli.ledgers import open_ledger
 from harness.cli.reporting import write_report
 from harness.cli.stored import open_run
 from harness.settings import Settings
@@ -17,10 +18,9 @@ from harness.settings import Settings
 @click.pass_obj
 def command(settings: Settings, run_id: str | None, reports: str | None) -> None:
     """Write HTML, Markdown, JSON, JUnit and badges of a run, judged by today's checks and expectations."""
-    from harness.ledger.store import Ledger
 
     settings = settings.overridden({"reports": reports})
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
         folder = write_report(
             settings,

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from harness.cli.ledgers import open_ledger
 from harness.cli.reporting import gather_run
 from harness.cli.stored import open_run
 from harness.settings import Settings
@@ -19,13 +20,12 @@ from harness.settings import Settings
 @click.pass_obj
 def command(settings: Settings, run_id: str | None, as_json: bool) -> int:
     """Show the grid of a run; exits with the code its verdicts have today."""
-    from harness.ledger.store import Ledger
     from harness.report.model import build_model
     from harness.report.terminal import print_grid
     from harness.verdict.summary import summarise
     from harness.verdict.verdict import verdict_json
 
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
         summary = summarise(stored.verdicts)
         if as_json:

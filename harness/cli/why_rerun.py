@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.bench import find_cell, open_bench
+from harness.cli.knowledge import look_up
+from harness.cli.ledgers import open_ledger
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,17 +27,18 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) -> None:
     """Show for each check of CELL whether its outcome would be reused, and if not, which facets changed."""
-    from harness.ledger.store import Ledger
     from harness.plan.rerun import why_rerun
 
     bench = open_bench(settings)
     found = find_cell(bench.matrix, settings["profile"], cell)
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         earlier = ledger.run(run_id) if run_id else _last_with(ledger.runs(), found.id)
-        known = set(ledger.get_many(bench.plan.tasks))
     if run_id and earlier is None:
         raise click.UsageError(f"there is no run {run_id!r}")
-    answers = why_rerun(bench.plan, found.id, earlier.plan if earlier else None, known)
+    known = look_up(bench)
+    answers = why_rerun(
+        bench.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed
+    )
     if as_json:
         click.echo(
             json.dumps(

@@ -21,9 +21,17 @@ class Rerun:
 
 
 def why_rerun(
-    plan: Plan, cell_id: str, earlier: Mapping[str, Any] | None, known: Collection[str]
+    plan: Plan,
+    cell_id: str,
+    earlier: Mapping[str, Any] | None,
+    known: Collection[str],
+    lapsed: Mapping[str, str],
 ) -> tuple[Rerun, ...]:
-    """One answer per check of the cell. `earlier`: a stored plan; `known`: keys with a reusable outcome."""
+    """One answer per check of the cell.
+
+    earlier: a stored plan. known: keys with a reusable outcome. lapsed: keys whose outcome answered nothing
+    and could now be another, with the reason.
+    """
     before = _tasks_of(earlier, cell_id) if earlier else {}
     now = {task["key"]: task for task in plan.to_json()["tasks"]}
     answers: list[Rerun] = []
@@ -36,6 +44,8 @@ def why_rerun(
             )
         elif entry.key in known:
             answers.append(Rerun(check=entry.check, reused=True, reason="its key has an outcome"))
+        elif entry.key in lapsed:
+            answers.append(Rerun(check=entry.check, reused=False, reason=lapsed[entry.key]))
         elif entry.check not in before:
             answers.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
         else:

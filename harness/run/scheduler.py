@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.check import lapsed
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Outcome, State, Status, Tier
 from harness.plan.task import Entry, Plan, Task
@@ -144,6 +145,12 @@ class _Run:
         self._watched = True
         self._cells = _cells_by_key(plan)
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
+        for key, outcome in list(known.items()):
+            check = plan.tasks[key].check
+            reason = lapsed(check, outcome, judge(check, outcome))
+            if reason:
+                self._why[key] = reason
+                del known[key]
         self._schedule = Schedule(
             plan,
             known,

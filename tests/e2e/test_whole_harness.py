@@ -9,7 +9,6 @@ import re
 import signal
 import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
@@ -81,6 +80,14 @@ def test_pins_that_contradict_each_other_are_red_with_the_chain_of_causes(checko
     output = checkout.static(code=1)
     assert re.search(r"fail: verl-0-9-1\S* resolve", output)
     assert "tool" in output
+
+
+def test_what_an_infrastructure_error_blocks_has_no_answer_and_is_no_failure(checkout):
+    (checkout.root / "a-file").write_text("")
+    cache = str(checkout.root / "a-file" / "cache")
+    output = checkout.run("run", "--only", "verl-0-9-1*", code=4, NPU_MATRIX_CACHE=cache)
+    assert "blocked: " in output
+    assert "exit 4" in output
 
 
 def test_a_failed_static_tier_blocks_the_dearer_ones(checkout):
@@ -184,6 +191,18 @@ def test_a_corrupt_ledger_is_kept_aside_and_said(checkout):
     assert list(ledger.parent.glob("ledger.sqlite3.corrupt-*"))
 
 
+@pytest.mark.parametrize(
+    ("asked", "code"), [(["status"], 3), (["report"], 3), (["plan"], 0), (["why-rerun", "verl-0-9-1"], 0)]
+)
+def test_whichever_command_comes_upon_a_corrupt_ledger_says_so(checkout, asked, code):
+    checkout.static()
+    ledger = checkout.root / ".npu-matrix" / "ledger.sqlite3"
+    ledger.write_bytes(b"this is no database" * 100)
+    output = checkout.run(*asked, code=code)
+    [kept] = ledger.parent.glob("ledger.sqlite3.corrupt-*Z")
+    assert kept.name in output
+
+
 @pytest.mark.skipif(
     os.geteuid() == 0, reason="root writes anywhere; the next test covers a reports path that is taken"
 )
@@ -200,13 +219,12 @@ def test_a_reports_path_that_is_something_else_is_refused_and_outcomes_are_kept(
     (checkout.root / "reports" / "thesis.txt").write_text("three years of work")
     output = checkout.static(code=2)
     assert "reports" in output
+    assert "4 executed, 0 reused" in output, "what came out is said although it cannot be written"
     assert (checkout.root / "reports" / "thesis.txt").read_text() == "three years of work"
     assert "0 executed, 4 reused" in checkout.static("--reports", "elsewhere")
 
 
-def test_a_full_disk_is_an_infrastructure_error(checkout):
-    checkout.static()
-    # /dev/full takes no byte: where the reports' scratch is, that is what a full disk looks like.
+def test_a_state_folder_that_cannot_be_made_is_an_infrastructure_error(checkout):
     target = checkout.root / "state-file"
     target.write_text("")
     output = checkout.run("--state", str(target), "run", "--check", "resolve", code=4)
@@ -280,9 +298,3 @@ def test_every_json_has_a_schema_with_a_version(checkout):
         schema = json.loads(checkout.run(*arguments))["schema"]
         assert schema["name"].startswith("npu-matrix.")
         assert schema["version"] >= 1
-
-
-def test_what_ran_elsewhere_does_not_reach_the_real_checkout(checkout):
-    checkout.static()
-    assert (checkout.root / ".npu-matrix").is_dir()
-    assert not list(Path(checkout.root).glob("*.whl"))

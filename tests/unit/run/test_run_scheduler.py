@@ -23,7 +23,7 @@ from run_fakes import (
 
 from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
-from harness.outcome import ArtifactRef, Outcome, State, Status, Tier
+from harness.outcome import ArtifactRef, Judgement, Outcome, State, Status, Tier
 from harness.plan.task import Plan, Task
 from harness.run.events import Event, TaskFinished, TaskStarted, Told
 from harness.run.scheduler import Policy, RunResult, run_plan
@@ -82,6 +82,27 @@ def test_everything_runs_once_in_order_of_need_and_again_nothing_runs(ledger: Le
     assert again.started == []
     assert (second.executed, second.reused) == (0, 4)
     assert second.outcomes == first.outcomes
+
+
+def test_what_was_not_run_is_asked_again_once_its_check_says_that_it_can_be(ledger: Ledger) -> None:
+    here: list[str] = []
+    absent = make_check(
+        "patches",
+        judge=lambda found, _params: Judgement(status=Status.PASS if found["ok"] else Status.NOT_RUN),
+        holds=lambda outcome: "" if outcome.measurements["ok"] or not here else "a mirror has it now",
+    )
+    task = make_task(absent)
+    plan = make_plan([entry("c", task)], [task])
+    assert statuses(go(plan, ledger, FakeExecutor(answers={task.key: [fails]}))) == {
+        "patches": Status.NOT_RUN
+    }
+    assert go(plan, ledger).reused == 1
+    here.append("mirror")
+    events: list[Event] = []
+    result = go(plan, ledger, observer=events.append)
+    assert statuses(result) == {"patches": Status.PASS}
+    assert [event.why for event in events if isinstance(event, TaskStarted)] == ["a mirror has it now"]
+    assert go(plan, ledger).reused == 1
 
 
 def test_inputs_are_the_outcomes_of_the_needs(ledger: Ledger) -> None:
