@@ -173,7 +173,7 @@ def test_an_entry_blocked_behind_a_known_failure_is_known():
         {(second.cell_id, "second"): Disposition(status=Status.BLOCKED, reason="first failed")},
         lambda _cell, _name: None,
     )
-    assert [verdict.standing for verdict in alone] == [Expectation.UNEXPECTED, Expectation.UNEXPECTED]
+    assert [verdict.standing for verdict in alone] == [Expectation.UNEXPECTED, Expectation.INCOMPLETE]
 
 
 def test_an_unknown_facet_is_a_mistake_in_the_check():

@@ -92,7 +92,12 @@ def test_not_run_neither_meets_nor_breaks_an_expectation():
 
 def test_blocked_behind_a_known_failure_is_known():
     assert verdict(Status.BLOCKED, blocked_by_known=True).standing is Expectation.KNOWN
-    assert verdict(Status.BLOCKED).standing is Expectation.UNEXPECTED
+
+
+def test_blocked_is_without_an_answer_and_no_failure_of_its_own():
+    assert verdict(Status.BLOCKED).standing is Expectation.INCOMPLETE
+    assert summarise([verdict(Status.ERROR), verdict(Status.BLOCKED)]).exit_code == EXIT_INCOMPLETE
+    assert summarise([verdict(Status.FAIL), verdict(Status.BLOCKED)]).exit_code == EXIT_UNEXPECTED
 
 
 def test_exit_codes():
