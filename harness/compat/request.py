@@ -73,12 +73,10 @@ class Request:
         return ["--python-version", self.python, *platform]
 
     def write(self, folder: Path) -> None:
-        """Write `requirements.in` and `overrides.txt`, each override under its reason."""
+        """Write `requirements.in` and `overrides.txt`, each override under its reason if one is handed in."""
         folder.joinpath("requirements.in").write_text("".join(f"{r}\n" for r in self.requirements), "utf-8")
-        lines = [
-            f"# {' '.join(o.reason.split()) or 'no reason given'}\n{o.requirement}\n" for o in self.overrides
-        ]
-        folder.joinpath("overrides.txt").write_text("".join(lines), "utf-8")
+        lines = [line for override in self.overrides for line in override.lines()]
+        folder.joinpath("overrides.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def names(requirements: Sequence[str]) -> tuple[str, ...]:

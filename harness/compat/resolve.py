@@ -79,7 +79,7 @@ def run(ctx: TaskContext) -> Measured:
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """A lock passes; a contradiction fails; what only an unreachable index might have is unsupported here."""
+    """A lock passes; a contradiction fails; what only a silent index might have was not asked."""
     if measurements["resolved"]:
         return Judgement(status=Status.PASS, reasons=tuple(_remarks(measurements)))
     problems = measurements["problems"]
@@ -94,12 +94,14 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     unreachable = measurements["unreachable"]
     only_missing = all(problem["kind"] in ("missing-version", "unknown-package") for problem in problems)
     if unreachable and only_missing:
-        reasons.append(f"Not proven: {', '.join(unreachable)} did not answer and may have it.")
+        silent = ", ".join(unreachable)
+        reasons.insert(0, f"Not proven: {silent} did not answer and may have what the others lack.")
         # The key knows nothing of the network: without it the stored outcome would be taken again.
         again = (
             f"Run again with `npu-matrix run --check resolve --fresh` once {', '.join(unreachable)} answers."
         )
-        return Judgement(status=Status.UNSUPPORTED, reasons=tuple(reasons), remedies=(*remedies, again))
+        # Silence of a server is no statement of the stack, so this is neither a failure nor `unsupported`.
+        return Judgement(status=Status.NOT_RUN, reasons=tuple(reasons), remedies=(*remedies, again))
     return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
 
 

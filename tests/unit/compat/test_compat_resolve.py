@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.compat import resolve
+from harness.compat.request import Request
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 from harness.sources.lockfile import parse_lock
@@ -130,7 +131,7 @@ def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_vendor_index_that_does_not_answer_makes_missing_packages_unsupported_here(
+def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_unsupported(
     wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels.add("base", "2.0")
@@ -142,9 +143,15 @@ def test_a_vendor_index_that_does_not_answer_makes_missing_packages_unsupported_
     chosen = pins("base==2.0", "triton-ascend==3.2.2", index=["http://127.0.0.1:9/simple"])
     found, judgement, _ = measure(context, chosen)
     assert found["unreachable"] == ["http://127.0.0.1:9/simple"]
-    assert judgement.status is Status.UNSUPPORTED
+    assert judgement.status is Status.NOT_RUN
     assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
-    assert "127.0.0.1:9" in judgement.reasons[-1]
+    assert "127.0.0.1:9" in judgement.reasons[0]
+
+
+def test_an_override_without_a_reason_at_hand_does_not_claim_that_none_was_given(tmp_path: Path) -> None:
+    chosen = {"requirements": ["base==2.0"], "overrides": ["torch==2.7.1"]}
+    Request.of_facets(chosen, {"python": "3.11", "arch": "x86_64"}).write(tmp_path)
+    assert (tmp_path / "overrides.txt").read_text() == "torch==2.7.1\n"
 
 
 def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
