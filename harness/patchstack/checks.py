@@ -21,6 +21,8 @@ PATCHED_FILES = "patched.zip"
 PATCHED_DIGESTS = "patched.json"
 #: The earliest time a zip archive can hold: equal contents must give equal archives.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+#: Verdicts that do not keep a stack from being applied (see `StackResult.applies`).
+_GOES_IN = ("clean", "offset", "already-upstream")
 
 
 def run(ctx: TaskContext) -> Measured:
@@ -124,7 +126,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if not measurements["selected"]:
         return Judgement(status=Status.PASS, reasons=("no patches of ours apply to this version",))
     verdicts = measurements["verdicts"]
-    reasons = [_sentence(verdict, measurements["tree"]) for verdict in verdicts]
+    # The first reason stands in every short line: it is about a patch that does not go in, if there is one.
+    told = sorted(verdicts, key=lambda verdict: verdict["verdict"] in _GOES_IN)
+    reasons = [_sentence(verdict, measurements["tree"]) for verdict in told]
     reasons += measurements["relations"]
     remedies = [f"{verdict['patch']}: {remedy}" for verdict in verdicts for remedy in verdict["remedies"]]
     status = Status.PASS if measurements["applies"] else Status.FAIL

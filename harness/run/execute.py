@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 import traceback
 from collections.abc import Mapping
@@ -19,6 +20,15 @@ from harness.run.job import Handle, Job, Site
 # The strongest evidence each kind of device can give.
 DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
 INFRASTRUCTURE = InfrastructureError.__name__
+_FULL = "free space, or choose other folders with --state and --cache"
+_SHUT = "make the folder writable, or choose another one with --state or --cache"
+DISK_FIXES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: _SHUT,
+    errno.EACCES: _SHUT,
+    errno.EPERM: _SHUT,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +174,8 @@ def _failure(error: BaseException) -> Failure:
         return Failure(kind=kind, message=f"{place}{problem.what}{why}", fix=problem.fix)
     if isinstance(error, OSError):
         # The disk, a daemon, the network: nothing a cell's packages could be blamed for.
-        return Failure(kind=INFRASTRUCTURE, message=f"{type(error).__name__}: {error}", fix="see the log")
+        fix = DISK_FIXES.get(error.errno or 0, "see the log")
+        return Failure(kind=INFRASTRUCTURE, message=f"{type(error).__name__}: {error}", fix=fix)
     return Failure(kind=type(error).__name__, message=str(error), fix="see the traceback in the log")
 
 

@@ -127,6 +127,20 @@ def test_a_conflict_fails_with_cause_and_remedy(tmp_path: Path) -> None:
     assert measured.artifacts == {}
 
 
+def test_the_first_reason_is_about_the_patch_that_does_not_go_in(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    good = selected(tmp_path, PATCH)[0]
+    broken = tmp_path / "patches" / "verl" / "fix" / "broken.patch"
+    broken.write_bytes(b"no patch\n")
+    file = str(broken.relative_to(tmp_path))
+    bad = {**good, "id": "verl/bad", "file": file, "digest": digest_bytes(broken.read_bytes())}
+    ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": [good, bad]}, wheel)
+    _, status, reasons = run(ctx)
+    assert status is Status.FAIL
+    assert reasons[0].startswith("verl/bad")
+    assert reasons[1].startswith("verl/fix")
+
+
 def test_already_upstream_passes_and_says_so(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path, NEW)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)

@@ -116,6 +116,16 @@ def test_the_fix_of_an_error_reaches_the_user(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "fix"),
+    [(28, "free space"), (30, "make the folder writable"), (13, "--cache"), (32, "see the log")],
+)
+def test_what_a_disk_refuses_says_what_to_do(site: Site, code: int, fix: str) -> None:
+    outcome = execute(job(raises(OSError(code, "refused"))), site)
+    assert outcome.failure is not None
+    assert fix in outcome.failure.fix
+
+
+@pytest.mark.parametrize(
     ("device", "claimed", "allowed"),
     [
         ("sim", Evidence.SIMULATED, True),
