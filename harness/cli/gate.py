@@ -6,17 +6,20 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli.bench import Bench, expectations, open_bench
+from harness.cli.elsewhere import joined_plans, with_answers_from_elsewhere
 from harness.cli.ledgers import open_ledger
 from harness.errors import InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.devices.host import HostReport
     from harness.ledger.store import Ledger
     from harness.plan.task import Plan
     from harness.verdict.gate import CellCheck, GateInputs, GateReport, Side
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     "--merge", "shards", multiple=True, metavar="LEDGER", help="Take over a shard's outcomes first."
 )
 @click.option("--strict-coverage", is_flag=True, help="What this host cannot run is red too.")
+@click.option("--impacted", is_flag=True, help="Ask no answer of what has the same key on the base.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.gate).")
 @click.option("--github", is_flag=True, help="Also print annotations and write the job summary.")
 @click.option("--comment", type=click.Path(dir_okay=False), help="Write the body of a PR comment here.")
@@ -58,19 +62,22 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
             ledger.merge(_ledger_file(Path(shard)))
-        inputs = _inputs(bench, ledger, base, strict_coverage=options["strict_coverage"])
+        bench, hosts = with_answers_from_elsewhere(bench, ledger, options["only"], options["checks"])
+        inputs = _inputs(bench, hosts, ledger, base, options)
     report = judge_gate(inputs)
     _tell(report, options)
     return report.exit_code
 
 
-def _inputs(bench: Bench, ledger: Ledger, base: str, *, strict_coverage: bool) -> GateInputs:
+def _inputs(
+    bench: Bench, hosts: Mapping[str, HostReport], ledger: Ledger, base: str, options: Mapping[str, Any]
+) -> GateInputs:
     from harness.verdict.answers import flake_decisions, read_answers, sides
     from harness.verdict.gate import GateInputs
 
     answers = read_answers(bench.plan, ledger)
     expected = expectations(bench.matrix, bench.settings["profile"])
-    base_name, base_plan, base_sides = _base(bench, ledger, base)
+    base_name, base_plan, base_sides = _base(bench, hosts, ledger, base)
     base_tasks = _tasks_by_entry(base_plan)
     changes, places = _blame(bench, base_tasks)
     selected = {cell.id for cell in bench.plan.cells}
@@ -90,11 +97,14 @@ def _inputs(bench: Bench, ledger: Ledger, base: str, *, strict_coverage: bool) -
         places=places,
         problems=_idle_expectations(bench),
         notices=bench.plan.notices,
-        strict_coverage=strict_coverage,
+        strict_coverage=options["strict_coverage"],
+        impacted_only=options["impacted"],
     )
 
 
-def _base(bench: Bench, ledger: Ledger, base: str) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
+def _base(
+    bench: Bench, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
+) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
     """Its name, its plan as JSON, and what is known of its entries."""
     from harness.cli.changed import plan_of_revision
     from harness.plan.revision import resolve_revision
@@ -107,7 +117,10 @@ def _base(bench: Bench, ledger: Ledger, base: str) -> tuple[str, Mapping[str, An
     if run is not None:
         return f"run {base}", run.plan, _answered(run.plan, ledger, run.run_id)
     revision = resolve_revision(settings.root, base)
-    plan = plan_of_revision(bench, revision, (), ())
+    here = plan_of_revision(bench, revision, (), ())
+    socs = {host.soc: host for host in hosts.values()}
+    plans = {soc: plan_of_revision(replace(bench, host=host), revision, (), ()) for soc, host in socs.items()}
+    plan = joined_plans(here, {cell: plans[host.soc] for cell, host in hosts.items()})
     return str(revision), plan, _answered(plan, ledger, None)
 
 
@@ -150,6 +163,8 @@ def _answered(plan: Mapping[str, Any], ledger: Ledger, run_id: str | None) -> di
     from harness.outcome import Status
     from harness.verdict.answers import read_answers, sides
 
+    if not plan["entries"]:
+        return {}
     stored = _stored_plan(plan)
     outcomes = dict(read_answers(stored, ledger).outcomes)
     if run_id is not None:

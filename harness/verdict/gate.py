@@ -74,10 +74,14 @@ class GateItem:
 
 @dataclass(frozen=True, kw_only=True)
 class GateReport:
-    """Every planned entry, what was planned before and is not now, problems of the list, and the code."""
+    """Every planned entry, what was planned before and is not now, and problems of the list.
+
+    untouched: planned entries left out because their key is the base's, so that nothing changed for them.
+    """
 
     base: str
     items: tuple[GateItem, ...]
+    untouched: int = 0
     gone: tuple[CellCheck, ...] = ()
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -91,7 +95,7 @@ class GateReport:
     @property
     def exit_code(self) -> int:
         """1 before 4 before 0; nothing planned is 3, never green."""
-        if not self.items:
+        if not self.items and not self.untouched:
             return EXIT_NOTHING_SELECTED
         blocking = {item.blocks for item in self.items}
         if Blocks.UNEXPECTED in blocking or self.problems:
@@ -124,17 +128,26 @@ class GateInputs:
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     strict_coverage: bool = False
+    impacted_only: bool = False
 
 
 def judge_gate(inputs: GateInputs) -> GateReport:
     """Classify every planned entry; whatever cannot be told apart from a new failure is one."""
+    judged = {name: side for name, side in inputs.head.items() if not _left_out(name, side, inputs)}
     return GateReport(
         base=inputs.base_name,
-        items=tuple(_item(name, side, inputs) for name, side in inputs.head.items()),
+        items=tuple(_item(name, side, inputs) for name, side in judged.items()),
+        untouched=len(inputs.head) - len(judged),
         gone=tuple(name for name in inputs.base_keys if name not in inputs.head),
         problems=inputs.problems,
         notices=inputs.notices,
     )
+
+
+def _left_out(name: CellCheck, side: Side, inputs: GateInputs) -> bool:
+    """Without an answer, and of a key the base has too: the change has no part in the answer."""
+    answered = side.verdict.status not in {Status.ERROR, Status.BLOCKED}
+    return inputs.impacted_only and not answered and bool(side.key) and inputs.base_keys.get(name) == side.key
 
 
 def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:

@@ -75,6 +75,7 @@ def to_json(report: GateReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "base": report.base,
         "exit_code": report.exit_code,
+        "untouched": report.untouched,
         "counts": {one.value: count for one, count in report.counts.items()},
         "items": [_item_json(item) for item in report.items],
         "gone": [{"cell": cell, "check": check} for cell, check in report.gone],
@@ -205,7 +206,10 @@ def _sarif_result(item: GateItem) -> Mapping[str, Any]:
 
 
 def _counts(report: GateReport) -> str:
-    return ", ".join(f"{count} {TITLES[one]}" for one, count in report.counts.items() if count) or "nothing"
+    counts = [f"{count} {TITLES[one]}" for one, count in report.counts.items() if count]
+    if report.untouched:
+        counts.append(f"{report.untouched} not touched by this change and not asked")
+    return ", ".join(counts) or "nothing"
 
 
 def _escaped(text: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.app import main
-from harness.cli.bench import open_bench
+from harness.cli.bench import look_at_host, open_bench
+from harness.cli.elsewhere import host_with
 from harness.cli.gate import command
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
@@ -21,13 +22,14 @@ format: 1
 axes:
   verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}}
   python: {{title: Python, scheme: python, source: a test}}
-  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}, npu: {{title: NPU}}}}}}
+  soc: {{title: chip, scheme: name, source: a test, values: {{a2: {{title: A2}}}}}}
 profiles:
   default:
     title: a test
     select:
       - product: {{verl: [{versions}]}}
-        with: {{python: host, device: sim}}
+        with: {{python: host, device: {device}}}
 {more}
 """
 HEADER = """\
@@ -71,8 +73,8 @@ class Repository:
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True)
 
-    def write(self, value=1, versions="0.6.1, 0.9.1", more=""):
-        (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, more=more))
+    def write(self, value=1, versions="0.6.1, 0.9.1", more="", device="sim"):
+        (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, more=more, device=device))
         folder = self.root / "patches" / "verl" / "b"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "PATCH").write_text(HEADER)
@@ -227,6 +229,34 @@ def test_a_cell_that_is_planned_no_more_is_said(repository):
     repository.write(versions="0.9.1")
     _classes, report = repository.classes(code=0)
     assert [one["cell"][:10] for one in report["gone"]] == ["verl-0-6-1"]
+
+
+def test_a_cell_that_only_another_host_could_run_is_judged_by_what_that_host_answered(repository):
+    repository.write(versions="0.9.1", device="npu, soc: a2")
+    repository.commit()
+    plan = open_bench(repository.settings, checks=["environment"]).plan
+    assert next(entry for entry in plan.entries if entry.check == "environment").skip
+    away = open_bench(repository.settings, checks=["environment"], host=host_with(look_at_host(), "a2")).plan
+    task = away.tasks[next(entry.key for entry in away.entries if entry.check == "environment")]
+    with Ledger.open(repository.settings.path("state")) as ledger:
+        ledger.record(
+            Outcome(
+                key=task.key,
+                check="environment",
+                tier=task.check.tier,
+                state=State.TIMEOUT,
+                evidence=Evidence.HARDWARE,
+                facets=task.facet_digests,
+            )
+        )
+    found = CliRunner().invoke(
+        command, ["--base", "main", "--json"], obj=repository.settings, standalone_mode=False
+    )
+    items = {item["check"]: item for item in json.loads(found.output)["items"]}
+    assert items["environment"]["status"] == "fail"
+    assert items["environment"]["class"] == "known"
+    assert items["environment"]["obtained"] == "hardware"
+    assert items["loss"]["class"] == "not-run"
 
 
 EXPECTATION = (

@@ -110,6 +110,14 @@ def test_flaky_is_shown_and_does_not_block_and_unproven_does():
     assert classified(PASS, PASS, flakes=unproven) == (GateClass.NEW, EXIT_UNEXPECTED)
 
 
+def test_what_the_change_does_not_touch_need_not_be_answered_when_only_the_impacted_is_asked():
+    report = gate(side(Status.ERROR), base_key="a" * 64, impacted_only=True)
+    assert (report.exit_code, report.untouched, report.items) == (EXIT_OK, 1, ())
+    assert gate(side(Status.ERROR), base_key="b" * 64, impacted_only=True).exit_code == EXIT_INCOMPLETE
+    assert gate(side(Status.ERROR), base_key="a" * 64).exit_code == EXIT_INCOMPLETE
+    assert "not touched" in FORMATS["text"](report)
+
+
 def test_an_idle_expectation_is_red():
     assert gate(PASS, PASS, problems=("expired",)).exit_code == EXIT_UNEXPECTED
 
