@@ -1,0 +1,228 @@
+"""What .github and action.yml promise: pinned, least permission, bounded, and no fork code near a card or a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.cli.app import COMMANDS
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PIN = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40}$")
+#: The commit of each action, as its release tag names it.
+ACTIONS = {
+    "actions/checkout": "08c6903cd8c0fde910a37f88322edcfb5dd907a8",
+    "actions/setup-python": "e797f83bcb11b83ae66e0230d6156d7c80228e7c",
+    "actions/upload-artifact": "ea165f8d65b6e75b540449e92b4886f43607fa02",
+    "actions/download-artifact": "d3f86a106a0bac45b974a628896c90dbdf5c8093",
+    "actions/cache/restore": "0057852bfaa89a56745cba8c7296529d2fc39830",
+    "actions/cache/save": "0057852bfaa89a56745cba8c7296529d2fc39830",
+}
+
+sys.path.insert(0, str(ROOT / ".github" / "scripts"))
+from shards import LIMIT, costs, deal, jobs  # noqa: E402
+
+
+def load(file):
+    data = yaml.safe_load(file.read_text())
+    return {("on" if key is True else key): value for key, value in data.items()}
+
+
+WORKFLOWS = {file.stem: load(file) for file in FILES}
+JOBS = [(name, job, body) for name, flow in WORKFLOWS.items() for job, body in flow["jobs"].items()]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS = [(f"{name}/{job}", step) for name, job, body in JOBS for step in body["steps"]]
+STEPS += [("action", step) for step in ACTION["runs"]["steps"]]
+named_jobs = pytest.mark.parametrize(
+    ("name", "job", "body"), JOBS, ids=[f"{name}-{job}" for name, job, _ in JOBS]
+)
+
+
+def test_the_four_workflows_are_there():
+    assert set(WORKFLOWS) >= {"ci", "patch-gate", "matrix", "nightly"}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_grants_nothing_by_itself_and_never_runs_twice_at_once(name):
+    flow = WORKFLOWS[name]
+    assert flow["permissions"] == {}
+    assert flow["concurrency"]["group"]
+    assert "pull_request_target" not in flow["on"]
+    assert "workflow_run" not in flow["on"]
+
+
+@named_jobs
+def test_a_job_is_bounded_and_may_only_read(name, job, body):
+    assert 0 < body["timeout-minutes"] <= 720
+    allowed = {"contents": "read"} if job != "comment" else {"pull-requests": "write"}
+    assert body["permissions"] == allowed
+
+
+@named_jobs
+def test_a_job_on_our_hosts_waits_for_approval_and_never_takes_code_of_a_fork(name, job, body):
+    hosted = isinstance(body["runs-on"], str)
+    assert hosted == (job != "npu")
+    if hosted:
+        return
+    assert body["environment"] == "npu"
+    if "pull_request" in WORKFLOWS[name]["on"]:
+        assert "head.repo.full_name == github.repository" in body["if"]
+        assert "labels" in body["if"]
+
+
+def test_no_secret_is_read_and_a_job_that_writes_runs_no_code_of_the_change():
+    for file in [*FILES, ROOT / "action.yml"]:
+        assert "secrets." not in file.read_text()
+    comment = WORKFLOWS["patch-gate"]["jobs"]["comment"]
+    assert not any(step.get("uses", "").startswith("actions/checkout") for step in comment["steps"])
+
+
+def test_every_action_is_pinned_to_a_known_commit():
+    for where, step in STEPS:
+        if "uses" not in step:
+            continue
+        assert PIN.fullmatch(step["uses"]), where
+        action, _, commit = step["uses"].partition("@")
+        assert ACTIONS[action] == commit, where
+
+
+def test_a_checkout_leaves_no_token_behind():
+    for where, step in STEPS:
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False, where
+
+
+def test_scripts_take_what_they_need_from_the_environment_and_are_bash():
+    for where, step in STEPS:
+        if "run" not in step:
+            continue
+        assert "${{" not in step["run"], where
+        subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)
+        for command in re.findall(
+            r"npu-matrix[\"']?(?: --(?:root|profile) [^ ]+)* ([a-z][a-z-]+)", step["run"]
+        ):
+            assert command in COMMANDS, (where, command)
+
+
+def test_the_required_check_is_there_whatever_happened_to_the_shards():
+    gate = WORKFLOWS["patch-gate"]["jobs"]["gate"]
+    assert gate["if"] == "always()"
+    assert set(gate["needs"]) == {"plan", "cheap", "npu"}
+    assert "strategy" not in gate
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """A PATH whose npu-matrix writes down its arguments and ends as told."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "npu-matrix"
+    program.write_text('#!/bin/bash\nprintf "%s\\n" "$*" >> calls\nexit "${CODE:-0}"\n')
+    program.chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+
+    def run(script, code=0, **environ):
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env={"PATH": f"{folder}:{os.environ['PATH']}", "CODE": str(code), **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    run.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    run.folder = tmp_path
+    return run
+
+
+def step_with(name, job, text):
+    return next(step["run"] for step in WORKFLOWS[name]["jobs"][job]["steps"] if text in step.get("run", ""))
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 0), (4, 0), (2, 1), (3, 1), (130, 1)])
+def test_a_shard_leaves_judging_to_the_gate_and_stops_at_what_is_no_answer(tools, code, ends):
+    script = step_with("patch-gate", "cheap", "npu-matrix run")
+    assert tools(script, code=code, CELLS="a-1 b-2").returncode == ends
+    assert tools.calls() == ["run --only a-1 --only b-2"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
+def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
+    for shard in ("ledger-cheap-1", "ledger-cheap-2"):
+        folder = tools.folder / "shards" / shard / ".npu-matrix"
+        folder.mkdir(parents=True)
+        (folder / "ledger.sqlite3").touch()
+    script = step_with("patch-gate", "gate", "npu-matrix gate")
+    assert tools(script, code=code, BASE="origin/main").returncode == code
+    (call,) = tools.calls()
+    assert call.count("--merge shards/ledger-cheap-") == 2
+    assert "--base origin/main --impacted" in call
+
+
+def test_the_gate_runs_without_any_shard(tools):
+    assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
+
+
+def test_the_plan_step_writes_the_matrix_github_reads(tools):
+    (tools.folder / ".github" / "scripts").mkdir(parents=True)
+    (tools.folder / ".github" / "scripts" / "shards.py").write_text(
+        (ROOT / ".github/scripts/shards.py").read_text()
+    )
+    (tools.folder / "plan.json").write_text(json.dumps(plan({"a": 3.0, "b": 2.0})))
+    (tools.folder / "impact.json").write_text(json.dumps({"tasks": [{"effect": "changed", "cells": ["b"]}]}))
+    script = step_with("patch-gate", "plan", "--most 8")
+    assert tools(script, GITHUB_OUTPUT=str(tools.folder / "output")).returncode == 0
+    output = dict(line.split("=", 1) for line in (tools.folder / "output").read_text().splitlines())
+    assert json.loads(output["matrix"]) == {"include": [{"name": "1", "cells": "b"}]}
+    assert output["any"] == "true"
+
+
+def plan(seconds, device="sim"):
+    return {
+        "cells": [{"id": cell, "device": device, "axes": {"soc": "a3"}} for cell in seconds],
+        "entries": [{"cell": cell, "key": cell} for cell in seconds],
+        "tasks": [{"key": cell, "expected_s": cost} for cell, cost in seconds.items()],
+        "known": [],
+    }
+
+
+def test_cells_that_share_a_task_share_its_cost_and_known_ones_cost_nothing():
+    shared = plan({"a": 4.0, "b": 2.0})
+    shared["entries"].append({"cell": "b", "key": "a"})
+    assert costs(shared) == {"a": 2.0, "b": 4.0}
+    shared["known"] = ["a"]
+    assert costs(shared) == {"a": 0.0, "b": 2.0}
+
+
+def test_cells_on_npus_go_to_the_runner_of_their_chip():
+    (job,) = jobs(plan({"a": 1.0}, device="npu"), most=4, cards=8)
+    assert job == {"name": "a3-1", "cells": "a", "label": "linux-aarch64-a3-8"}
+    assert jobs(plan({"a": 1.0}), most=4, cards=8) == []
+
+
+@given(
+    st.dictionaries(st.text("abcdefgh-", min_size=1, max_size=6), st.floats(0, 1000), max_size=60),
+    st.integers(1, 400),
+)
+def test_every_cell_is_dealt_once_to_no_more_jobs_than_github_takes(cost, most):
+    shards = deal(cost, most)
+    assert sorted(cell for cells in shards for cell in cells) == sorted(cost)
+    assert len(shards) <= min(most, LIMIT)
+    if shards:
+        loads = [sum(cost[cell] for cell in cells) for cells in shards]
+        # Longest processing time first: at most 4/3 of the best, which is no less than the mean or the dearest.
+        assert (
+            max(loads)
+            <= 4 / 3 * max(sum(loads) / len(shards), max(cost.values())) + max(cost.values()) + 1e-6
+        )
