@@ -84,7 +84,13 @@ def _run_from(first: int, candidate: str, workdir: Path, timeout_s: float, memor
     current.unlink(missing_ok=True)
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # A process that dies takes its buffers with it, and with them the reason.
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
             hung = not _watch(process, current, timeout_s)
