@@ -18,7 +18,7 @@ class Turn(str, enum.Enum):
 
     BROKEN = "newly broken"
     LOST = "newly not run"
-    WEAKER = "weaker evidence"
+    WEAKER = "on weaker evidence"
     STILL = "still broken"
     FIXED = "fixed"
     GAINED = "newly proved"
@@ -26,7 +26,7 @@ class Turn(str, enum.Enum):
     REMOVED = "no longer planned"
 
 
-#: What each turn means, in a sentence; {then} is the earlier run.
+#: What each turn means, in a sentence.
 MEANINGS: dict[Turn, str] = {
     Turn.BROKEN: "Does not pass now, and was not known to be broken then.",
     Turn.LOST: "Had an answer then, has none now. Nothing is proved by that.",

@@ -5,33 +5,28 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from harness.digest import digest_bytes
 from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
-from harness.report import svg
+from harness.report.changes_page import changes_page, say_turns
 from harness.report.figures import figures
 from harness.report.grid import grid_script
 from harness.report.inputs import ArtifactInput
 from harness.report.logs import read_artifact, read_log
-from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.measures import Chart, Facts, Table, scalar
+from harness.report.marks import Mark
 from harness.report.model import ReportModel, Result, Row
-from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
+from harness.report.pages import Writer, anchor_of, environment, resource
+from harness.report.patches_page import patches_page
+from harness.report.text import duration, file_name, moment
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
 STATIC_ROWS = 300
 FIRST_ROWS = 60
 ATTENTION_ROWS = 8
-HARD_LIMIT = 20_000
-TOOLTIP = 200
 QUERIES = {
     Mark.FAIL: "unexpected-fail",
     Mark.KNOWN_FAIL: "known",
@@ -46,9 +41,11 @@ def render_html(model: ReportModel, folder: Path) -> list[Path]:
     """Write the pages into `folder` (which exists) and return what was written. OSError when it cannot be."""
     writer = Writer(folder)
     for name in ASSETS:
-        writer.write(f"assets/{name}", _resource("assets", name))
+        writer.write(f"assets/{name}", resource("assets", name))
     writer.write("data/grid.js", grid_script(model))
     writer.write("index.html", _index(model, writer))
+    writer.write("changes.html", changes_page(model, writer))
+    writer.write("patches.html", patches_page(model, writer))
     workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
     if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
         return writer.written + _pages_in_parallel(model, folder, workers)
@@ -86,46 +83,11 @@ def _inherited_pages(folder: Path, first: int, step: int) -> list[Path]:
     return _pages(_inherited[0], folder, first, step)
 
 
-class Writer:
-    """Writes files below one folder and remembers them; texts and files are stored once, by content."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.written: list[Path] = []
-        self._stored: set[str] = set()
-
-    def write(self, name: str, content: str | bytes) -> None:
-        """Write one file; parents are made as needed."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-        path.write_bytes(data)
-        self.written.append(path)
-
-    def store(self, name: str, content: str | bytes) -> str:
-        """Write a file named by its content, unless it is there already, and return its name."""
-        if name not in self._stored:
-            self._stored.add(name)
-            self.write(name, content)
-        return name
-
-    def spill(self, text: str, up: str) -> str:
-        """Store a text too long for a page and return the link to it."""
-        digest = digest_bytes(text.encode("utf-8", "backslashreplace"))[:16]
-        return up + self.store(f"text/{digest}.txt", text)
-
-
-@cache
-def anchor_of(check: str) -> str:
-    """The anchor of a check on its cell's page."""
-    return "check-" + file_name(check)
-
-
 def _index(model: ReportModel, writer: Writer) -> str:
     rows = model.rows if len(model.rows) <= STATIC_ROWS else model.rows[:FIRST_ROWS]
     by_id = {row.cell.id: row for row in model.rows}
     return (
-        _environment(writer, up="")
+        environment(writer, up="")
         .get_template("index.html")
         .render(
             model=model,
@@ -137,6 +99,7 @@ def _index(model: ReportModel, writer: Writer) -> str:
             queries={mark: QUERIES.get(mark, mark.value) for mark in Mark},
             state=_state(model),
             facts=_run_facts(model),
+            turns=say_turns(model),
         )
     )
 
@@ -177,7 +140,7 @@ class CellPages:
     def __init__(self, model: ReportModel, writer: Writer) -> None:
         self._model = model
         self._writer = writer
-        env = _environment(writer, up="../")
+        env = environment(writer, up="../")
         self._page = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
         self._tiles: dict[tuple[object, ...], Markup] = {}
@@ -231,78 +194,3 @@ class CellPages:
             else ""
         )
         return {"name": file.name, "size": file.size, "note": file.note, "href": href}
-
-
-def _environment(writer: Writer, *, up: str) -> jinja2.Environment:
-    """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
-    env = jinja2.Environment(
-        loader=jinja2.FunctionLoader(partial(_resource, "templates")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-    )
-
-    def long(value: Any, limit: int = 1500) -> Any:
-        text = str(value)
-        if len(text) <= limit:
-            return value
-        link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
-        return escape(visible(clip(text, limit))) + link
-
-    env.filters |= {
-        "long": long,
-        "clip": lambda value, limit=300: clip(str(value), limit),
-        "moment": moment,
-        "iso": iso,
-        "duration": duration,
-        "size": size,
-        "scalar": scalar,
-        "chart": svg.chart_svg,
-        "chart_small": partial(svg.chart_svg, small=True),
-        "legend": svg.legend,
-        "last": _last,
-        "share": svg.share_bar,
-        "tooltip": tooltip,
-    }
-    env.tests |= {
-        "facts": lambda block: isinstance(block, Facts),
-        "datatable": lambda block: isinstance(block, Table),
-        "curves": lambda block: isinstance(block, Chart),
-    }
-    env.globals |= {
-        "styles": STYLES,
-        "evidence_styles": EVIDENCE,
-        "marks": Mark,
-        "ran": RAN,
-        "mark_of": mark_of,
-        "up": up,
-    }
-    return env
-
-
-def tooltip(result: Result) -> str:
-    """One line that says what a tile says, and the first reason of what is not a pass."""
-    style = STYLES[result.mark]
-    said = f"{result.facts.check}: {style.label}"
-    if result.facts.evidence and result.mark in RAN:
-        said += f" ({EVIDENCE[result.facts.evidence].label})"
-    if result.facts.reasons and result.mark is not Mark.PASS:
-        said += f". {result.facts.reasons[0]}"
-    return clip(said, TOOLTIP)
-
-
-def _last(chart: Any) -> str:
-    values = chart.series[0].values
-    return number(values[-1]) if values else ""
-
-
-def _finalize(value: Any) -> Any:
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return visible(clip(value, HARD_LIMIT))
-
-
-@cache
-def _resource(folder: str, name: str) -> str:
-    return resources.files(__package__).joinpath(folder, name).read_text(encoding="utf-8")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.outcome import Evidence, Status, Tier
+
+if TYPE_CHECKING:
+    from harness.report.survival import SurvivalFacts
 
 KNOWN = "known"
 UNEXPECTED = "unexpected"
@@ -191,3 +194,4 @@ class ReportInputs:
     published: tuple[PublishedInput, ...] = ()
     notes: tuple[str, ...] = ()
     earlier: EarlierInput | None = None
+    survival: SurvivalFacts | None = None

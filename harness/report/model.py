@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.changes import Change, Turn, compare
@@ -24,6 +25,9 @@ from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLE
 from harness.report.patterns import Pattern, find_patterns
 from harness.report.streak import BROKEN, NOT_RUN, Streak, change_of, streak_of
 from harness.report.text import file_name
+
+if TYPE_CHECKING:
+    from harness.report.survival import SurvivalFacts
 
 PRINCIPAL_AXES = (
     "verl",
@@ -117,6 +121,7 @@ class ReportModel:
     notes: tuple[str, ...] = ()
     earlier: EarlierInput | None = None
     changes: tuple[Change, ...] = ()
+    survival: SurvivalFacts | None = None
 
     @property
     def turns(self) -> dict[Turn, int]:
@@ -182,6 +187,7 @@ def build_model(inputs: ReportInputs) -> ReportModel:
         notes=inputs.notes,
         earlier=inputs.earlier,
         changes=_changes(inputs.earlier, results),
+        survival=inputs.survival,
     )
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from harness.errors import InfrastructureError, InputError, Location
 from harness.report.badge import write_badges
 from harness.report.export import SCHEMA_NAME, report_json
+from harness.report.feed import atom
 from harness.report.html import render_html
 from harness.report.markdown import summary, table
 from harness.report.model import ReportModel
+from harness.report.sheet import results_csv
 
 MARKER = "report.json"
 # The schema stands first in the file; what follows can be large.
@@ -63,6 +65,8 @@ def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) 
         MARKER: report_json(model),
         "summary.md": summary(model),
         "table.md": table(model) + "\n",
+        "results.csv": results_csv(model),
+        "changes.atom": atom(model),
     }
     for name, content in {**texts, **extra}.items():
         path = folder / name

@@ -255,6 +255,41 @@ def test_axis_by_axis_view_leads_back_to_the_cells(browser: Browser) -> None:
     assert browser.shown() == ["gspo-qwen25-3b", "gspo-qwen3-30b-a3b"]
 
 
+def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> None:
+    turns = browser.one(".turns")
+    assert turns.text.startswith("1 newly broken, 1 newly not run, 1 on weaker evidence, ")
+    turns.find_element("css selector", "a").click()
+    assert browser.one('.pages [aria-current="page"]').text == "changes"
+    broken = browser.one("#newly-broken tbody tr")
+    assert "facets.verl_tree.version: '0.9.0' -> '0.9.1'" in broken.text
+    assert [tile.text.split()[-2] for tile in broken.find_elements("css selector", ".tile")] == [
+        "pass",
+        "fail",
+    ]
+    assert "none: the same key" in browser.one("#still-broken").text
+    assert "no NPU on this machine" in browser.one("#newly-not-run").text
+    broken.find_element("css selector", "a").click()
+    when = browser.one("#check-gspo .when")
+    assert "it passed in run 20261119-0200" in when.text
+    bars = when.find_elements("css selector", "svg g")
+    assert [bar.get_attribute("class") for bar in bars] == [
+        "m-fail e-simulated",
+        "m-pass e-simulated",
+        "m-fail e-simulated",
+    ]
+    assert len(when.find_elements("css selector", ".tick")) == 2
+    assert browser.complaints() == []
+
+
+def test_patches_lead_to_their_cells(browser: Browser) -> None:
+    browser.open("patches.html")
+    assert "offset +14" in browser.one(".patchgrid").text
+    titles = [node.get_attribute("textContent") for node in browser.all(".heat title")]
+    assert any(title.startswith("verl/nccl-guard: conflict at 9 commits") for title in titles)
+    browser.one(".patchgrid tbody a").click()
+    assert browser.driver.current_url.endswith("#check-patches")
+
+
 def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
     browser.open("cells/verl-0.9.1-sim.html#check-environment-L5")
     assert browser.one("#check-environment-L5").is_displayed()
@@ -285,7 +320,10 @@ def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None
     assert dark()
 
 
-@pytest.mark.parametrize("page", ["index.html", "cells/verl-0.9.1-sim.html", "cells/gspo-async.html"])
+@pytest.mark.parametrize(
+    "page",
+    ["index.html", "changes.html", "patches.html", "cells/verl-0.9.1-sim.html", "cells/gspo-async.html"],
+)
 @pytest.mark.parametrize("width", [360, 768, 1024, 1440])
 def test_nothing_is_wider_than_the_screen(browser: Browser, page: str, width: int) -> None:
     browser.open(page, width=width, height=780)
@@ -336,7 +374,16 @@ def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("page", ["index.html", "cells/verl-0.9.1-sim.html", "cells/one-step-off-2card.html"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "index.html",
+        "changes.html",
+        "patches.html",
+        "cells/verl-0.9.1-sim.html",
+        "cells/one-step-off-2card.html",
+    ],
+)
 def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
     axe = Path(os.environ.get("NPU_MATRIX_AXE", ""))
     if not axe.is_file():

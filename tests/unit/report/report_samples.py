@@ -14,6 +14,7 @@ from harness.report.inputs import (
     ArtifactInput,
     CellInput,
     CheckInput,
+    EarlierInput,
     ExcludedInput,
     ExpectationInput,
     FindingInput,
@@ -22,7 +23,9 @@ from harness.report.inputs import (
     ReportInputs,
     ResultInput,
     RunFacts,
+    SaidInput,
 )
+from harness.report.survival import SurvivalFacts
 
 NOW = 1_795_161_600.0
 DAY = 86_400.0
@@ -262,6 +265,87 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
     ]
 
 
+def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[HistoryInput, ...]:
+    """One run a night, the last one yesterday; a new key with the third run from the end."""
+    return tuple(
+        HistoryInput(
+            time=NOW - days * DAY,
+            status=status,
+            run_id=f"202611{20 - days:02}-0200",
+            evidence=evidence if status in {Status.PASS, Status.FAIL} else None,
+            key="old" if days > 2 else "new",
+            reused=days > 2,
+        )
+        for days, status in zip(range(len(statuses), 0, -1), statuses, strict=True)
+    )
+
+
+def earlier_run(results: list[ResultInput]) -> EarlierInput:
+    """Yesterday's run: what the history says of it, and of the rest what is said today, with four differences."""
+    said = {
+        (item.cell_id, item.check): SaidInput(status=item.status, evidence=item.evidence, key=item.key)
+        for item in results
+    }
+    for item in results:
+        if item.history:
+            last = item.history[-1]
+            said[item.cell_id, item.check] = SaidInput(
+                status=last.status, evidence=last.evidence, key=last.key
+            )
+    failed = SaidInput(status=Status.FAIL, reason="entropy collapsed", evidence=Evidence.SIMULATED)
+    said["verl-0.9.1-sim", "grpo"] = failed
+    said["one-step-off-2card", "environment"] = SaidInput(status=Status.PASS, evidence=Evidence.HARDWARE)
+    said["verl-0.7.1-a2", "environment"] = SaidInput(status=Status.PASS, evidence=Evidence.HARDWARE)
+    said["removed-cell", "resolve"] = SaidInput(status=Status.PASS, evidence=Evidence.STATIC)
+    return EarlierInput(
+        run_id="20261119-0200",
+        started=NOW - DAY,
+        said=said,
+        causes={
+            ("verl-0.9.1-sim", "gspo"): (
+                "facets.verl_tree.version: '0.9.0' -> '0.9.1'",
+                "facets.patches[verl].verl/agg-loss.digest: 'a1b2' -> 'c3d4'",
+            ),
+        },
+    )
+
+
+def sample_survival() -> SurvivalFacts:
+    """Three patches over forty commits."""
+    commits = [
+        {
+            "commit": f"{number:040x}",
+            "date": f"2026-10-{40 - number if number > 9 else 30:02}T00:00:00Z",
+            "subject": f"[trainer] change {number}",
+        }
+        for number in range(40)
+    ]
+    turn = {**commits[12], "from": "clean", "to": "conflict"}
+    mended = {**commits[4], "from": "conflict", "to": "offset"}
+    patches = [
+        {"id": "verl/nccl-guard", "verdicts": [1] * 4 + [6] * 9 + [0] * 27, "applies_to": 0.775},
+        {"id": "verl/npu-device-name", "verdicts": [3] * 10 + [0] * 30, "applies_to": 0.75},
+        {"id": "verl/agg-loss", "verdicts": [0] * 40, "applies_to": 1.0},
+    ]
+    return SurvivalFacts.model_validate(
+        {
+            "schema": {"name": "npu-matrix/survival", "version": 1},
+            "range": "v0.8.0..v0.9.1",
+            "commits": commits,
+            "legend": [
+                "clean",
+                "offset",
+                "merged",
+                "already-upstream",
+                "line-endings",
+                "misplaced",
+                "conflict",
+            ],
+            "patches": [{**patches[0], "breaks": [turn], "fixes": [mended]}, *patches[1:]],
+        }
+    )
+
+
 def sample_inputs() -> ReportInputs:
     """The whole sample."""
     cells = []
@@ -307,11 +391,7 @@ def sample_inputs() -> ReportInputs:
             Status.PASS,
             measurements=training_measurements(),
             seconds=48,
-            history=(
-                HistoryInput(
-                    time=NOW - DAY, status=Status.FAIL, run_id="20261119-0200", evidence=Evidence.SIMULATED
-                ),
-            ),
+            history=past(*[Status.PASS] * 5, Status.FAIL, Status.NOT_RUN, Status.FAIL, Status.FAIL),
         ),
         result(
             "verl-0.9.1-sim",
@@ -329,17 +409,7 @@ def sample_inputs() -> ReportInputs:
             measurements=training_measurements(learns=False, seed=9),
             seconds=51,
             log_text=LOG,
-            history=(
-                HistoryInput(
-                    time=NOW - 2 * DAY,
-                    status=Status.PASS,
-                    run_id="20261118-0200",
-                    evidence=Evidence.SIMULATED,
-                ),
-                HistoryInput(
-                    time=NOW - DAY, status=Status.PASS, run_id="20261119-0200", evidence=Evidence.SIMULATED
-                ),
-            ),
+            history=past(*[Status.FAIL] * 2, *[Status.PASS] * 9),
         ),
     ]
     results += _simulated("verl-0.6.1-sim", "0.6.1")
@@ -485,6 +555,8 @@ def sample_inputs() -> ReportInputs:
     return ReportInputs(
         generated=NOW,
         cells=tuple(cells),
+        earlier=earlier_run(results),
+        survival=sample_survival(),
         checks=CHECKS,
         results=tuple(results),
         run=RunFacts(
@@ -518,9 +590,14 @@ def sample_inputs() -> ReportInputs:
     )
 
 
-def many_inputs(cells: int, checks: int = 8) -> ReportInputs:
-    """A large matrix: `cells` cells named c00000 and on, `checks` checks each, every verdict among them."""
+def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
+    """A large matrix: `cells` cells named c00000 and on, `checks` checks each, every verdict among them.
+
+    `history`: how many earlier runs each of them remembers.
+    """
     draw = random.Random(11)
+    pasts = random.Random(12)
+    nights = [past(*pasts.choices(list(Status), [20, 2, 1, 1, 1, 1, 1, 1], k=20)) for _ in range(40)]
     columns = (
         *CHECKS,
         *(CheckInput(name=f"extra{i}", tier=Tier.CONVERGENCE) for i in range(checks - len(CHECKS))),
@@ -565,6 +642,7 @@ def many_inputs(cells: int, checks: int = 8) -> ReportInputs:
                     seconds=3.5 if ran else 0.0,
                     run_id="20261120-0731",
                     reproduce=f"npu-matrix run --only {identity} --check {column.name}",
+                    history=nights[pasts.randrange(len(nights))][:history] if history else (),
                 )
             )
     return ReportInputs(generated=NOW, cells=tuple(facts), checks=columns[:checks], results=tuple(results))
@@ -580,11 +658,28 @@ def poison(value: Any, text: str) -> Any:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         changed = {name: poison(item, text) for name, item in fields.items() if name != "expected"}
         return dataclasses.replace(value, **changed)
+    if isinstance(value, SurvivalFacts):
+        return SurvivalFacts.model_validate(poison_survival(value.model_dump(by_alias=True), text))
     if isinstance(value, Mapping):
         return {poison(name, text): poison(item, text) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(poison(item, text) for item in value)
     return value
+
+
+def poison_survival(data: dict[str, Any], text: str) -> dict[str, Any]:
+    """A survival with `text` in what it says of commits, patches and verdicts; its shape stays valid."""
+    commits = [{name: poison(value, text) for name, value in commit.items()} for commit in data["commits"]]
+    patches = [
+        {**patch, "id": patch["id"] + text, "breaks": [_poison_turn(turn, text) for turn in patch["breaks"]]}
+        for patch in data["patches"]
+    ]
+    legend = [data["legend"][0], *(entry + text for entry in data["legend"][1:])]
+    return {**data, "range": data["range"] + text, "commits": commits, "patches": patches, "legend": legend}
+
+
+def _poison_turn(turn: dict[str, str], text: str) -> dict[str, str]:
+    return {name: value + text for name, value in turn.items()}
 
 
 def small_inputs() -> ReportInputs:

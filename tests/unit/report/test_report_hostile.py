@@ -93,6 +93,7 @@ TAGS = {
     "figcaption",
     "polygon",
     "text",
+    "g",
     "noscript",
 }
 

@@ -1,0 +1,135 @@
+"""What all pages are made with: templates that escape, files named by content, links that hold."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from harness.digest import digest_bytes
+from harness.report import svg
+from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
+from harness.report.measures import Chart, Facts, Table, scalar
+from harness.report.model import Result
+from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
+from harness.report.timeline import since_words, timeline_svg
+
+HARD_LIMIT = 20_000
+TOOLTIP = 200
+
+
+class Writer:
+    """Writes files below one folder and remembers them; texts and files are stored once, by content."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written: list[Path] = []
+        self._stored: set[str] = set()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write one file; parents are made as needed."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+        path.write_bytes(data)
+        self.written.append(path)
+
+    def store(self, name: str, content: str | bytes) -> str:
+        """Write a file named by its content, unless it is there already, and return its name."""
+        if name not in self._stored:
+            self._stored.add(name)
+            self.write(name, content)
+        return name
+
+    def spill(self, text: str, up: str) -> str:
+        """Store a text too long for a page and return the link to it."""
+        digest = digest_bytes(text.encode("utf-8", "backslashreplace"))[:16]
+        return up + self.store(f"text/{digest}.txt", text)
+
+
+@cache
+def anchor_of(check: str) -> str:
+    """The anchor of a check on its cell's page."""
+    return "check-" + file_name(check)
+
+
+def environment(writer: Writer, *, up: str) -> jinja2.Environment:
+    """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
+    env = jinja2.Environment(
+        loader=jinja2.FunctionLoader(partial(resource, "templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+    )
+
+    def long(value: Any, limit: int = 1500) -> Any:
+        text = str(value)
+        if len(text) <= limit:
+            return value
+        link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
+        return escape(visible(clip(text, limit))) + link
+
+    env.filters |= {
+        "long": long,
+        "clip": lambda value, limit=300: clip(str(value), limit),
+        "moment": moment,
+        "iso": iso,
+        "duration": duration,
+        "size": size,
+        "scalar": scalar,
+        "chart": svg.chart_svg,
+        "chart_small": partial(svg.chart_svg, small=True),
+        "legend": svg.legend,
+        "last": _last,
+        "share": svg.share_bar,
+        "tooltip": tooltip,
+        "timeline": timeline_svg,
+        "since": since_words,
+    }
+    env.tests |= {
+        "facts": lambda block: isinstance(block, Facts),
+        "datatable": lambda block: isinstance(block, Table),
+        "curves": lambda block: isinstance(block, Chart),
+    }
+    env.globals |= {
+        "styles": STYLES,
+        "evidence_styles": EVIDENCE,
+        "marks": Mark,
+        "ran": RAN,
+        "mark_of": mark_of,
+        "up": up,
+    }
+    return env
+
+
+def tooltip(result: Result) -> str:
+    """One line that says what a tile says, and the first reason of what is not a pass."""
+    style = STYLES[result.mark]
+    said = f"{result.facts.check}: {style.label}"
+    if result.facts.evidence and result.mark in RAN:
+        said += f" ({EVIDENCE[result.facts.evidence].label})"
+    if result.facts.reasons and result.mark is not Mark.PASS:
+        said += f". {result.facts.reasons[0]}"
+    return clip(said, TOOLTIP)
+
+
+def _last(chart: Any) -> str:
+    values = chart.series[0].values
+    return number(values[-1]) if values else ""
+
+
+def _finalize(value: Any) -> Any:
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return visible(clip(value, HARD_LIMIT))
+
+
+@cache
+def resource(folder: str, name: str) -> str:
+    """A file of this package, as text."""
+    return resources.files(__package__).joinpath(folder, name).read_text(encoding="utf-8")
