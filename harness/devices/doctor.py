@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
 
 from harness.devices.host import HostReport
@@ -45,7 +46,7 @@ def _simulated(host: HostReport, *, zig: bool) -> Finding:
         topic="simulated device",
         health=Health.BROKEN,
         what="no C compiler, so the simulated CANN runtime cannot be built",
-        fix="install gcc or clang, or `python -m pip install ziglang`",
+        fix=f"install gcc or clang, or `{sys.executable} -m pip install ziglang`",
     )
 
 

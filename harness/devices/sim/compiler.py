@@ -37,7 +37,7 @@ def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     raise InfrastructureError(
         "no C compiler was found",
         why="the simulated CANN runtime is C, compiled at first use",
-        fix="install gcc or clang, or `python -m pip install 'npu-matrix[compiler]'`",
+        fix=f"install gcc or clang, or `{sys.executable} -m pip install ziglang`",
     )
 
 
