@@ -29,6 +29,7 @@ COMMANDS = {
     "gate": ("gate", "Say what a change newly breaks, against its base."),
     "expect": ("expect", "List and update the expected failures."),
     "triage": ("triage", "Say why a job failed, from its log."),
+    "bisect": ("bisect", "Find the change between a good and a bad cell that makes a check fail."),
     "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
 }

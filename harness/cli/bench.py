@@ -58,12 +58,12 @@ def open_bench(
     checks: Sequence[str] = (),
     host: HostReport | None = None,
     package_root: Path | None = None,
-    every_profile: bool = False,
+    choose: Callable[[Matrix], Sequence[Cell]] | None = None,
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
-    `every_profile`: the cells of all profiles instead of one.
+    `choose` names other cells than the profile's.
     """
     from harness.digest import digest_file
     from harness.plan.code import PACKAGE_ROOT, code_digests
@@ -71,7 +71,7 @@ def open_bench(
     from harness.plan.registry import all_checks, with_needs
 
     matrix = open_matrix(settings)
-    offered = matrix.all_cells if every_profile else matrix.cells(settings["profile"]).cells
+    offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
     cells = [cell for cell in offered if _selected(cell.id, only)]
     if not cells:
         raise _nothing(matrix, settings["profile"], only, [cell.id for cell in offered])

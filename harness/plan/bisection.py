@@ -190,7 +190,7 @@ class Bisection:
         import numpy as np
 
         belief = self._belief[self._belief > 0]
-        return float(-(belief * np.log2(belief)).sum())
+        return max(0.0, float(-(belief * np.log2(belief)).sum()))
 
     def expect(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from harness.check import Check
@@ -58,6 +59,18 @@ def make_plan(
         entries=tuple(entries),
         tasks=dict(sorted(tasks.items(), key=lambda item: item[1].check.tier.rank)),
         notices=notices,
+    )
+
+
+def part_of(plan: Plan, cell_ids: Collection[str]) -> Plan:
+    """The same plan for some of its cells."""
+    entries = tuple(entry for entry in plan.entries if entry.cell_id in cell_ids)
+    keys = {entry.key for entry in entries}
+    return replace(
+        plan,
+        cells=tuple(cell for cell in plan.cells if cell.id in cell_ids),
+        entries=entries,
+        tasks={key: task for key, task in plan.tasks.items() if key in keys},
     )
 
 

@@ -273,3 +273,35 @@ def test_questions_the_frontier_does_not_understand(command, arguments):
     code, _, err = command("frontier", *arguments)
     assert code == 2
     assert err
+
+
+def test_a_search_is_forecast_without_running_anything(command, checkout):
+    cell = json.loads(command("plan", "--only", "verl-0-6-1-*", "--json")[1])["cells"][0]["id"]
+    code, out, _ = command("bisect", cell, "steady", "--check", "loss", "--dry-run", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["changes"]["verl"] == ["0.6.1", "0.9.1"]
+    assert report["expected"]["probes"] >= 1
+    assert report["expected"]["seconds"] > 0
+    assert not (checkout / ".npu-matrix").exists()
+
+
+def test_two_cells_between_which_nothing_is_known(command):
+    cell = json.loads(command("plan", "--only", "verl-0-6-1-*", "--json")[1])["cells"][0]["id"]
+    code, _, err = command("bisect", cell, "steady")
+    assert code == 2
+    assert "--check" in err
+    code, _, err = command("bisect", "steady", "steady", "--check", "loss")
+    assert code == 2
+    assert "the same versions" in err
+
+
+def test_the_guilty_change_is_found_and_what_is_known_is_not_run_again(command, tmp_path):
+    """A launcher that cannot work before verl 0.7: the job is guilty, not the versions that differ as well."""
+    arguments = ("--state", str(tmp_path / "state"), "bisect", "gspo-async", "one-step-off-2card")
+    code, out, _ = command(*arguments, "--check", "lint", root=REPOSITORY)
+    assert code == 0
+    assert "found: recipe gspo-async -> one-step-off-2card" in out
+    report = json.loads(command(*arguments, "--check", "lint", "--json", root=REPOSITORY)[1])
+    assert report["found"]
+    assert {one["how"] for one in report["observations"]} == {"known"}
