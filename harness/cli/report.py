@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from harness.cli.ledgers import open_ledger
 from harness.cli.reporting import write_report
 from harness.cli.stored import open_run
+from harness.errors import InputError
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+
+#: How far back a run is looked for by the beginning of its id.
+RUNS = 1000
 
 
 @click.command(
-    "report", epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public"
+    "report",
+    epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
+    "  npu-matrix report --since 20261119\n"
+    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json",
 )
 @click.option("--run", "run_id", help="The run to report. Default: the latest.")
+@click.option(
+    "--since", help="The run to say changes since: an id or its beginning. Default: the one before."
+)
+@click.option(
+    "--survival",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What `npu-matrix patches survival --json` printed, for the page of patches.",
+)
 @click.option("--reports", help="Where reports are written.")
 @click.pass_obj
-def command(settings: Settings, run_id: str | None, reports: str | None) -> None:
-    """Write HTML, Markdown, JSON, JUnit and badges of a run, judged by today's checks and expectations."""
-
+def command(
+    settings: Settings, run_id: str | None, since: str | None, survival: Path | None, reports: str | None
+) -> None:
+    """Write HTML, Markdown, JSON, CSV, Atom, JUnit and badges of a run, judged by today's checks and
+    expectations."""
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
-        stored = open_run(settings, ledger, run_id)
+        stored = open_run(settings, ledger, _named(ledger, run_id) if run_id else None)
         folder = write_report(
             settings,
             stored.matrix,
@@ -31,5 +54,19 @@ def command(settings: Settings, run_id: str | None, reports: str | None) -> None
             stored.run.run_id,
             stored.executed,
             stored.exit_code,
+            since=_named(ledger, since) if since else None,
+            survival=survival,
         )
     click.echo(f"report: {folder / 'index.html'}")
+
+
+def _named(ledger: Ledger, wanted: str) -> str:
+    """The id of the one run that `wanted` is, or begins."""
+    if ledger.run(wanted) is not None:
+        return wanted
+    ids = [run.run_id for run in ledger.runs(RUNS)]
+    found = [run_id for run_id in ids if run_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    what = f"{wanted!r} is the beginning of {len(found)} runs" if found else f"there is no run {wanted!r}"
+    raise InputError(what, fix=f"one of: {', '.join((found or ids)[:10])}" if ids else "npu-matrix run")

@@ -33,10 +33,14 @@ def gather_run(
     run_id: str,
     executed: Collection[str],
     code: int,
+    *,
+    since: str | None = None,
+    survival: Path | None = None,
 ) -> ReportInputs:
-    """What the report of a run is made of."""
+    """What the report of a run is made of; `since`: the run to hold it against, by default the one before."""
     from harness.report.gather import Gathered, gather
     from harness.report.inputs import ExcludedInput, RunFacts
+    from harness.report.survival import read_survival
 
     run = ledger.run(run_id)
     now = time.time()
@@ -66,7 +70,15 @@ def gather_run(
         plan,
         verdicts,
         ledger,
-        Gathered(generated=now, run=facts, executed=executed, host=host, excluded=excluded),
+        Gathered(
+            generated=now,
+            run=facts,
+            executed=executed,
+            host=host,
+            excluded=excluded,
+            since=since,
+            survival=read_survival(survival) if survival else None,
+        ),
     )
 
 
@@ -79,6 +91,9 @@ def write_report(
     run_id: str,
     executed: Collection[str],
     code: int,
+    *,
+    since: str | None = None,
+    survival: Path | None = None,
 ) -> Path:
     """Write the report of a run; returns its folder."""
     import tempfile
@@ -88,7 +103,9 @@ def write_report(
     from harness.report.model import build_model
     from harness.report.publish import render_all
 
-    inputs = gather_run(settings, matrix, plan, verdicts, ledger, run_id, executed, code)
+    inputs = gather_run(
+        settings, matrix, plan, verdicts, ledger, run_id, executed, code, since=since, survival=survival
+    )
     folder = settings.path("reports")
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"

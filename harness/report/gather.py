@@ -29,6 +29,7 @@ from harness.report.inputs import (
     RunFacts,
 )
 from harness.report.past import Past
+from harness.report.survival import SurvivalFacts
 from harness.verdict.verdict import Expectation, Verdict
 
 #: More outcomes than any run records.
@@ -56,6 +57,7 @@ class Gathered:
     host: Mapping[str, str]
     excluded: tuple[ExcludedInput, ...] = ()
     since: str | None = None
+    survival: SurvivalFacts | None = None
 
 
 def reproduce_command(cell_id: str, check: str) -> str:
@@ -101,6 +103,7 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
         excluded=more.excluded,
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
         earlier=past.earlier(since) if since else None,
+        survival=more.survival,
     )
 
 

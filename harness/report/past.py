@@ -6,6 +6,7 @@ run is in that run's plan, what the key's outcome says is judged by the check of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from harness.check import Check
 from harness.ledger.store import Ledger, Run
 from harness.outcome import Outcome, State, Status
-from harness.plan.key import key_changes
+from harness.plan.key import KeyChange, key_changes
 from harness.plan.task import Entry, Plan
 from harness.report.inputs import EarlierInput, HistoryInput, SaidInput
 from harness.verdict.verdict import judge_outcome
@@ -22,6 +23,7 @@ HISTORY_LENGTH = 20
 #: Runs looked through for those before a run that is not among the last ones.
 FURTHER_BACK = 500
 MAX_CAUSES = 12
+_DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
 
 Pair = tuple[str, str]
 
@@ -97,7 +99,7 @@ class Past:
             both = (old["key"], entry.key)
             if both not in explained:
                 changes = key_changes(before[old["key"]], after[entry.key])
-                explained[both] = tuple(str(change) for change in changes[:MAX_CAUSES])
+                explained[both] = tuple(_cause(change) for change in changes[:MAX_CAUSES])
             causes[entry.cell_id, entry.check] = explained[both]
         return causes
 
@@ -130,6 +132,11 @@ class Past:
             outcomes = self._ledger.history(key=key, limit=HISTORY_LENGTH) if known else ()
             self._judged[key] = tuple(_judge(known, outcome) for outcome in outcomes if known)
         return self._judged.get(key, ())
+
+
+def _cause(change: KeyChange) -> str:
+    """A change of a key in a line; a whole digest says no more than its beginning."""
+    return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
 def _judge(check: Check, outcome: Outcome) -> _Judged:

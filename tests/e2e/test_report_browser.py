@@ -261,7 +261,7 @@ def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> 
     turns.find_element("css selector", "a").click()
     assert browser.one('.pages [aria-current="page"]').text == "changes"
     broken = browser.one("#newly-broken tbody tr")
-    assert "facets.verl_tree.version: '0.9.0' -> '0.9.1'" in broken.text
+    assert "verl_tree.version: '0.9.0' -> '0.9.1'" in broken.text
     assert [tile.text.split()[-2] for tile in broken.find_elements("css selector", ".tile")] == [
         "pass",
         "fail",

@@ -303,8 +303,8 @@ def earlier_run(results: list[ResultInput]) -> EarlierInput:
         said=said,
         causes={
             ("verl-0.9.1-sim", "gspo"): (
-                "facets.verl_tree.version: '0.9.0' -> '0.9.1'",
-                "facets.patches[verl].verl/agg-loss.digest: 'a1b2' -> 'c3d4'",
+                "verl_tree.version: '0.9.0' -> '0.9.1'",
+                "patches[verl].verl/agg-loss.digest: 'a1b2' -> 'c3d4'",
             ),
         },
     )

@@ -34,7 +34,7 @@ def test_the_page_says_what_turned_and_why(tmp_path: Path) -> None:
     page = pages(build_model(sample_inputs()), tmp_path)["changes.html"]
     broken = page[page.index('id="newly-broken"') : page.index('id="newly-not-run"')]
     assert "outside its band from step 9" in broken
-    assert "facets.verl_tree.version" in broken
+    assert "verl_tree.version" in broken
     assert "It said: entropy collapsed" in page[page.index('id="fixed"') :]
 
 

@@ -99,7 +99,7 @@ def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs:
         ("new", Turn.ADDED),
         ("old", Turn.REMOVED),
     }
-    assert model.changes[0].causes == ("facets.pins: 'torch 1' -> 'torch 2'",)
+    assert model.changes[0].causes == ("pins: 'torch 1' -> 'torch 2'",)
     assert not model.changes[0].same_inputs
 
 
