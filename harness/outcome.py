@@ -57,6 +57,11 @@ class Status(str, enum.Enum):
     STALE = "stale"
     ERROR = "error"
 
+    @property
+    def has_evidence(self) -> bool:
+        """False where the check did not get to ask its question: whatever it ran on, that shows nothing."""
+        return self not in {Status.NOT_RUN, Status.BLOCKED, Status.ERROR}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:

@@ -92,7 +92,8 @@ def describe(event: Event) -> str:
             reason = "" if event.judgement.status is Status.PASS or not reasons else f": {reasons[0]}"
             seconds = duration(event.outcome.seconds)
             head = f"{status:<8} {event.tier.value:<11} {event.check} {_cells(event.cells)}"
-            return f"{head} [{event.outcome.evidence.value}] in {seconds}{reason}"
+            kind = f" [{event.outcome.evidence.value}]" if event.judgement.status.has_evidence else ""
+            return f"{head}{kind} in {seconds}{reason}"
         case EntryLeft(status=Status.BLOCKED):
             return f"blocked  {event.tier.value:<11} {event.check} {event.cell_id}: {event.reason}"
         case Told():

@@ -34,7 +34,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is said of one entry. `evidence` is None where nothing ran."""
+    """What is said of one entry. `evidence` is None where nothing was found out."""
 
     cell_id: str
     check: str
@@ -92,7 +92,7 @@ def stand(
         standing=_standing(judgement, expected, blocked_by_known=blocked_by_known),
         reasons=judgement.reasons,
         remedies=judgement.remedies,
-        evidence=evidence,
+        evidence=evidence if judgement.status.has_evidence else None,
         expected=expected,
     )
 

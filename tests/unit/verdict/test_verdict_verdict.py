@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,3 +122,10 @@ def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer
         assert not any(v.status in bad for v in verdicts)
         assert all(v.expected for v in verdicts if v.status is Status.FAIL)
     assert sum(summary.by_status.values()) == len(verdicts)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_what_got_no_answer_is_evidence_of_nothing(status):
+    said = stand("cell", "probe", Judgement(status=status), evidence=Evidence.HARDWARE, expected=None)
+    silent = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
+    assert said.evidence is (None if status in silent else Evidence.HARDWARE)
