@@ -35,6 +35,9 @@ from harness.sources.lockfile import normal_name
 FINISHED = "finished.json"
 PROBE = "harness.fixtures.environment_probe"
 PATCH_PROBE = "harness.fixtures.patch_probe"
+# What a training imports first. Metadata does not say everything: pyarrow 26 installs beside numpy 1, and
+# cannot be imported there.
+PROBED_MODULES = ("torch", "torch_npu", "verl", "tensordict", "transformers", "ray", "pyarrow", "datasets")
 SECONDS_TO_INSTALL = 1500.0
 SECONDS_TO_PROBE = 300.0
 SECONDS_TO_WAIT = 1800.0
@@ -246,7 +249,7 @@ def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: 
     names = ctx.workdir / "patched-names.json"
     names.write_text(json.dumps(sorted(recipe.manifest)), "utf-8")
     out = ctx.workdir / "probe.json"
-    modules = [name for name in ("torch", "torch_npu", "verl") if _locked(recipe, name)]
+    modules = [name for name in PROBED_MODULES if _locked(recipe, name)]
     if recipe.device["kind"] == "cpu":
         modules = [name for name in modules if name != "torch_npu"]
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
