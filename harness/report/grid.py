@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model import ReportModel, Row
+from harness.report.query import WORDS
 from harness.report.text import clip, file_name, visible
 
 REASON = 160
@@ -43,6 +44,7 @@ def grid_data(model: ReportModel) -> dict[str, Any]:
         "evidence": {style.code: [kind.value, style.label, style.tag] for kind, style in EVIDENCE.items()},
         "rows": [_row(row, [check.name for check in checks], axes, values, reasons) for row in model.rows],
         "values": values.items,
+        "words": WORDS,
         "reasons": reasons.items,
     }
 

@@ -83,10 +83,14 @@ def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
 
 
 def natural(version: str) -> list[tuple[int, int, str]]:
-    """Sorts 0.9 before 0.10, 1.0rc1 before 1.0 and 1.0 before 1.0.post1; enough to speak of ranges."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    """Sorts 0.9 before 0.10, 1.0rc1 before 1.0, and 1.0 before 1.0+local before 1.0.post1; enough for ranges.
+
+    The page's script has the same order under the same name.
+    """
+    public, _, local = version.partition("+")
+    parts = re.findall(r"[0-9]+|[A-Za-z]+", public)
     ranks = [
         (2, int(part), "") if part.isdigit() else (1 if part.lower() == "post" else -1, 0, part.lower())
         for part in parts
     ]
-    return [*ranks, (0, 0, "")]
+    return [*ranks, *([(1, -1, local)] if local else []), (0, 0, "")]

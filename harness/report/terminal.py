@@ -6,7 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model import ReportModel, Result
+from harness.report.model import ReportModel, Result, Row
+from harness.report.query import Selection
 from harness.report.text import clip, visible
 
 if TYPE_CHECKING:
@@ -17,22 +18,48 @@ TITLE = 36
 NOTHING = "·"
 
 
-def plain_grid(model: ReportModel) -> str:
-    """The grid and what needs attention as text that also a log file or a screen reader can take."""
+def plain_grid(model: ReportModel, selection: Selection | None = None) -> str:
+    """The grid and what needs attention as text that also a log file or a screen reader can take.
+
+    Of a selection only its rows; what did not answer yes stands in brackets.
+    """
     names = [check.name for check in model.checks]
     head = ["cell", *(visible(clip(name, 40)) for name in names)]
     rows = [head] + [
         [
             visible(clip(row.cell.id, 60)),
-            *(_words(row.results.get(name), plain=True) for name in names),
+            *(_aside(_words(row.results.get(name), plain=True), lit=name in hits) for name in names),
         ]
-        for row in model.rows
+        for row, hits in _rows(model, selection)
     ]
     widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([*lines, "", *_attention(model), visible(model.headline), model.proof]) + "\n"
+    said = [visible(model.headline), model.proof]
+    found = _found(model, selection)
+    if found:
+        return "\n".join([*lines, "", found, *said]) + "\n"
+    return "\n".join([*lines, "", *_attention(model), *said]) + "\n"
+
+
+def _rows(model: ReportModel, selection: Selection | None) -> list[tuple[Row, frozenset[str]]]:
+    if selection is None:
+        return [(row, frozenset(row.results)) for row in model.rows]
+    return list(selection.rows)
+
+
+def _found(model: ReportModel, selection: Selection | None) -> str:
+    """How much is selected, "" when that is everything."""
+    if selection is None or (len(selection.rows), selection.checks) == (len(model.rows), model.planned):
+        return ""
+    if not selection.rows:
+        return "No cell matches."
+    return f"{len(selection.rows)} of {len(model.rows)} cells, {selection.checks} checks"
+
+
+def _aside(text: str, *, lit: bool) -> str:
+    return text if lit or text == "-" else f"({text})"
 
 
 def _words(result: Result | None, *, plain: bool) -> str:
@@ -56,8 +83,13 @@ def _attention(model: ReportModel) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def rich_grid(model: ReportModel, width: int | None = None) -> RenderableType:
-    """The grid for a terminal of `width` columns; narrow ones drop the versions and the words."""
+def rich_grid(
+    model: ReportModel, width: int | None = None, selection: Selection | None = None
+) -> RenderableType:
+    """The grid for a terminal of `width` columns; narrow ones drop the versions and the words.
+
+    Of a selection only its rows; what did not answer yes is dim.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -69,35 +101,39 @@ def rich_grid(model: ReportModel, width: int | None = None) -> RenderableType:
         grid.add_column(visible(clip(axis, 20)), style="dim", no_wrap=True, max_width=16)
     for check in model.checks:
         grid.add_column(visible(clip(check.name, 20)), no_wrap=True)
-    for row in model.rows:
+    for row, hits in _rows(model, selection):
         versions = [Text(visible(clip(row.cell.axes.get(axis, "—"), 40))) for axis in model.axes]
         grid.add_row(
             Text(visible(clip(row.cell.title or row.cell.id, 80))),
             *(versions if wide else []),
-            *(_rich_mark(row.results.get(check.name), wide=wide) for check in model.checks),
+            *(
+                _rich_mark(row.results.get(check.name), wide=wide, lit=check.name in hits)
+                for check in model.checks
+            ),
         )
-    said = [Text(line) for line in _attention(model)]
+    found = _found(model, selection)
+    said = [Text(line) for line in ([found] if found else _attention(model))]
     legend = Text("  ".join(f"{STYLES[mark].glyph} {STYLES[mark].word}" for mark in Mark), style="dim")
     return Group(grid, legend, Text(), *said, Text(visible(model.headline), style="bold"), Text(model.proof))
 
 
-def _rich_mark(result: Result | None, *, wide: bool) -> RenderableType:
+def _rich_mark(result: Result | None, *, wide: bool, lit: bool) -> RenderableType:
     from rich.text import Text
 
     if result is None:
         return Text(NOTHING, style="dim")
     style = STYLES[result.mark]
-    text = Text(style.glyph, style=style.colour)
+    text = Text(style.glyph, style=style.colour if lit else "dim")
     if wide:
-        text.append(f" {style.word}")
+        text.append(f" {style.word}", style="" if lit else "dim")
     if result.facts.evidence and result.mark in RAN:
         text.append(f" {EVIDENCE[result.facts.evidence].tag}", style="dim")
     return text
 
 
-def print_grid(model: ReportModel, console: Console) -> None:
-    """Print the grid the way the console can show it."""
+def print_grid(model: ReportModel, console: Console, selection: Selection | None = None) -> None:
+    """Print the grid, or what is selected of it, the way the console can show it."""
     if console.is_terminal and console.encoding.lower().startswith("utf"):
-        console.print(rich_grid(model, console.width))
+        console.print(rich_grid(model, console.width, selection))
     else:
-        console.print(plain_grid(model), markup=False, highlight=False, soft_wrap=True, end="")
+        console.print(plain_grid(model, selection), markup=False, highlight=False, soft_wrap=True, end="")

@@ -9,6 +9,7 @@
   const ABSENT = "-";
   const VIRTUAL_FROM = 150;
   const OVERSCAN = 6;
+  const [MAX_LENGTH, MAX_DEPTH] = [2000, 100];
 
   // ---- themes ----------------------------------------------------------------------------------------------
   const THEMES = ["", "light", "dark"];
@@ -30,13 +31,7 @@
   // ---- queries ---------------------------------------------------------------------------------------------
   // or := and ("|" and)* ; and := not ("&"? not)* ; not := "!" not | "(" or ")" | term
   // A query is asked of every (row, check); a row is shown when one of its checks answers yes.
-  const STATUS = {
-    pass: "p", passed: "p", fail: "fk", failed: "fk", known: "k", "known-fail": "k", unexpected: "fu",
-    "unexpected-fail": "f", "unexpected-pass": "u", error: "e", inconclusive: "i", unsure: "i", stale: "s",
-    blocked: "b", "not-run": "n", unsupported: "x", "n/a": "x", ran: "fuikp",
-  };
-  const EVIDENCE = { hardware: "h", hw: "h", simulated: "s", sim: "s", cpu: "c", static: "t", none: "-" };
-  const CHANGE = { new: "bfl", changed: "bfl", broken: "b", fixed: "f", lost: "l" };
+  const { status: STATUS, evidence: EVIDENCE, change: CHANGE } = data?.words ?? {};
   class QueryError extends Error {}
 
   function tokenize(text) {
@@ -64,15 +59,30 @@
     return far <= 2 ? `Did you mean ${best}?` : `Known: ${words.slice(0, 24).join(", ")}.`;
   }
 
-  const order = new Intl.Collator("en", { numeric: true }).compare;
+  // 0.9 before 0.10, 1.0rc1 before 1.0, 1.0 before 1.0+local before 1.0.post1 (see patterns.py).
+  function natural(version) {
+    const plus = version.indexOf("+");
+    const [open, local] = plus < 0 ? [version, ""] : [version.slice(0, plus), version.slice(plus + 1)];
+    const ranks = (open.match(/[0-9]+|[A-Za-z]+/g) || []).map((part) => (/^[0-9]/.test(part) ? [2, Number(part), ""] : [part.toLowerCase() === "post" ? 1 : -1, 0, part.toLowerCase()]));
+    return [...ranks, ...(local ? [[1, -1, local]] : []), [0, 0, ""]];
+  }
+  function order(a, b) {
+    const [left, right] = [natural(a), natural(b)];
+    for (let i = 0; i < Math.min(left.length, right.length); i++) {
+      for (let j = 0; j < 3; j++) if (left[i][j] !== right[i][j]) return left[i][j] < right[i][j] ? -1 : 1;
+    }
+    return left.length - right.length;
+  }
   // `0.9` is 0.9 and 0.9.1 but not 0.90; words match anywhere.
   function sameVersion(value, wanted) {
     if (!/^\d/.test(wanted)) return value.includes(wanted);
     return value.startsWith(wanted) && !/\d/.test(/\d$/.test(wanted) ? value.charAt(wanted.length) : "");
   }
+  // A commit or a dash is neither before nor after any version.
+  const ordered = (holds) => (value, wanted) => /^[0-9]{1,4}(\.|$)/.test(value) && holds(order(value, wanted));
   const COMPARE = {
-    ":": sameVersion, "=": (v, w) => v === w, "!=": (v, w) => v !== w, "<": (v, w) => order(v, w) < 0,
-    "<=": (v, w) => order(v, w) <= 0, ">": (v, w) => order(v, w) > 0, ">=": (v, w) => order(v, w) >= 0,
+    ":": sameVersion, "=": (v, w) => v === w, "!=": (v, w) => v !== w, "<": ordered((n) => n < 0),
+    "<=": ordered((n) => n <= 0), ">": ordered((n) => n > 0), ">=": ordered((n) => n >= 0),
   };
 
   const hay = [];
@@ -123,14 +133,16 @@
   }
 
   function compile(text) {
+    if (text.length > MAX_LENGTH) throw new QueryError(`The query is longer than ${MAX_LENGTH} characters.`);
     const list = tokenize(text);
     if (!list.length) return null;
-    let at = 0;
+    let at = 0, depth = 0;
     const op = (symbol) => list[at] && list[at].op && list[at].text === symbol;
     function unary() {
       const token = list[at++];
       if (!token) throw new QueryError("The query ends too early.");
       if (!token.op) return term(token);
+      if (++depth > MAX_DEPTH) throw new QueryError("The query is nested too deep.");
       if (token.text === "!") { const inner = unary(); return (place, check) => !inner(place, check); }
       if (token.text !== "(") throw new QueryError(`${token.text} at ${token.at} is not expected here.`);
       const inner = either();
