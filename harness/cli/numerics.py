@@ -91,7 +91,7 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
         _print_judgement(outcome, judgement)
         return EXIT_INCOMPLETE
     record = {**record, "evidence": outcome.evidence.value, "measured_at": outcome.finished}
-    out = out or settings.path("reports") / "calibration" / _record_name(record)
+    out = out or settings.path("state") / "calibration" / _record_name(record)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

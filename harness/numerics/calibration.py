@@ -13,6 +13,8 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.numerics import checks
+from harness.numerics.actor import device_name
+from harness.numerics.ending import LAST_WORDS, MEASURED
 from harness.outcome import Judgement, Measured, Status, Tier
 
 SCHEMA = {"name": "npu-matrix.numerics-calibration", "version": 1}
@@ -26,7 +28,7 @@ def run(context: TaskContext) -> Measured:
 
     measured = checks.run(context)
     constants = context.workdir / "constants.json"
-    device = checks.device_name(context.facets.get("device", {}))
+    device = device_name(context.facets.get("device", {}))
     completed = context.in_cell(
         "harness.numerics.constants",
         *("--device", device, "--out", str(constants)),
@@ -35,7 +37,7 @@ def run(context: TaskContext) -> Measured:
     if completed.returncode != 0 or not constants.is_file():
         raise InfrastructureError(
             "the device's constants could not be measured",
-            why=completed.tail[-checks.LAST_WORDS :].strip() or f"exit code {completed.returncode}",
+            why=completed.tail[-LAST_WORDS:].strip() or f"exit code {completed.returncode}",
             fix="run it by hand in the cell: python -m harness.numerics.constants --device ... --out ...",
         )
     record = calibration(measured.measurements, json.loads(constants.read_text(encoding="utf-8")))
@@ -87,7 +89,7 @@ def budgets(cases: Any) -> list[dict[str, Any]]:
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
     """Nothing is judged: a calibration that was recorded has done what it is for."""
-    if measurements["state"] != checks.MEASURED:
+    if measurements["state"] != MEASURED:
         return checks.judge(measurements, {})
     constants = measurements["calibration"]["constants"]
     beyond = [row["constant"] for row in constants if not row["holds"]]

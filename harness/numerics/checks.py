@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.numerics import actor
+from harness.numerics.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 MOST_ILL_POSED = 0.1
@@ -16,12 +18,8 @@ MOST_ILL_POSED = 0.1
 have none."""
 
 MOST_REASONS = 8
-LAST_WORDS = 1000
 EMIT_TIMEOUT_S = 300.0
 REFERENCE_TIMEOUT_S = 120.0
-MEASURED = "measured"
-HUNG = "hung"
-CRASHED = "crashed"
 
 
 def run(context: TaskContext) -> Measured:
@@ -36,13 +34,13 @@ def run(context: TaskContext) -> Measured:
         context.workdir / name for name in ("battery.npz", "results.npz", "reference.npz")
     )
     save_cases(battery, cases)
-    device = device_name(context.facets.get("device", {}))
+    device = actor.device_name(context.facets.get("device", {}))
     emitted = context.in_cell(
         "harness.numerics.emit",
         *("--cases", str(battery), "--out", str(results), "--device", device, "--faults"),
         timeout=EMIT_TIMEOUT_S,
     )
-    _require_setup(emitted)
+    require_setup(emitted, "the loss evaluation")
     if emitted.returncode != 0 or not results.is_file():
         return _not_measured(emitted, progress_file(results), device, battery)
     release = _verl_version(context, results)
@@ -103,10 +101,8 @@ def _not_measured(emitted: Completed, progress: Path, device: str, battery: Path
     case = progress.read_text(encoding="utf-8") if progress.is_file() else ""
     return Measured(
         measurements={
-            "state": HUNG if emitted.timed_out else CRASHED,
+            **failure(emitted),
             "during": case,
-            "returncode": emitted.returncode,
-            "tail": emitted.tail[-4000:],
             "device": {"device": device},
             "seconds": {"in_cell": round(emitted.seconds, 3)},
         },
@@ -178,17 +174,14 @@ REMEDIES = {
 
 def _judge_not_measured(measurements: Mapping[str, Any]) -> Judgement:
     during = measurements["during"] or "the start, before the first case"
-    what = "hung" if measurements["state"] == HUNG else f"ended with code {measurements['returncode']}"
     return Judgement(
         status=Status.FAIL,
-        reasons=(f"The loss evaluation {what} during {during}.", *_last_lines(measurements["tail"])),
+        reasons=(
+            f"The loss evaluation {ended(measurements)} during {during}.",
+            *last_words(measurements["tail"]),
+        ),
         remedies=("Read the task's log; run the check again to see whether it is stable.",),
     )
-
-
-def _last_lines(tail: str) -> tuple[str, ...]:
-    lines = [line for line in tail.strip().splitlines() if line.strip()]
-    return (f"Its last words: {lines[-1].strip()}",) if lines else ()
 
 
 def _findings(measurements: Mapping[str, Any]) -> list[str]:
@@ -198,30 +191,12 @@ def _findings(measurements: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def device_name(facet: Mapping[str, Any]) -> str:
-    """torch's name of the cell's first device: the simulated one is an NPU to torch."""
-    return "cpu" if facet.get("kind") == "cpu" else "npu:0"
-
-
 def _verl_version(context: TaskContext, results: Path) -> str:
     """The release whose objective is expected: what the cell names, else what is installed."""
     from harness.numerics.candidate import load_results
 
     named = context.facets.get("verl_tree", {}).get("version")
     return str(named or load_results(results)[1]["verl"])
-
-
-def _require_setup(emitted: Completed) -> None:
-    """The programs of ours that ran in the cell say so when they could not even begin; that is not the
-    cell's doing."""
-    from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
-
-    if emitted.returncode in {EXIT_BAD_INPUT, EXIT_INCOMPLETE} and not emitted.timed_out:
-        raise InfrastructureError(
-            "the loss evaluation could not be set up in the cell",
-            why=emitted.tail[-LAST_WORDS:].strip() or f"exit code {emitted.returncode}",
-            fix="mend what the message names, then run again",
-        )
 
 
 def _require(completed: Completed) -> None:
@@ -250,5 +225,18 @@ CHECKS = (
         device=True,
         timeout_s=EMIT_TIMEOUT_S + REFERENCE_TIMEOUT_S + 60.0,
         expected_s=15.0,
+    ),
+    Check(
+        name="actor",
+        tier=Tier.NUMERICS,
+        question="Does verl's own actor make the same update on this device as on a CPU?",
+        facets=FACETS,
+        sources=("harness.numerics",),
+        run=actor.run,
+        judge=actor.judge,
+        needs=("environment",),
+        device=True,
+        timeout_s=actor.REFERENCE_TIMEOUT_S + actor.DEVICE_TIMEOUT_S + 60.0,
+        expected_s=30.0,
     ),
 )

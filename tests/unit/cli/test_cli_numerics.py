@@ -114,7 +114,7 @@ def test_a_calibration_is_written_and_does_not_fail(invoke, measured, tmp_path):
     result = invoke("calibrate", "--target", "verl==0.9.1")
     assert result.return_value == 0
     assert "BEYOND" in result.output
-    (file,) = (tmp_path / "reports" / "calibration").iterdir()
+    (file,) = (tmp_path / "state" / "calibration").iterdir()
     record = json.loads(file.read_text())
     assert record["evidence"] == "simulated"
     assert "simulated" in file.name

@@ -1,0 +1,87 @@
+"""The model-level case: a small model, a batch and the settings of one actor update, all seeded and exact in
+fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+DEFAULT_SEED = 20250718
+
+MODEL: Mapping[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+"""A Qwen2 of two layers: grouped keys, biases, RMSNorm, SwiGLU and rotary positions all occur."""
+
+UPDATE: Mapping[str, Any] = {
+    "ppo_mini_batch_size": 4,
+    "ppo_micro_batch_size_per_gpu": 2,
+    "clip_ratio": 0.2,
+    "loss_agg_mode": "token-mean",
+    "entropy_coeff": 0.01,
+    "use_kl_loss": True,
+    "kl_loss_coef": 0.05,
+    "kl_loss_type": "low_var_kl",
+    # Far above the norm that occurs: clipping would hide what scales all gradients.
+    "grad_clip": 1e4,
+    "lr": 1e-3,
+}
+"""Two optimizer steps of two micro-batches each, off-policy, with every term of the loss."""
+
+BATCH, PROMPT, RESPONSE = 8, 6, 10
+
+DRIFTS = (-0.5, -0.1, 0.05, 0.12, 0.6)
+"""Log-ratios old to new: inside the clip range, and outside on both sides, none close to a bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCase:
+    """weights: drawn by the name and shape a model has (`draw`). batch: int64 and float32 arrays."""
+
+    seed: int = DEFAULT_SEED
+    model: Mapping[str, Any] = field(default_factory=lambda: MODEL)
+    update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
+
+    def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """A parameter: matrices that make peaked distributions, norms near one, biases that are not zero."""
+        rng = np.random.default_rng([self.seed, *name.encode()])
+        noise = rng.normal(size=shape)
+        if len(shape) > 1:
+            return np.asarray(noise * (1.5 / np.sqrt(shape[-1])), dtype=np.float32)
+        return np.asarray((1.0 if "norm" in name else 0.0) + 0.1 * noise, dtype=np.float32)
+
+    def tokens(self) -> Arrays:
+        """input_ids, attention_mask, position_ids (batch, prompt + response); padding left and right."""
+        rng = np.random.default_rng([self.seed, 1])
+        ids = rng.integers(1, self.model["vocab_size"], (BATCH, PROMPT + RESPONSE))
+        mask = np.ones_like(ids)
+        for row in range(BATCH):
+            mask[row, : row % 4] = 0
+            mask[row, PROMPT + RESPONSE - (row * 3) % 8 :] = 0
+        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+        return {"input_ids": ids * mask, "attention_mask": mask, "position_ids": positions}
+
+    def targets(self, log_probs: NDArray[np.float64]) -> Arrays:
+        """old_log_probs, ref_log_prob, advantages (batch, response) around the model's own log-probs."""
+        rng = np.random.default_rng([self.seed, 2])
+        shape = log_probs.shape
+        advantages = rng.normal(size=(shape[0], 1)) * np.ones(shape)
+        return {
+            "old_log_probs": (log_probs - rng.choice(DRIFTS, shape)).astype(np.float32),
+            "ref_log_prob": (log_probs + rng.normal(0.0, 0.2, shape)).astype(np.float32),
+            "advantages": advantages.astype(np.float32),
+        }

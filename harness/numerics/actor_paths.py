@@ -1,0 +1,225 @@
+"""verl's own classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
+
+`DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do. Which
+of them a release has is asked of the installed package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+from harness.errors import NothingSelectedError
+from harness.numerics.actor_case import PROMPT, RESPONSE, ActorCase
+
+LEGACY = "verl.workers.actor.dp_actor"
+ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+
+Tensors = Mapping[str, Any]
+
+
+def actor_class() -> type[LegacyActor | EngineActor]:
+    """The path this verl trains with; NothingSelectedError when it is neither of those known here."""
+    if _has(LEGACY):
+        return LegacyActor
+    if _has(ENGINE):
+        return EngineActor
+    raise NothingSelectedError(
+        "this verl has no actor that can be driven here",
+        why=f"neither {LEGACY} nor {ENGINE} is in it",
+        fix="leave the check `actor` out for this cell",
+    )
+
+
+def _has(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class LegacyActor:
+    """`DataParallelPPOActor`: compute_log_prob and update_policy over a DataProto."""
+
+    name = "DataParallelPPOActor"
+
+    def __init__(self, model: Any, optimizer: Any, case: ActorCase, _device: str) -> None:
+        config = import_module("verl.workers.config")
+        update = dict(case.update)
+        update.pop("lr")
+        self.update_size = update["ppo_mini_batch_size"]
+        self.micro = update["ppo_micro_batch_size_per_gpu"]
+        wanted = {
+            "strategy": "fsdp",
+            "rollout_n": 1,
+            "use_dynamic_bsz": False,
+            "use_torch_compile": False,
+            "policy_loss": config.PolicyLossConfig(),
+            "fsdp_config": config.FSDPEngineConfig(dtype="float32"),
+            **update,
+        }
+        self.actor = import_module(LEGACY).DataParallelPPOActor(
+            _offered(config.FSDPActorConfig, wanted), model, optimizer
+        )
+
+    def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of the responses, (batch, response)."""
+        found: tuple[Any, Any] = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
+        return found
+
+    def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
+        """All mini-batches of one update; metrics as lists."""
+        metrics = self.actor.update_policy(self._data({**tokens, **targets}))
+        return {name: list(values) for name, values in metrics.items()}
+
+    def _data(self, tensors: Tensors) -> Any:
+        data = import_module("verl").DataProto.from_single_dict(_with_responses(tensors))
+        data.meta_info = {
+            "micro_batch_size": self.micro,
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+            "multi_turn": False,
+        }
+        return data
+
+
+class EngineActor:
+    """`FSDPEngineWithLMHead` on a plain module: infer_batch and train_batch over a TensorDict of jagged
+    tensors."""
+
+    name = "FSDPEngineWithLMHead"
+
+    def __init__(self, model: Any, optimizer: Any, case: ActorCase, device: str) -> None:
+        engine_module: Any = import_module(ENGINE)
+        functional = import_module("verl.utils.torch_functional")
+        config = import_module("verl.workers.config")
+        self.case = case
+        if device == "cpu":
+            # verl knows no CPU platform; this process has no other device.
+            engine_module.get_device_id = lambda: "cpu"
+            engine_module.get_device_name = lambda: "cpu"
+        else:
+            import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches(None)
+        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead)
+        settings = {
+            "module": model,
+            "optimizer": optimizer,
+            "optimizer_config": SimpleNamespace(clip_grad=case.update["grad_clip"]),
+            "compute_entropy_from_logits": functional.entropy_from_logits,
+            "_autocast_dtype": import_module("torch").float32,
+        }
+        for name, value in settings.items():
+            setattr(self.engine, name, value)
+        update = {name: case.update[name] for name in case.update if name not in {"lr", "grad_clip"}}
+        wanted = {
+            "strategy": "fsdp",
+            "rollout_n": 1,
+            "use_dynamic_bsz": False,
+            "policy_loss": config.PolicyLossConfig(),
+            **update,
+        }
+        actor = _offered(config.ActorConfig, wanted)
+        self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
+
+    def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of the responses, (batch, response)."""
+        padded = import_module("verl.workers.utils.padding").no_padding_2_padding
+        self.engine.module.eval()
+        data = self._data(tokens)
+        output = self.engine.infer_batch(data)["model_output"]
+        return padded(output["log_probs"], data), padded(output["entropy"], data)
+
+    def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
+        """One train_batch for each mini-batch; metrics as lists."""
+        size = self.case.update["ppo_mini_batch_size"]
+        batch = {**tokens, **targets}
+        self.engine.module.train()
+        metrics: dict[str, list[float]] = {}
+        for first in range(0, len(next(iter(batch.values()))), size):
+            rows = {name: tensor[first : first + size] for name, tensor in batch.items()}
+            output = self.engine.train_batch(self._data(rows), self.loss)
+            metrics.setdefault("loss", []).extend(output["loss"])
+            metrics.setdefault("grad_norm", []).append(output["metrics"]["grad_norm"])
+        return metrics
+
+    def _data(self, tensors: Tensors) -> Any:
+        torch = import_module("torch")
+        tensordict = import_module("tensordict").TensorDict
+        utilities = import_module("verl.utils.tensordict_utils")
+        tensors = _with_responses(tensors)
+        mask = tensors["attention_mask"].bool()
+        jagged = {
+            name: torch.nested.as_nested_tensor(
+                [row[kept] for row, kept in zip(tensors[name], mask, strict=True)], layout=torch.jagged
+            )
+            for name in ("input_ids", "position_ids")
+        }
+        dense = {name: tensor for name, tensor in tensors.items() if name not in jagged}
+        size = len(mask)
+        data = tensordict(
+            {
+                **dense,
+                **jagged,
+                "prompts": tensors["input_ids"][:, :PROMPT],
+                "loss_mask": tensors["response_mask"],
+            },
+            batch_size=[size],
+        )
+        utilities.assign_non_tensor(
+            data,
+            max_seq_len=PROMPT + RESPONSE,
+            max_response_len=RESPONSE,
+            use_remove_padding=False,
+            use_dynamic_bsz=False,
+            micro_batch_size_per_gpu=self.case.update["ppo_micro_batch_size_per_gpu"],
+            temperature=1.0,
+            calculate_entropy=True,
+            global_batch_size=size,
+            pad_token_id=0,
+        )
+        return data
+
+
+def _offered(config: Any, wanted: Mapping[str, Any]) -> Any:
+    """A configuration with those of the wanted settings that this release has."""
+    return config(**{name: value for name, value in wanted.items() if name in config.__dataclass_fields__})
+
+
+def _plain_engine(engine: type[Any]) -> Any:
+    """An engine around a module that nothing wraps: its methods are verl's, its set-up is not run."""
+
+    class Plain(engine):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.engine_config = SimpleNamespace(
+                entropy_checkpointing=False, entropy_from_logits_with_chunking=False
+            )
+            self.ulysses_sequence_parallel_size = 1
+            self.ulysses_device_mesh = None
+            self.use_ulysses_sp = False
+            self.use_remove_padding = False
+            self.pad_to_length = False
+            self.scaler = None
+            self._qat_enabled = False
+            self.mode = None
+
+        def get_data_parallel_group(self) -> Any:
+            """The default group, of one process."""
+            return None
+
+        def get_data_parallel_size(self) -> int:
+            """One process."""
+            return 1
+
+    return Plain()
+
+
+def _with_responses(tensors: Tensors) -> dict[str, Any]:
+    return {
+        **tensors,
+        "responses": tensors["input_ids"][:, PROMPT:],
+        "response_mask": tensors["attention_mask"][:, PROMPT:],
+    }

@@ -1,0 +1,325 @@
+"""Program in the cell: one actor update through verl's own classes, recorded tensor by tensor.
+
+    python -m harness.numerics.actor_run --role reference --out reference.npz
+    python -m harness.numerics.actor_run --role device --reference reference.npz --out device.json
+
+The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
+every operation off by what the fp32 contract permits; how far those scatter is each tensor's tolerance. The
+device runs fp32: twice, once more while operators are traced, and once under each seeded fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import HarnessError
+from harness.numerics.actor_case import DEFAULT_SEED, ActorCase, Arrays
+from harness.numerics.case import read_npz, write_npz
+from harness.numerics.contract import FP32
+from harness.numerics.device import device_facts
+from harness.numerics.recorder import GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+
+FORMAT = "npu-matrix-actor-reference/1"
+SAMPLES = 8
+"""Perturbed runs. The largest of eight and the contract's safety of two leave a legal device far below: its
+errors are not all at their limits at once."""
+
+FAULTS = {
+    "gradient-sign": "the gradient of one matrix has the wrong sign, its norm the right one",
+    "activation-bf16": "the output of one normalisation is rounded to bf16",
+}
+FAULT_PLACES = {
+    "gradient-sign": "model.layers.0.self_attn.k_proj.weight",
+    "activation-bf16": "model.layers.1.post_attention_layernorm",
+}
+
+Values = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where an update runs: device, dtype, and the mode (a context) every operation runs under."""
+
+    torch: Any
+    device: str
+    dtype: Any
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """On the device; floating-point arrays in the dtype."""
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor
+
+
+def run_update(
+    case: ActorCase,
+    setting: Setting,
+    targets: Arrays | None,
+    recorder: Recorder,
+    *,
+    mode: Any,
+    fault: str = "",
+) -> Arrays:
+    """Log-probabilities, then the update; everything goes to the recorder. Returns the targets used."""
+    from harness.numerics.actor_paths import actor_class
+
+    torch = setting.torch
+    model = _model(case, setting)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
+    actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    parameters = list(model.named_parameters())
+
+    def before_step(*_: Any) -> None:
+        for name, parameter in parameters:
+            recorder.note(GRADIENT, name, parameter.grad)
+
+    optimizer.register_step_pre_hook(before_step)
+    tokens = {name: setting.tensor(array) for name, array in case.tokens().items()}
+    with _seeded(fault, model, torch), recorder.watching(model), mode:
+        log_probs, entropy = actor.log_probs(tokens)
+        valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
+        recorder.note(OUTPUT, "log_prob", log_probs * valid)
+        recorder.note(OUTPUT, "entropy", entropy * valid)
+        if targets is None:
+            targets = case.targets(log_probs.detach().cpu().double().numpy())
+        metrics = actor.update(tokens, {name: setting.tensor(array) for name, array in targets.items()})
+    for name in sorted(metrics):
+        recorder.note(OUTPUT, name, torch.tensor(metrics[name], dtype=torch.float64))
+    for name, parameter in parameters:
+        recorder.note(PARAMETER, name, parameter)
+    return targets
+
+
+def _model(case: ActorCase, setting: Setting) -> Any:
+    transformers = import_module("transformers")
+    config = transformers.Qwen2Config(**case.model)
+    config._attn_implementation = "eager"  # noqa: SLF001 - transformers has no other way before construction
+    model = transformers.Qwen2ForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        parameter.data = setting.torch.from_numpy(case.draw(name, tuple(parameter.shape)))
+    return model.to(device=setting.device, dtype=setting.dtype)
+
+
+@contextmanager
+def _seeded(fault: str, model: Any, torch: Any) -> Iterator[None]:
+    if not fault:
+        yield
+        return
+    place = FAULT_PLACES[fault]
+    if fault == "gradient-sign":
+        handle = model.get_parameter(place).register_hook(lambda gradient: -gradient)
+    else:
+        handle = model.get_submodule(place).register_forward_hook(
+            lambda _module, _args, output: output.to(torch.bfloat16).to(output.dtype)
+        )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def reference(out: Path, seed: int) -> dict[str, Any]:
+    """Exact values and tolerances of every tensor; written to `out`."""
+    sys.modules["torch_npu"] = None  # type: ignore[assignment]
+    torch = _start()
+    from harness.numerics import stochastic
+
+    started = time.monotonic()
+    case, setting = ActorCase(seed=seed), Setting(torch=torch, device="cpu", dtype=torch.float64)
+    exact: Values = {}
+    events: list[Event] = []
+
+    def keep(event: Event, values: NDArray[np.float64]) -> None:
+        exact[event.label] = values
+        events.append(event)
+
+    targets = run_update(case, setting, None, Recorder(sink=keep), mode=stochastic.exact(FP32))
+    scatter = dict.fromkeys(exact, 0.0)
+    unmodelled: set[str] = set()
+    for sample in range(SAMPLES):
+        errors: dict[str, float] = {}
+        mode = stochastic.perturbed(FP32, seed=sample)
+        run_update(case, setting, targets, Recorder(sink=_into(errors, exact)), mode=mode)
+        scatter = {label: max(scatter[label], errors[label]) for label in scatter}
+        unmodelled.update(mode.unmodelled)
+    facts = {
+        "verl": version("verl"),
+        "torch": torch.__version__,
+        "samples": SAMPLES,
+        "contract": FP32.to_json(),
+        "unmodelled": sorted(unmodelled),
+        "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    tolerances = {
+        event.label: FP32.safety * scatter[event.label]
+        + FP32.unit * float(np.linalg.norm(exact[event.label]))
+        for event in events
+    }
+    index = {
+        "format": FORMAT,
+        "facts": facts,
+        "tolerances": tolerances,
+        "norms": {label: float(np.linalg.norm(values)) for label, values in exact.items()},
+        "labels": list(exact),
+        "targets": list(targets),
+    }
+    arrays: dict[str, NDArray[Any]] = {
+        f"exact.{place}": values for place, values in enumerate(exact.values())
+    }
+    write_npz(out, index, {**arrays, **{f"target.{name}": array for name, array in targets.items()}})
+    return facts
+
+
+def _into(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]) -> Any:
+    """A sink that keeps only the distance from the exact values; infinite without a counterpart."""
+
+    def measure(event: Event, values: NDArray[np.float64]) -> None:
+        wanted = exact.get(event.label)
+        if wanted is None or wanted.shape != values.shape or not np.isfinite(values).all():
+            errors[event.label] = np.inf
+        else:
+            errors[event.label] = float(np.linalg.norm(values - wanted))
+
+    return measure
+
+
+def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, Any]:
+    """Errors of every tensor on the device, repeatability, seeded faults; written to `out`."""
+    kind = name.split(":", maxsplit=1)[0]
+    if kind != "npu":
+        sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
+    torch = _start(kind)
+    index, arrays = read_npz(reference_file, FORMAT)
+    exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
+    targets = {target: arrays[f"target.{target}"] for target in index["targets"]}
+    case, setting = ActorCase(seed=seed), Setting(torch=torch, device=name, dtype=torch.float32)
+    started = time.monotonic()
+
+    def run(sink: Any, *, mode: Any = None, fault: str = "", operators: list[str] | None = None) -> None:
+        recorder = Recorder(sink=sink, operators=[] if operators is None else operators)
+        run_update(case, setting, targets, recorder, mode=mode or nullcontext(), fault=fault)
+
+    first: Values = {}
+    second: Values = {}
+    events: list[Event] = []
+    errors: dict[str, float] = {}
+    run(lambda event, values: first.update({event.label: values}))
+    run(lambda event, values: second.update({event.label: values}))
+    names: list[str] = []
+    run(lambda event, _values: events.append(event), mode=_tracing(torch, names), operators=names)
+    measure = _into(errors, exact)
+    for event in events:
+        if event.label in first:
+            measure(event, first[event.label])
+    faulty: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
+    for fault, found in faulty.items():
+        run(_into(found, exact), fault=fault)
+    differing = [label for label, values in first.items() if not _same(values, second.get(label))]
+    facts = {
+        "device": device_facts(name),
+        "verl": version("verl"),
+        "path": import_module("harness.numerics.actor_paths").actor_class().name,
+        "events": [
+            {
+                "label": event.label,
+                "kind": event.kind,
+                "sentence": event.sentence,
+                "operators": list(event.operators),
+                "error": _number(errors.get(event.label, np.inf)),
+            }
+            for event in events
+        ],
+        "missing": [label for label in index["labels"] if label not in first],
+        "differing": differing,
+        "faults": {
+            fault: {label: _number(error) for label, error in found.items()}
+            for fault, found in faulty.items()
+        },
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    out.write_text(json.dumps(facts), encoding="utf-8")
+    return facts
+
+
+def _same(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
+    return other is not None and np.array_equal(one, other, equal_nan=True)
+
+
+def _number(error: float) -> float | None:
+    """JSON has no infinity: None is a tensor that is missing, misshapen or not finite."""
+    return float(f"{error:.6g}") if np.isfinite(error) else None
+
+
+def _tracing(torch: Any, names: list[str]) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Tracing(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
+                return NotImplemented
+            names.append(str(func).rpartition(".")[0].removeprefix("aten."))
+            return func(*args, **(kwargs or {}))
+
+    return Tracing()
+
+
+def _start(kind: str = "cpu") -> Any:
+    """torch and a process group of one, which verl's classes ask for."""
+    torch = import_module("torch")
+    if kind == "npu":
+        import_module("torch_npu")
+    torch.manual_seed(0)
+    store = Path(tempfile.mkdtemp()) / "store"
+    backend = {"npu": "hccl", "cuda": "nccl"}.get(kind, "gloo")
+    if kind == "npu":
+        torch.npu.set_device(0)
+    torch.distributed.init_process_group(backend, init_method=store.as_uri(), rank=0, world_size=1)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        os.environ.setdefault(name, value)
+    return torch
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.numerics.actor_run", description="one actor update"
+    )
+    parser.add_argument("--role", choices=("reference", "device"), required=True)
+    parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
+    parser.add_argument("--reference", type=Path, help="what the reference wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.role == "reference":
+            facts = reference(arguments.out, arguments.seed)
+        else:
+            facts = device(arguments.device, arguments.reference, arguments.out, arguments.seed)
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    finally:
+        distributed = import_module("torch").distributed
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    print(f"{arguments.role} of an actor update with verl {facts['verl']} in {facts['seconds']} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
