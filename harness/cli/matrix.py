@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.bench import open_matrix
+from harness.errors import InputError, Problem
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.matrix.matrix import Matrix
 
 
 @click.group(
@@ -23,6 +28,7 @@ def command() -> None:
 def validate(settings: Settings, as_json: bool) -> None:
     """Read the matrix and expand every profile; all problems are reported together, with file:line:column."""
     matrix = open_matrix(settings)
+    _resolve_checks(matrix)
     counts = {}
     for profile in matrix.profiles:
         found = matrix.cells(profile)
@@ -43,6 +49,25 @@ def validate(settings: Settings, as_json: bool) -> None:
         click.echo(
             f"{settings['matrix']}: profile {profile}: {count['cells']} cells, {count['excluded']} excluded"
         )
+
+
+def _resolve_checks(matrix: Matrix) -> None:
+    """InputError when an expectation names a check that does not exist: it would never excuse anything."""
+    from harness.matrix.suggest import did_you_mean
+    from harness.plan.registry import all_checks
+
+    names = [check.name for check in all_checks()]
+    problems = [
+        Problem(
+            f"expectation {found.id!r} names the unknown check {found.check!r}",
+            found.where,
+            fix=did_you_mean(found.check, names) or f"known: {', '.join(names)}",
+        )
+        for found in matrix.expectations.values()
+        if found.check not in names
+    ]
+    if problems:
+        raise InputError.of(problems)
 
 
 @command.command("schema")

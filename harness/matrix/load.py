@@ -45,6 +45,7 @@ def parse_matrix(source: str, file: Path | str = "matrix.yaml") -> Matrix:
 
 def _load(document: Document) -> Matrix:
     data, problems = checked(document)
+    problems = sorted([*document.problems, *problems], key=_position)
     if data is None:
         raise InputError.of(problems[:MAX_PROBLEMS])
     loader = _Loader(document)

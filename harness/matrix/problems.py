@@ -38,7 +38,7 @@ def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
         else:
             return data, problems
         problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
-        data = _prune(data, [path for _, path, _ in places])
+        data = _prune(data, [(path, detail["type"] == "extra_forbidden") for detail, path, _ in places])
         if data is None:
             return None, problems
 
@@ -136,12 +136,17 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any
     return [leaf for branch in branches for leaf in _resolve(schema, branch)] or [node]
 
 
-def _prune(data: Any, paths: Iterable[NodePath]) -> Any:
-    """A copy of `data` without the entries the paths are in, or None when the rest says too little."""
+def _prune(data: Any, places: Iterable[tuple[NodePath, bool]]) -> Any:
+    """A copy of `data` without the entries the paths are in, or None when the rest says too little.
+
+    Of an entry with a key that is unknown (True) only this key goes: the rest of it can still be read.
+    """
     if not isinstance(data, dict):
         return None
     pruned = copy.deepcopy(data)
-    for path in paths:
+    for path, is_unknown_key in places:
+        if is_unknown_key and _drop_key(pruned, path):
+            continue
         section = path[0] if path else ""
         entries = pruned.get(section)
         if len(path) > 1 and isinstance(entries, dict):
@@ -154,3 +159,18 @@ def _prune(data: Any, paths: Iterable[NodePath]) -> Any:
         else:
             pruned.pop(section, None)
     return pruned if pruned != data else None
+
+
+def _drop_key(data: Any, path: NodePath) -> bool:
+    """Whether there was such a key to take out."""
+    for part in path[:-1]:
+        if isinstance(data, dict):
+            data = data.get(part)
+        else:
+            data = (
+                data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+            )
+    if not (path and isinstance(data, dict) and path[-1] in data):
+        return False
+    del data[path[-1]]
+    return True

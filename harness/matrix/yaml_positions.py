@@ -33,12 +33,16 @@ Mark = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A file's data and where each part of it stands (lines and columns count from 1)."""
+    """A file's data and where each part of it stands (lines and columns count from 1).
+
+    problems: keys written twice; the data holds their first values, so that the rest can be checked too.
+    """
 
     file: Path | str
     data: Any
     values: dict[NodePath, Mark] = field(repr=False)
     keys: dict[NodePath, Mark] = field(repr=False)
+    problems: tuple[Problem, ...] = ()
 
     def where(self, path: NodePath, *, key: bool = False) -> Location:
         """Location of the value at `path` (of its key when `key`), or of the nearest part that exists."""
@@ -51,12 +55,15 @@ class Document:
 
 
 def load_yaml(path: Path) -> Document:
-    """Read a YAML file; InputError with every problem that could be found, each with its position."""
+    """Read a YAML file, see `parse_yaml`."""
     return parse_yaml(_read_text(path), path)
 
 
 def parse_yaml(text: str, file: Path | str) -> Document:
-    """The document in `text`; `file` names it in errors. Raises InputError only."""
+    """The document in `text`; `file` names it in errors. Raises InputError only.
+
+    Keys that are written twice do not keep the rest from being read: they stand in the document's `problems`.
+    """
     bad = _UNPRINTABLE.search(text)
     if bad:
         where = _location(file, text, bad.start())
@@ -69,14 +76,20 @@ def parse_yaml(text: str, file: Path | str) -> Document:
     try:
         reader.read(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
-        reader.problems.append(_syntax_problem(file, text, error))
-    if reader.problems:
-        raise InputError.of(reader.problems[:MAX_PROBLEMS])
+        raise InputError.of(
+            [*reader.problems[: MAX_PROBLEMS - 1], _syntax_problem(file, text, error)]
+        ) from error
     if not reader.documents:
         raise InputError(
             "the file is empty", where=Location(file, 1, 1), fix="see `npu-matrix matrix schema`"
         )
-    return Document(file=file, data=reader.documents[0], values=reader.values, keys=reader.keys)
+    return Document(
+        file=file,
+        data=reader.documents[0],
+        values=reader.values,
+        keys=reader.keys,
+        problems=tuple(reader.problems[:MAX_PROBLEMS]),
+    )
 
 
 def _read_text(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
+from harness.errors import EXIT_BAD_INPUT, EXIT_OK
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -305,3 +306,15 @@ def test_the_guilty_change_is_found_and_what_is_known_is_not_run_again(command, 
     report = json.loads(command(*arguments, "--check", "lint", "--json", root=REPOSITORY)[1])
     assert report["found"]
     assert {one["how"] for one in report["observations"]} == {"known"}
+
+
+def test_an_expectation_of_a_check_that_does_not_exist(command, checkout):
+    file = checkout / "matrix.yaml"
+    known = "{cells: 'steady*', check: CHECK, state: fail, reason: r, source: s, owner: o, until: 2099-01-01}"
+    file.write_text(f"{MATRIX}expectations:\n  known: {known}\n".replace("CHECK", "resolve"))
+    assert command("matrix", "validate")[0] == EXIT_OK
+    file.write_text(f"{MATRIX}expectations:\n  known: {known}\n".replace("CHECK", "resolv"))
+    code, _, told = command("matrix", "validate")
+    assert code == EXIT_BAD_INPUT
+    assert "unknown check 'resolv'" in told
+    assert "did you mean 'resolve'" in told

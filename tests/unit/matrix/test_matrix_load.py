@@ -157,6 +157,24 @@ def test_all_problems_are_reported_together_in_the_order_of_the_file() -> None:
     ]
 
 
+def test_a_key_written_twice_hides_nothing_else() -> None:
+    text = GOOD.replace("soc: a2, python", "soc: a2, soc: a3, python").replace(
+        "recipe: child", "recipe: chid"
+    )
+    assert [line.splitlines()[0].partition(": ")[2] for line in problems(text=text)] == [
+        "key 'soc' is written twice",
+        "unknown recipe 'chid'",
+    ]
+
+
+def test_an_unknown_key_hides_nothing_else_of_its_entry() -> None:
+    text = GOOD.replace("    recipe: smoke\n", "    recipe: smke\n    reciep: smoke\n")
+    assert [line.splitlines()[0].partition(": ")[2] for line in problems(text=text)] == [
+        "unknown recipe 'smke'",
+        "unknown key 'reciep'",
+    ]
+
+
 def test_an_entry_that_is_wrong_is_still_known_by_its_name() -> None:
     found = problems("smoke: {title: t", "smoke: {titel: t")
     assert all("unknown recipe" not in line for line in found)
