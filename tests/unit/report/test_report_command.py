@@ -1,0 +1,154 @@
+"""`npu-matrix status` and `npu-matrix report` on stored runs: filters, following, what a run is held against."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.cli.app import main
+from harness.cli.bench import open_bench
+from harness.ledger.store import Disposition, Ledger
+from harness.outcome import Evidence, Outcome, State, Status
+from harness.plan.task import Plan
+from harness.settings import load_settings
+
+REPOSITORY = Path(__file__).parents[3]
+MATRIX = """\
+format: 1
+axes:
+  verl: {title: verl, scheme: pep440, package: verl, source: made up}
+  torch: {title: torch, scheme: pep440, package: torch, source: made up}
+  torch_npu: {title: torch_npu, scheme: pep440, package: torch-npu, source: made up}
+  python: {title: Python, scheme: python, source: made up}
+  device: {title: device, scheme: name, source: made up, values: {sim: {title: simulated}}}
+stacks:
+  first: {title: the first, source: made up, axes: {verl: 0.6.1, torch: 2.7.1, torch_npu: 2.7.1, python: host, device: sim}}
+  second: {title: the second, source: made up, axes: {verl: 0.9.1, torch: 2.7.1, torch_npu: 2.7.1, python: host, device: sim}}
+profiles:
+  default: {title: all, select: [{stacks: all}]}
+"""
+
+
+class Bench:
+    """A checkout with a matrix of two cells, and runs of its `patches` check."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
+        shutil.copytree(REPOSITORY / "patches", root / "patches")
+        self.settings = load_settings({}, {}, root)
+        self.plan: Plan = open_bench(self.settings, checks=("patches",)).plan
+        self.clock = 1_790_000_000.0
+
+    def go(self, *applies: bool, finished: bool = True) -> str:
+        """A run in which the patches of the first cells apply or not; of the other cells nothing is known."""
+        self.clock += 3600
+        with Ledger.open(self.settings.path("state")) as ledger:
+            run_id = ledger.begin_run(self.plan.to_json(), ["run"], {}, now=self.clock)
+            for entry, value in zip(self.plan.entries, applies, strict=False):
+                ledger.record(
+                    Outcome(
+                        key=entry.key,
+                        check="patches",
+                        tier=entry.tier,
+                        state=State.COMPLETED,
+                        evidence=Evidence.STATIC,
+                        facets={},
+                        measurements={
+                            "tree": "made up",
+                            "selected": ["verl/a"],
+                            "applies": value,
+                            "verdicts": [
+                                {
+                                    "patch": "verl/a",
+                                    "verdict": "clean" if value else "conflict",
+                                    "reasons": [],
+                                    "remedies": [],
+                                }
+                            ],
+                            "relations": [],
+                            "files": {},
+                        },
+                        started=self.clock,
+                        finished=self.clock + 1,
+                        run_id=run_id,
+                    )
+                )
+            left = self.plan.entries[len(applies) :] if finished else ()
+            ledger.record_dispositions(
+                Disposition(
+                    run_id=run_id,
+                    cell_id=entry.cell_id,
+                    check=entry.check,
+                    key=entry.key,
+                    status=Status.NOT_RUN,
+                    reason="left out",
+                )
+                for entry in left
+            )
+            if finished:
+                ledger.finish_run(run_id, 0, now=self.clock + 60)
+        return run_id
+
+    def ask(self, *arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main(["--root", str(self.root), *arguments])
+        return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_filter_shows_what_it_selects_and_keeps_the_exit_code(bench: Bench, capsys) -> None:
+    bench.go(True, False)
+    assert bench.ask("status", "--filter", "verl:0.6") == 1
+    out = capsys.readouterr().out
+    assert "first-" in out
+    assert "second-" not in out
+    assert bench.ask("status", "--filter", "!pass", "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [verdict["status"] for verdict in report["verdicts"]] == ["fail"]
+    assert report["counts"] == {"pass": 1, "fail": 1}
+
+
+def test_a_bad_query_is_bad_usage(bench: Bench, capsys) -> None:
+    bench.go(True, True)
+    assert bench.ask("status", "--filter", "verll:0.9") == 2
+    assert "There is no field verll. Did you mean verl?" in capsys.readouterr().err
+
+
+def test_what_an_unfinished_run_has_not_come_to_is_no_error(bench: Bench, capsys) -> None:
+    bench.go(True, finished=False)
+    bench.ask("status", "--filter", "error")
+    assert "No cell matches." in capsys.readouterr().out
+    bench.ask("status", "--filter", "not-run")
+    assert "second-" in capsys.readouterr().out
+
+
+def test_watching_a_run_whose_process_is_gone_ends(bench: Bench, capsys) -> None:
+    bench.go(False, finished=False)
+    bench.ask("status", "--watch")
+    out = capsys.readouterr().out
+    assert "patches: unexpected failure (static)" in out
+    assert "this run has not finished" in out
+
+
+def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsys) -> None:
+    first = bench.go(True, True)
+    bench.go(False, True)
+    assert bench.ask("report") == 0
+    assert "1 newly broken since" in (bench.root / "reports" / "changes.html").read_text()
+    bench.go(False, True)
+    assert bench.ask("report") == 0
+    assert "1 still broken since" in (bench.root / "reports" / "changes.html").read_text()
+    assert bench.ask("report", "--since", first[:-3]) == 0
+    assert f"run <code>{first}</code>" in (bench.root / "reports" / "changes.html").read_text()
+    assert bench.ask("report", "--since", "nothing") == 2
+    assert "there is no run 'nothing'" in capsys.readouterr().err
+    assert bench.ask("report", "--since", first[0]) == 2
+    assert "is the beginning of 3 runs" in capsys.readouterr().err
