@@ -18,6 +18,7 @@ from harness.errors import InputError, Location, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.check import Check
     from harness.devices.host import HostReport
     from harness.matrix.cells import Cell
     from harness.matrix.matrix import Matrix
@@ -68,19 +69,10 @@ def open_bench(
     from harness.digest import digest_file
     from harness.plan.code import PACKAGE_ROOT, code_digests
     from harness.plan.planner import make_plan
-    from harness.plan.registry import all_checks, with_needs
 
     matrix = open_matrix(settings)
-    offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
-    cells = [cell for cell in offered if _selected(cell.id, only)]
-    if not cells:
-        raise _nothing(matrix, settings["profile"], only, [cell.id for cell in offered])
-    registered = all_checks()
-    names = {check.name for check in registered}
-    for name in checks:
-        if name not in names:
-            raise no_match("check", name, sorted(names))
-    wanted = with_needs(set(checks), registered) if checks else registered
+    cells = select_cells(settings, matrix, only, choose)
+    wanted = select_checks(checks)
     host = host or look_at_host()
     plan = make_plan(
         cells,
@@ -93,6 +85,32 @@ def open_bench(
         notices=_expired(matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def select_cells(
+    settings: Settings,
+    matrix: Matrix,
+    only: Sequence[str] = (),
+    choose: Callable[[Matrix], Sequence[Cell]] | None = None,
+) -> list[Cell]:
+    """The cells of the profile, or of `choose`, that match a glob; none is an error that says why."""
+    offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
+    cells = [cell for cell in offered if _selected(cell.id, only)]
+    if not cells:
+        raise _nothing(matrix, settings["profile"], only, [cell.id for cell in offered])
+    return cells
+
+
+def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The named checks with what they need, or all; an error names the nearest."""
+    from harness.plan.registry import all_checks, with_needs
+
+    registered = all_checks()
+    known = {check.name for check in registered}
+    for name in names:
+        if name not in known:
+            raise no_match("check", name, sorted(known))
+    return with_needs(set(names), registered) if names else registered
 
 
 def _nothing(matrix: Matrix, profile: str, only: Sequence[str], known: list[str]) -> NothingSelectedError:

@@ -105,16 +105,17 @@ class _Hunt:
 
     def recall(self) -> None:
         """Take in every stored outcome of every probe."""
-        from harness.ledger.store import FILE_NAME, Ledger
+        from harness.cli.ledgers import open_ledger
+        from harness.ledger.store import FILE_NAME
 
         changes = ", ".join(
             f"{span.axis} ({span.steps} step{'s' if span.steps > 1 else ''})" for span in self.space.spans
         )
         self.tell(f"{self.check}: between {self.space.good.id} and {self.space.bad.id} change {changes}")
-        state = self.bench.settings.path("state")
-        if not (state / FILE_NAME).exists():
+        settings = self.bench.settings
+        if not (settings.path("state") / FILE_NAME).exists():
             return
-        with Ledger.open(state) as ledger:
+        with open_ledger(settings) as ledger:
             for number, entry in enumerate(self.entries):
                 for outcome in reversed(ledger.history(key=entry.key)) if entry.key else ():
                     self.take(number, outcome, "known")
@@ -215,7 +216,7 @@ class _Hunt:
 
     def go(self, limit: int) -> tuple[dict[str, Any], int]:
         """Ask until it is sure, nothing more can be asked, or `limit` probes were run."""
-        from harness.ledger.store import Ledger
+        from harness.cli.ledgers import open_ledger
         from harness.run.executor import LocalExecutor
         from harness.run.interruption import Interruption
         from harness.run.job import Site
@@ -233,7 +234,7 @@ class _Hunt:
                 tell=lambda text: click.echo(text, err=True),
                 stopped=stopped,
             ),
-            Ledger.open(state) as ledger,
+            open_ledger(settings) as ledger,
         ):
             executor = LocalExecutor(site, settings.jobs)
             try:

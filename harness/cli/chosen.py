@@ -3,71 +3,113 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.cli.bench import facet_inputs, open_bench, open_matrix, select_cells, select_checks
 from harness.errors import InputError, Location
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.cli.bench import Bench
     from harness.cli.knowledge import Knowledge
+    from harness.matrix.cells import Cell
+    from harness.matrix.matrix import Matrix
     from harness.plan.budget import Purchase, Step
     from harness.plan.cost import Estimate
+    from harness.plan.covering import Cover, Universe
 
 TUPLES = {1: "values", 2: "pairs", 3: "triples"}
 
 
-def chosen(
-    bench: Bench, known: Knowledge, strength: int, budget: str | None, keep: Path | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The report as JSON (schema `npu-matrix.cover`), and as lines of text."""
-    from harness.outcome import Status
-    from harness.plan.budget import buy, parse_span, steps
-    from harness.plan.covering import Universe, cover
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    """What is chosen from: cells, the keys of each by check, and what each still takes (task -> cost)."""
 
-    cells = bench.plan.cells
-    work = _work(bench, known)
-    must = {number: f"stack {cell.stack}" for number, cell in enumerate(cells) if cell.stack}
-    keys = {entry.cell_id: set[str]() for entry in bench.plan.entries}
-    for entry in bench.plan.entries:
-        keys[entry.cell_id].add(entry.key)
-    red = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
-    must |= {
-        number: "red last time" for number, cell in enumerate(cells) if keys[cell.id] & red and not cell.stack
-    }
-    earlier = _earlier(keep) if keep else known.planned_before
-    universe = Universe([cell.axes for cell in cells], strength)
-    found = cover(
-        universe.cells,
-        strength,
-        must=must,
-        keep=[number for number, cell in enumerate(cells) if cell.id in earlier],
-        costs=[sum(estimate.seconds for estimate in mine.values()) for mine in work],
-        prefer=[number for number, cell in enumerate(cells) if not keys[cell.id] & known.outcomes.keys()],
-        universe=universe,
-    )
+    cells: Sequence[Cell]
+    keys: Sequence[Mapping[str, str]]
+    known: Knowledge
+    work: Sequence[Mapping[str, Estimate]]
+
+
+def chosen(
+    settings: Settings,
+    only: Sequence[str],
+    checks: Sequence[str],
+    strength: int,
+    budget: str | None,
+    keep: Path | None,
+) -> tuple[Bench, Knowledge, dict[str, Any], list[str]]:
+    """The plan of the chosen cells, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
+
+    Only keys are made of all cells; tasks and entries are made of those that were chosen.
+    """
+    from harness.cli.knowledge import look_up
+    from harness.plan.budget import buy, parse_span, steps
+    from harness.plan.covering import Universe
+
     try:
         seconds = parse_span(budget) if budget else None
     except ValueError as error:
         raise InputError(str(error)) from None
-    bought = buy(found, steps(found, work), universe, seconds)
-    return _report(bench, bought, work, seconds), _lines(bench, bought, work, budget)
+    matrix = open_matrix(settings)
+    field = _field(settings, matrix, only, checks)
+    universe = Universe([cell.axes for cell in field.cells], strength)
+    found = _cover(field, universe, _earlier(keep) if keep else field.known.planned_before)
+    bought = buy(found, steps(found, field.work), universe, seconds)
+    taken = [field.cells[step.index] for step in bought.taken]
+    bench = open_bench(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
+    report = _report(bench, field, bought, seconds)
+    return bench, look_up(bench), report, _lines(bench, field, bought, budget)
 
 
-def _work(bench: Bench, known: Knowledge) -> list[Mapping[str, Estimate]]:
-    """For each cell what is still to be run: task -> cost. What this host cannot run costs all the same."""
-    from harness.plan.registry import all_checks
+def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Field:
+    from harness.cli.knowledge import look_up_keys
+    from harness.plan.code import code_digests
+    from harness.plan.keyring import Keyring
 
-    checks = {check.name: check for check in all_checks()}
-    work: dict[str, dict[str, Estimate]] = {cell.id: {} for cell in bench.plan.cells}
-    device = {cell.id: cell.device for cell in bench.plan.cells}
-    for entry in bench.plan.entries:
-        if entry.key in known.outcomes:
-            continue
-        name = entry.key or f"{entry.check} of {entry.cell_id}"
-        work[entry.cell_id][name] = known.costs.estimate(checks[entry.check], device[entry.cell_id])
-    return [work[cell.id] for cell in bench.plan.cells]
+    cells = select_cells(settings, matrix, only)
+    checks = select_checks(names)
+    ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks))
+    keys = [ring.keys(cell) for cell in cells]
+    by_name = {check.name: check for check in checks}
+    known = look_up_keys(settings, {key: by_name[name] for mine in keys for name, key in mine.items()})
+    costs = {
+        (name, device): known.costs.estimate(check, device)
+        for name, check in by_name.items()
+        for device in {cell.device for cell in cells}
+    }
+    work = [
+        {key: costs[name, cell.device] for name, key in mine.items() if key not in known.outcomes}
+        for cell, mine in zip(cells, keys, strict=True)
+    ]
+    return _Field(cells=cells, keys=keys, known=known, work=work)
+
+
+def _cover(field: _Field, universe: Universe, earlier: frozenset[str]) -> Cover:
+    """Rows first, then what was red; cells of the earlier plan stay; cells that never ran win ties."""
+    from harness.outcome import Status
+    from harness.plan.covering import cover
+
+    red = {key for key, judgement in field.known.judgements.items() if judgement.status is Status.FAIL}
+    known = field.known.outcomes.keys()
+    must: dict[int, str] = {}
+    for number, cell in enumerate(field.cells):
+        if cell.stack:
+            must[number] = f"stack {cell.stack}"
+        elif red and not red.isdisjoint(field.keys[number].values()):
+            must[number] = "red last time"
+    return cover(
+        universe.cells,
+        universe.strength,
+        must=must,
+        keep=[number for number, cell in enumerate(field.cells) if cell.id in earlier],
+        costs=[sum([estimate.seconds for estimate in mine.values()]) for mine in field.work],
+        prefer=[number for number, mine in enumerate(field.keys) if known.isdisjoint(mine.values())],
+        universe=universe,
+    )
 
 
 def _earlier(file: Path) -> frozenset[str]:
@@ -81,12 +123,7 @@ def _earlier(file: Path) -> frozenset[str]:
         ) from None
 
 
-def _report(
-    bench: Bench, bought: Purchase, work: list[Mapping[str, Estimate]], budget: float | None
-) -> dict[str, Any]:
-    ids = {bench.plan.cells[step.index].id for step in bought.taken}
-    entries = [entry for entry in bench.plan.to_json()["entries"] if entry["cell"] in ids]
-    wanted = {entry["key"] for entry in entries}
+def _report(bench: Bench, field: _Field, bought: Purchase, budget: float | None) -> dict[str, Any]:
     return {
         "schema": {"name": "npu-matrix.cover", "version": 1},
         "profile": bench.plan.profile,
@@ -94,31 +131,31 @@ def _report(
         "feasible": bought.tuples,
         "held": bought.held,
         "budget_s": budget,
-        "cells": [_step_json(bench, step) for step in bought.taken],
-        "left_out": [_step_json(bench, step) for step in bought.left],
+        "cells": [_step_json(field, step) for step in bought.taken],
+        "left_out": [_step_json(field, step) for step in bought.left],
         "next_hour": {
             "cells": bought.next_hour.cells,
             "gained": bought.next_hour.gained,
             "seconds": round(bought.next_hour.seconds, 1),
         },
-        "tasks": [task for task in bench.plan.to_json()["tasks"] if task["key"] in wanted],
-        "forecast": _forecast(bought, work),
+        "tasks": bench.plan.to_json()["tasks"] if bought.taken else [],
+        "forecast": _forecast(bought, field),
     }
 
 
-def _step_json(bench: Bench, step: Step) -> dict[str, Any]:
+def _step_json(field: _Field, step: Step) -> dict[str, Any]:
     return {
-        "id": bench.plan.cells[step.index].id,
+        "id": field.cells[step.index].id,
         "gained": step.gained,
         "seconds": round(step.seconds, 1),
         "why": step.why,
     }
 
 
-def _forecast(bought: Purchase, work: list[Mapping[str, Estimate]]) -> dict[str, Any]:
+def _forecast(bought: Purchase, field: _Field) -> dict[str, Any]:
     from harness.plan.cost import forecast
 
-    distinct = {name: estimate for step in bought.taken for name, estimate in work[step.index].items()}
+    distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
     told = forecast(list(distinct.values()))
     return {
         "seconds": round(told.seconds, 1),
@@ -129,12 +166,10 @@ def _forecast(bought: Purchase, work: list[Mapping[str, Estimate]]) -> dict[str,
     }
 
 
-def _lines(
-    bench: Bench, bought: Purchase, work: list[Mapping[str, Estimate]], budget: str | None
-) -> list[str]:
+def _lines(bench: Bench, field: _Field, bought: Purchase, budget: str | None) -> list[str]:
     from harness.plan.cost import duration
 
-    cells = bench.plan.cells
+    cells = field.cells
     tuples = TUPLES.get(bought.strength, f"{bought.strength}-tuples")
     width = max((len(cells[step.index].id) for step in bought.taken), default=0)
     lines = [
@@ -145,7 +180,7 @@ def _lines(
     skipped = sum(entry.skip is not None for entry in bench.plan.entries)
     lines.append(
         f"{len(bought.taken)} of {len(cells)} cells hold {bought.held} of {bought.tuples} feasible {tuples} "
-        f"({bought.coverage:.1%}); about {_forecast(bought, work)['text']} of work"
+        f"({bought.coverage:.1%}); about {_forecast(bought, field)['text']} of work"
     )
     offer = bought.next_hour
     if bought.left:
@@ -155,20 +190,20 @@ def _lines(
             f"to {(bought.held + offer.gained) / bought.tuples:.1%}"
         )
     else:
-        lines.append(_beyond(bench, bought))
+        lines.append(_beyond(field, bought))
     if skipped:
         lines.append("note: includes work this host cannot run; `npu-matrix plan` says what and why")
     return lines
 
 
-def _beyond(bench: Bench, bought: Purchase) -> str:
+def _beyond(field: _Field, bought: Purchase) -> str:
     """With every tuple held: how much of the next strength is, which is what more time would buy."""
     from harness.plan.covering import MAX_STRENGTH, Universe
 
     strength = bought.strength + 1
     if strength > MAX_STRENGTH:
         return "every tuple is held, and no greater strength is offered"
-    universe = Universe([cell.axes for cell in bench.plan.cells], strength)
+    universe = Universe([cell.axes for cell in field.cells], strength)
     held = universe.held([step.index for step in bought.taken])
     tuples = TUPLES.get(strength, f"{strength}-tuples")
     share = held / universe.size if universe.size else 1.0

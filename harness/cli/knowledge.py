@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +10,17 @@ from harness.cli.ledgers import open_ledger
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.check import Check
     from harness.cli.bench import Bench
     from harness.ledger.store import Ledger
     from harness.outcome import Judgement, Outcome
     from harness.plan.cost import CostModel, Sample
-    from harness.plan.task import Plan
 
 #: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
 HISTORY = 60
 RUNS = 20
+#: More keys than this are not looked up one by one.
+MANY = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +39,29 @@ class Knowledge:
 
 
 def look_up(bench: Bench) -> Knowledge:
-    """Read the ledger for the plan; one that does not exist yet is not created for looking."""
+    """What the ledger knows of the plan."""
+    return look_up_keys(bench.settings, {key: task.check for key, task in bench.plan.tasks.items()})
+
+
+def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
+    """Read the ledger for keys and their checks; one that does not exist yet is not created for looking."""
     from harness.check import lapsed
     from harness.ledger.store import FILE_NAME
     from harness.plan.cost import CostModel
     from harness.verdict.verdict import judge_outcome
 
-    if not (bench.settings.path("state") / FILE_NAME).exists():
+    if not (settings.path("state") / FILE_NAME).exists():
         return Knowledge(costs=CostModel())
-    with open_ledger(bench.settings) as ledger:
-        stored = ledger.get_many(bench.plan.tasks)
-        samples, rates = _history(ledger, bench.plan)
+    by_name = {check.name: check for check in checks.values()}
+    with open_ledger(settings) as ledger:
+        stored = ledger.get_many(_recorded(ledger, checks, by_name))
+        samples, rates = _history(ledger, by_name)
         runs = ledger.runs(RUNS)
-    judgements = {key: judge_outcome(bench.plan.tasks[key].check, outcome) for key, outcome in stored.items()}
+    judgements = {key: judge_outcome(checks[key], outcome) for key, outcome in stored.items()}
     asked_again = {
         key: reason
         for key, outcome in stored.items()
-        if (reason := lapsed(bench.plan.tasks[key].check, outcome, judgements[key]))
+        if (reason := lapsed(checks[key], outcome, judgements[key]))
     }
     return Knowledge(
         outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
@@ -79,14 +87,25 @@ def _placed(sample: Sample, hosts: Mapping[str, str]) -> Sample:
     return replace(sample, host=hosts.get(sample.host, "elsewhere"))
 
 
-def _history(ledger: Ledger, plan: Plan) -> tuple[list[Sample], dict[str, float]]:
+def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) -> Collection[str]:
+    """The keys worth asking for: of very many, those among the latest outcomes."""
+    if len(keys) <= MANY:
+        return keys
+    return {
+        outcome.key
+        for name in checks
+        for outcome in ledger.history(check=name, limit=MANY)
+        if outcome.key in keys
+    }
+
+
+def _history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
     """Completed executions (their host is still the run's id), and each check's share of failures."""
     from harness.outcome import Evidence, State, Status
     from harness.plan.cost import Sample
     from harness.verdict.verdict import judge_outcome
 
     devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
-    checks = {task.check.name: task.check for task in plan.tasks.values()}
     samples: list[Sample] = []
     rates: dict[str, float] = {}
     for name, check in checks.items():

@@ -49,16 +49,19 @@ def command(
         raise click.UsageError("--changed-since and --strength answer different questions: ask one")
     if not options["strength"] and (options["budget"] or options["keep"]):
         raise click.UsageError("--budget and --keep go with --strength")
-    bench, known = known_plan(settings, only=only, checks=checks)
-    if options["changed_since"]:
-        from harness.cli.changed import changed
-
-        report, lines = changed(bench, known, options["changed_since"], only, checks)
-    elif options["strength"]:
+    if options["strength"]:
         from harness.cli.chosen import chosen
 
-        report, lines = chosen(bench, known, options["strength"], options["budget"], options["keep"])
+        bench, known, report, lines = chosen(
+            settings, only, checks, options["strength"], options["budget"], options["keep"]
+        )
+    elif options["changed_since"]:
+        from harness.cli.changed import changed
+
+        bench, known = known_plan(settings, only=only, checks=checks)
+        report, lines = changed(bench, known, options["changed_since"], only, checks)
     else:
+        bench, known = known_plan(settings, only=only, checks=checks)
         report = {**bench.plan.to_json(), "known": sorted(known.outcomes)}
         lines = _lines(bench.plan, known)
     if options["in_order"]:

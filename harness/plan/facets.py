@@ -117,8 +117,10 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "pins": _pins,
     "platform": _platform,
     "recipe": _recipe,
+    "torch_npu": _tree("torch_npu"),
     "verl_tree": _tree("verl"),
     "versions": _versions,
+    "vllm_ascend": _tree("vllm_ascend"),
 }
 
 
@@ -129,7 +131,9 @@ READS: Mapping[str, tuple[str, ...]] = {
     "device": ("soc", "cann", "device"),
     "patches[verl]": ("verl",),
     "platform": ("python", "device"),
+    "torch_npu": ("torch_npu",),
     "verl_tree": ("verl",),
+    "vllm_ascend": ("vllm_ascend",),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -94,17 +95,18 @@ def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, 
 
 def cell_facts(cell: Cell) -> CellFacts:
     """What reports say of a cell; places name the file alone, so that two checkouts agree."""
-
-    def place(where: Location) -> str:
-        return str(Location(PurePath(where.file).name, where.line, where.column))
-
     return CellFacts(
         id=cell.id,
         title=cell.title,
         stack=cell.stack,
         device=cell.device,
         axes=dict(cell.axes),
-        provenance={axis: place(where) for axis, where in cell.provenance.items()},
+        provenance={axis: _place(where) for axis, where in cell.provenance.items()},
         findings=tuple({"what": finding.what, "source": finding.source} for finding in cell.findings),
         recipe=cell.recipe,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(where: Location) -> str:
+    return str(Location(PurePath(where.file).name, where.line, where.column))
