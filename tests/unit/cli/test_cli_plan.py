@@ -48,6 +48,14 @@ profiles:
           torch: [2.6.0, 2.7.1, 2.8.0]
           torch_npu: [2.6.0, 2.7.1, 2.8.0]
 """
+RESOLVE_FAILED = {
+    "resolved": False,
+    "timed_out": False,
+    "unreachable": [],
+    "from_source": [],
+    "from_sdist": [],
+    "problems": [{"kind": "conflict", "text": "torch contradicts torch-npu", "remedy": ""}],
+}
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -318,3 +326,52 @@ def test_an_expectation_of_a_check_that_does_not_exist(command, checkout):
     assert code == EXIT_BAD_INPUT
     assert "unknown check 'resolv'" in told
     assert "did you mean 'resolve'" in told
+
+
+def test_the_plan_is_the_same_in_every_process(checkout):
+    texts = {
+        subprocess.run(
+            [sys.executable, "-m", "harness", "--root", str(checkout), "plan", "--strength", "2", "--json"],
+            cwd=REPOSITORY,
+            env={"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(texts) == 1
+
+
+def test_the_order_of_a_products_keys_changes_nothing(command, checkout):
+    before = json.loads(command("plan", "--strength", "2", "--json")[1])
+    lines = MATRIX.splitlines()
+    axes = [lines.pop(), lines.pop(), lines.pop()]
+    (checkout / "matrix.yaml").write_text("\n".join([*lines, *axes]) + "\n")
+    after = json.loads(command("plan", "--strength", "2", "--json")[1])
+    assert after == before
+
+
+def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, checkout):
+    from harness.ledger.store import Ledger
+    from harness.outcome import Evidence, Outcome, State, Tier
+
+    plan = json.loads(command("plan", "--json")[1])
+    cell = next(one["id"] for one in plan["cells"] if one["axes"]["torch"] == "2.8.0")
+    key = next(one["key"] for one in plan["entries"] if one["cell"] == cell and one["check"] == "resolve")
+    with Ledger.open(checkout / ".npu-matrix") as ledger:
+        ledger.record(
+            Outcome(
+                key=key,
+                check="resolve",
+                tier=Tier.STATIC,
+                state=State.COMPLETED,
+                evidence=Evidence.STATIC,
+                facets={},
+                measurements=RESOLVE_FAILED,
+                started=100.0,
+                finished=107.0,
+            )
+        )
+    report = json.loads(command("plan", "--strength", "2", "--json")[1])
+    assert [one["why"] for one in report["cells"][:2]] == ["stack steady", "red last time"]
+    assert report["cells"][1]["id"] == cell
