@@ -6,7 +6,6 @@ python benchmarks/triage/triage_benchmark.py --megabytes 300
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import resource
 import sys
@@ -48,11 +47,8 @@ def main() -> int:
         failing = Path(folder) / "failing.log"
         errors = b"".join(f"{signature.example}\n".encode() for signature in catalogue.signatures)
         with failing.open("wb") as stream:
-            lines = io.BytesIO(block)
-            while line := lines.readline():
-                stream.write(line)
-                if lines.tell() % 100 == 0:
-                    stream.write(errors)
+            for _ in range(options.megabytes * 10):
+                stream.write(block[:100_000] + errors)
         dense, _ = timed(failing)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     json.dump(

@@ -60,6 +60,8 @@ def sides(
 
 def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Disposition]:
     """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
+    if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
+        return {}
     statuses: dict[str, list[tuple[Entry, Status]]] = {}
     blocked: dict[CellCheck, Disposition] = {}
     for entry in plan.entries:

@@ -9,6 +9,7 @@ same key. How often that is wrong on simulated histories is what benchmarks/gate
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,6 +107,13 @@ def _weighted_rate(base: Sequence[Sequence[Attempt]]) -> tuple[float, float]:
 
 def _at_least(failures: int, attempts: int, failed: float, passed: float) -> float:
     """P(X >= failures), X beta-binomial over the posterior of a uniform prior and weighted counts."""
-    from scipy.stats import betabinom
 
-    return float(betabinom.sf(failures - 1, attempts, 1 + failed, 1 + passed))
+    def log_beta(left: float, right: float) -> float:
+        return math.lgamma(left) + math.lgamma(right) - math.lgamma(left + right)
+
+    scale = log_beta(1 + failed, 1 + passed)
+    return sum(
+        math.comb(attempts, count)
+        * math.exp(log_beta(count + 1 + failed, attempts - count + 1 + passed) - scale)
+        for count in range(failures, attempts + 1)
+    )

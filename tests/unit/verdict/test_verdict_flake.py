@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.verdict.flake import PASSES_WANTED, QUARANTINE_DAYS, Attempt, Stability, decide
+from harness.verdict.flake import PASSES_WANTED, QUARANTINE_DAYS, Attempt, Stability, _at_least, decide
 
 DAY = 86400.0
 NOW = 1000 * DAY
@@ -45,6 +45,13 @@ def test_failing_more_often_than_before_is_not_excused():
 def test_quarantine_ends():
     old = [attempts("pfpp", NOW - (QUARANTINE_DAYS + 5) * DAY)]
     assert stability("fppp", old) is Stability.EXPIRED
+
+
+def test_the_chance_is_that_of_the_beta_binomial():
+    stats = pytest.importorskip("scipy.stats")
+    for failures, count, failed, passed in [(1, 4, 0.5, 9.0), (3, 5, 2.0, 30.0), (5, 5, 0.0, 0.0)]:
+        exact = stats.betabinom.sf(failures - 1, count, 1 + failed, 1 + passed)
+        assert _at_least(failures, count, failed, passed) == pytest.approx(exact, rel=1e-9)
 
 
 def test_nothing_attempted_is_no_decision():
