@@ -24,12 +24,15 @@ class Option:
     help: str
 
 
+#: The profile of a bare `npu-matrix run`.
+DEFAULT_PROFILE = "default"
+
 OPTIONS = (
     Option(name="matrix", default="matrix.yaml", help="the version matrix"),
     Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments"),
     Option(name="cache", default="", help="shared cache folder; empty means the user's cache folder"),
     Option(name="reports", default="reports", help="where reports are written"),
-    Option(name="profile", default="default", help="which profile of the matrix to plan"),
+    Option(name="profile", default=DEFAULT_PROFILE, help="which profile of the matrix to plan"),
     Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
     Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
 )

@@ -114,7 +114,7 @@ def write_report(
     return folder
 
 
-def print_summary(verdicts: Sequence[Verdict], summary: Summary, result: RunResult) -> None:
+def print_summary(plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult) -> None:
     """What came out, everything unexpected with its reason, remedy and reproduce command."""
     from harness.report.gather import reproduce_command
     from harness.verdict.verdict import Expectation
@@ -128,7 +128,7 @@ def print_summary(verdicts: Sequence[Verdict], summary: Summary, result: RunResu
             click.echo(f"  {reason}")
         for remedy in verdict.remedies:
             click.echo(f"  do: {remedy}")
-        click.echo(f"  reproduce: {reproduce_command(verdict.cell_id, verdict.check)}")
+        click.echo(f"  reproduce: {reproduce_command(plan, verdict.cell_id, verdict.check)}")
     known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failures, as expected")

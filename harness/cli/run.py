@@ -113,7 +113,7 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
     # Before the report: a folder that cannot be written must not keep anybody from what came out.
-    print_summary(verdicts, summary, result)
+    print_summary(bench.plan, verdicts, summary, result)
     for notice in bench.plan.notices:
         click.echo(f"note: {notice}")
     executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}

@@ -30,6 +30,7 @@ from harness.report.inputs import (
 )
 from harness.report.past import Past
 from harness.report.survival import SurvivalFacts
+from harness.settings import DEFAULT_PROFILE
 from harness.verdict.verdict import Expectation, Verdict
 
 #: More outcomes than any run records.
@@ -60,9 +61,10 @@ class Gathered:
     survival: SurvivalFacts | None = None
 
 
-def reproduce_command(cell_id: str, check: str) -> str:
-    """The command that asks one question of one cell again."""
-    return f"npu-matrix run --only {cell_id} --check {check} --fresh"
+def reproduce_command(plan: Plan, cell_id: str, check: str) -> str:
+    """The command that asks one question of one cell of the plan again."""
+    profile = "" if plan.profile == DEFAULT_PROFILE else f"--profile {plan.profile} "
+    return f"npu-matrix {profile}run --only {cell_id} --check {check} --fresh"
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
@@ -191,7 +193,7 @@ def _result(
         key=entry.key,
         facets=dict(task.facets) if task else {},
         reused=bool(outcome) and entry.key not in executed,
-        reproduce=reproduce_command(entry.cell_id, entry.check) if entry.key else "",
+        reproduce=reproduce_command(plan, entry.cell_id, entry.check) if entry.key else "",
         history=history,
         expectation=(
             ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)

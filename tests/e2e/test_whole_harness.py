@@ -72,6 +72,16 @@ def test_a_patch_that_no_longer_applies_is_red_at_the_static_tier_with_its_cause
     assert found["verl-0-6-1-sim", "patches"] == "pass"
 
 
+def test_the_reproduce_command_names_the_profile_it_is_of(checkout):
+    checkout.release("0.9.1", source="nothing = 1\n")
+    file = checkout.root / "matrix.yaml"
+    file.write_text(file.read_text().replace("  default:\n", "  nightly:\n"))
+    output = checkout.run("--profile", "nightly", "run", "--check", "patches", code=1)
+    [told] = re.findall(r"reproduce: npu-matrix (.*)", output)
+    assert told.startswith("--profile nightly run --only verl-0-9-1")
+    assert "1 executed, 0 reused" in checkout.run(*told.split(), code=1)
+
+
 def test_pins_that_contradict_each_other_are_red_with_the_chain_of_causes(checkout):
     checkout.release("0.9.1", "tool>=2", "other")
     checkout.wheels.add("tool", "1.0")
