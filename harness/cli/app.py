@@ -24,6 +24,7 @@ COMMANDS = {
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
     "lock": ("lock", "Export a cell with every package pinned: requirements, script, Dockerfile, ..."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
+    "patches": ("patches", "Check, follow, summarise, rebase, import and export patch stacks."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
     "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),
     "gate": ("gate", "Say what a change newly breaks, against its base."),

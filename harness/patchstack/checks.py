@@ -72,24 +72,12 @@ def _body(root: Path, patch: Mapping[str, Any]) -> bytes:
 
 def _tree(ctx: TaskContext, source: Mapping[str, Any]) -> tuple[Tree | None, HasBlobs | None, str]:
     """The upstream tree and its old contents, or why there is none at hand."""
-    if source["kind"] == "release":
-        from harness.sources.archive import open_archive
-        from harness.sources.release import ReleaseNotFoundError, fetch_release
+    from harness.patchstack.target import upstream_tree
 
-        try:
-            wheel = fetch_release(source["package"], source["version"], cache=ctx.cache, command=ctx.command)
-        except ReleaseNotFoundError as error:
-            return None, None, error.problems[0].what
-        return open_archive(wheel), None, ""
-    from harness.sources.git import find_mirror
-
-    commit = source["commit"]
     mirrors = os.environ.get(MIRRORS)
-    repository = find_mirror(Path(mirrors), commit) if mirrors else None
-    if repository is None:
-        return None, None, f"the upstream tree of commit {commit[:12]} is not at hand"
-    tree = repository.tree(commit)
-    return tree, tree, ""
+    return upstream_tree(
+        source, cache=ctx.cache, command=ctx.command, mirrors=Path(mirrors) if mirrors else None
+    )
 
 
 def _measured(ctx: TaskContext, measurements: dict[str, Any], result: StackResult | None) -> Measured:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-from harness.errors import InputError, Location
+from harness.errors import InputError, Location, Problem
 from harness.patchstack.classify import read_patch
 from harness.patchstack.header import FILE_NAME, Header
 from harness.patchstack.imports import Imported, ImportedPatch
@@ -26,23 +26,57 @@ def canonical(data: bytes) -> bytes:
     return render_patch(readable.patch)
 
 
-def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
-    """Write the bodies for `version` as `0001-<id>.patch` ... with their reason on top, and a quilt `series`.
-
-    The folder must be empty or absent: InputError otherwise. Returns the files written.
-    """
-    _must_be_empty(folder)
-    chosen = stack.select(version)
+def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
+    """The bodies for `version` as `0001-<id>.patch` ... with their reason on top, and a quilt `series`."""
     headers = {f"{stack.upstream}/{patch.id}": patch for patch in stack.patches}
-    files = []
-    for number, patch in enumerate(chosen, start=1):
+    files = {}
+    for number, patch in enumerate(stack.select(version), start=1):
         header = headers[patch.id]
-        file = folder / f"{number:04d}-{header.id}.patch"
-        file.write_bytes(_preamble(header).encode() + canonical(patch.data))
-        files.append(file)
-    series = folder / SERIES
-    series.write_text("".join(f"{file.name}\n" for file in files), encoding="utf-8")
-    return (*files, series)
+        files[f"{number:04d}-{header.id}.patch"] = _preamble(header).encode() + canonical(patch.data)
+    return {**files, SERIES: "".join(f"{name}\n" for name in files).encode()}
+
+
+def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
+    """Write what `exported` gives. The folder must be empty or absent: InputError otherwise."""
+    must_be_empty(folder)
+    files = exported(stack, version)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return tuple(folder / name for name in files)
+
+
+def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Problem]:
+    """Where a folder differs from what would be exported into it now."""
+    files = exported(stack, version)
+    there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    problems = [
+        Problem(
+            "this file is not what is exported now" if name in there else "this file is missing",
+            Location(folder / name),
+            fix="export again into an empty folder",
+        )
+        for name, data in files.items()
+        if name not in there or (folder / name).read_bytes() != data
+    ]
+    return problems + [
+        Problem("this file is not part of the export", Location(folder / name), fix="remove it")
+        for name in sorted(there - set(files))
+    ]
+
+
+def canonical_problems(stack: PatchStack) -> list[Problem]:
+    """Bodies that are not written in canonical form."""
+    bodies = [body for patch in stack.patches for body in patch.bodies]
+    return [
+        Problem(
+            "this body is not in canonical form",
+            Location(body.file),
+            why="what is exported would differ from what is reviewed",
+            fix="write it again with `git diff --full-index`, and nothing above it",
+        )
+        for body in bodies
+        if canonical(body.file.read_bytes()) != body.file.read_bytes()
+    ]
 
 
 def write_imported(
@@ -67,7 +101,7 @@ def write_imported(
         groups.setdefault((patch.upstream or "upstream", _id(patch)), []).append(patch)
     for (upstream, name), bodies in groups.items():
         folder = patches / upstream / name
-        _must_be_empty(folder)
+        must_be_empty(folder)
         lines = []
         for body in bodies:
             span = versions[body.pin or body.name]
@@ -138,7 +172,8 @@ def _preamble(header: Header) -> str:
     return "\n".join([*lines, "---", ""])
 
 
-def _must_be_empty(folder: Path) -> None:
+def must_be_empty(folder: Path) -> None:
+    """Make a folder to write into; InputError when there is something in it, or it cannot be made."""
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             "this folder is not empty", where=Location(folder), fix="choose another, or empty it first"

@@ -40,12 +40,16 @@ class ImportedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A stack as read, in its order, with everything that is wrong with it."""
+    """A stack as read, in its order, with everything that is wrong with it.
+
+    summary: the file in which the stack itself says what it changes, if it has one.
+    """
 
     layout: str
     folder: Path
     patches: tuple[ImportedPatch, ...]
     problems: tuple[Problem, ...]
+    summary: Path | None = None
 
 
 def import_patches(folder: Path, layout: str = "") -> Imported:
@@ -75,7 +79,14 @@ def import_patches(folder: Path, layout: str = "") -> Imported:
             "there are no patches here", where=Location(folder), fix="give the folder that holds them"
         )
     problems += [problem for patch in found for problem in _body_problems(patch)]
-    return Imported(layout=chosen, folder=folder, patches=tuple(found), problems=tuple(problems))
+    summary = root / _SUMMARY if chosen == PLUGIN and root else None
+    return Imported(
+        layout=chosen,
+        folder=folder,
+        patches=tuple(found),
+        problems=tuple(problems),
+        summary=summary if summary and summary.is_file() else None,
+    )
 
 
 def _recognised(folder: Path, root: Path | None) -> str:

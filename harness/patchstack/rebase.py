@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,24 @@ class Rebased:
         }
 
 
-def rebase(repository: Repository, patches: Sequence[Readable], to: str, out: Path) -> tuple[Rebased, ...]:
+def rebase(
+    repository: Repository,
+    patches: Sequence[Readable],
+    to: str,
+    out: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Rebased, ...]:
     """Make each patch, in order, for commit `to`, later ones on top of earlier ones; kits go below `out`.
 
-    A patch that conflicts is left out of the base of later ones. InputError when a kit's folder is in use.
+    A patch that conflicts is left out of the base of later ones; `progress` is told (done, all).
+    InputError when a kit's folder is in use.
     """
     tree: Tree = repository.tree(to)
     blobs = repository
-    done = []
+    done: list[Rebased] = []
     for readable in patches:
+        if progress:
+            progress(len(done), len(patches))
         verdict = classify(readable, tree, blobs)
         if verdict.verdict.applies or verdict.verdict in {Verdict.MERGED, Verdict.LINE_ENDINGS}:
             done.append(

@@ -6,7 +6,7 @@ leave those files alone cost a table look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -93,14 +93,23 @@ class Survival:
         }
 
 
-def survival(repository: Repository, revisions: str, patches: Sequence[Readable]) -> Survival:
-    """The verdict on every patch at every commit of `revisions` (`A..B`).
+def survival(
+    repository: Repository,
+    revisions: str,
+    patches: Sequence[Readable],
+    progress: Callable[[int, int], None] | None = None,
+) -> Survival:
+    """The verdict on every patch at every commit of `revisions` (`A..B`); `progress` is told (done, all).
 
     InputError when the repository or a revision cannot be read, or the range is empty.
     """
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
-    by_id = {commit.id: table.column(commit) for commit in [*commits, *_edge(repository, commits)]}
+    by_id = {}
+    for number, commit in enumerate([*commits, *_edge(repository, commits)], start=1):
+        by_id[commit.id] = table.column(commit)
+        if progress:
+            progress(number, len(commits))
     newest = verdicts_at(repository, commits[0].id, patches)
     return _assembled(revisions, commits, patches, by_id, newest, table.distinct)
 

@@ -63,6 +63,10 @@ class Repository:
         except (KeyError, ValueError, pygit2.GitError):
             return False
 
+    def has_tag(self, name: str) -> bool:
+        """Whether there is a tag of this name."""
+        return f"refs/tags/{name}" in self.objects.references
+
     def blob(self, blob_id: str) -> bytes | None:
         """A file's content by its blob id, or None when it is not here or the abbreviation is ambiguous."""
         import pygit2

@@ -1,0 +1,91 @@
+"""What the commands of `npu-matrix patches` have in common: options, progress, JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import InputError, Location
+
+if TYPE_CHECKING:
+    from harness.check import Completed
+    from harness.errors import Problem
+
+#: Work that takes longer than this says how far it is.
+QUIET_S = 2.0
+CODES = "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected}; 2 bad usage or a bad input file; 4 infrastructure error."
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+ANY = click.Path(path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def stack_options(function: Any) -> Any:
+    """Which patches."""
+    function = click.option("--upstream", default="", help="Whose stack, when there are several.")(function)
+    return click.option("--patches", "folder", type=ANY, help="The patches. Default: those of the checkout.")(
+        function
+    )
+
+
+def fetcher(what: str) -> Any:
+    """Runs pip as `lint` does, and says so: a download can take long."""
+    from harness.cli.lint import run_command
+
+    def fetch(
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        click.echo(f"fetching {what} from the package index", err=True)
+        return run_command(argv, env=env, cwd=cwd, timeout=timeout)
+
+    return fetch
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """Tells on standard error how far work is, once a second, when it takes long."""
+    told = time.monotonic() + QUIET_S - 1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= 1:
+            told = now
+            click.echo(f"{what}: {done} of {total}", err=True)
+
+    return tell
+
+
+def print_facts(schema: str, facts: Mapping[str, Any]) -> None:
+    """Facts as JSON, with the name and version of their schema."""
+    click.echo(json.dumps({"schema": {"name": f"npu-matrix/{schema}", "version": 1}, **facts}, indent=2))
+
+
+def problem_facts(problem: Problem) -> dict[str, str]:
+    """A problem as JSON values."""
+    where = str(problem.where) if problem.where else ""
+    return {"what": problem.what, "where": where, "why": problem.why, "fix": problem.fix}
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Write a file; InputError when that fails."""
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise InputError(
+            "this file cannot be written", where=Location(file), why=error.strerror or str(error)
+        ) from error
+
+
+def today() -> dt.date:
+    """The day it is, everywhere."""
+    return dt.datetime.now(tz=dt.UTC).date()

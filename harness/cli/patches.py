@@ -1,0 +1,337 @@
+"""`npu-matrix patches`: whether patches apply, since when not, what they change, and how to move them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.patch_moves import export, import_command, rebase
+from harness.cli.patch_output import (
+    ANY,
+    CODES,
+    DIRECTORY,
+    FILE,
+    fetcher,
+    json_option,
+    print_facts,
+    problem_facts,
+    progress,
+    stack_options,
+    today,
+    write_file,
+)
+from harness.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.patchstack.classify import Readable
+    from harness.patchstack.sequence import StackResult
+    from harness.patchstack.survival import Survival
+    from harness.patchstack.target import Target
+    from harness.patchstack.verdict import PatchVerdict
+
+
+@click.group(
+    "patches",
+    epilog="\b\nExamples:\n  npu-matrix patches check --version 0.9.1\n"
+    "  npu-matrix patches survival --repo verl.git --range v0.6.1..main --html survival.html\n"
+    "  npu-matrix patches rebase --repo verl.git --to main --out rebased",
+)
+def command() -> None:
+    """Check, follow, summarise, rebase, import and export patch stacks. Nothing here needs an NPU."""
+
+
+def _tree_options(function: Any) -> Any:
+    for option in (
+        click.option("--ref", default="HEAD", show_default=True, help="With --repo: the commit."),
+        click.option("--repo", type=DIRECTORY, help="Take a commit of this clone or bare mirror."),
+        click.option("--tree", "path", type=ANY, help="Take a folder, a wheel or an sdist."),
+        click.option("--version", default="", help="Take this release (or `0.6.1@COMMIT`) from the index."),
+    ):
+        function = option(function)
+    return stack_options(function)
+
+
+@command.command(
+    "check",
+    epilog="\b\nExamples:\n  npu-matrix patches check\n  npu-matrix patches check --version 0.9.1\n"
+    "  npu-matrix patches check --repo verl.git --ref main\n"
+    "  npu-matrix patches check --patches theirs/ --tree site-packages"
+    + CODES.format(ok="every patch applies, or is upstream", unexpected="one does not"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@_tree_options
+@json_option
+@click.pass_obj
+def check(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    path: Path | None,
+    repo: Path | None,
+    ref: str,
+    as_json: bool,
+) -> int:
+    """Apply patches in order to one tree, without writing anything, and say what becomes of each.
+
+    Without a tree only the stacks' headers, bodies and version ranges are checked, over the versions of the
+    matrix. With --tree or --repo, --version says which bodies are meant when the tree does not.
+    """
+    from harness.patchstack.sequence import apply_readable
+
+    patches = folder or settings.root / "patches"
+    if not (version or path or repo):
+        return _lint(settings, patches, upstream, as_json=as_json)
+    target, package = _target(settings, patches, upstream, version, path, repo, ref)
+    chosen = _chosen(patches, target, upstream, names)
+    result = apply_readable(target.tree, chosen, target.blobs)
+    if as_json:
+        print_facts("patch-check", {**_about(package, target), **result.to_json()})
+    else:
+        for line in _check_lines(target, result):
+            click.echo(line)
+    return EXIT_OK if result.applies else EXIT_UNEXPECTED
+
+
+def _about(package: str, target: Target) -> dict[str, Any]:
+    return {"upstream": package, "tree": target.tree.label, "version": target.version or None}
+
+
+def _check_lines(target: Target, result: StackResult) -> list[str]:
+    if not result.verdicts:
+        return [f"{target.tree.label}: no patch is for version {target.version}"]
+    lines = []
+    for verdict in result.verdicts:
+        lines += _verdict_lines(verdict)
+    good = sum(verdict.verdict.applies for verdict in result.verdicts)
+    head = f"{target.tree.label}: {good} of {len(result.verdicts)} patches apply"
+    return [*lines, *(f"note: {sentence}" for sentence in result.relations), head]
+
+
+def _verdict_lines(verdict: PatchVerdict) -> list[str]:
+    offset = f"({verdict.offset:+d})" if verdict.offset else ""
+    lines = [f"{verdict.verdict}{offset}  {verdict.patch}"]
+    if verdict.verdict.applies:
+        return lines
+    lines += [f"  why: {reason}" for reason in verdict.reasons]
+    return lines + [f"  do:  {remedy}" for remedy in verdict.remedies]
+
+
+def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) -> int:
+    from harness.patchstack.stack import lint_stack, upstreams
+
+    known = [name for name in upstreams(patches) if not upstream or name == upstream]
+    if not known:
+        raise InputError(
+            "there are no stacks here",
+            where=Location(patches),
+            fix="expected patches/<upstream>/series; to check other patches name a tree: --tree, --repo, ...",
+        )
+    versions = {name: _matrix_versions(settings, name) for name in known}
+    problems = [
+        problem for name in known for problem in lint_stack(patches, name, versions[name], today=today())
+    ]
+    if as_json:
+        stacks = [{"upstream": name, "versions": versions[name]} for name in known]
+        print_facts("patch-lint", {"stacks": stacks, "problems": [problem_facts(one) for one in problems]})
+    elif problems:
+        raise InputError.of(problems)
+    else:
+        for name in known:
+            count = len(versions[name])
+            click.echo(f"{patches / name}: in order over {count} versions of the matrix")
+        click.echo("applied to nothing: name a tree with --version, --tree or --repo")
+    return EXIT_BAD_INPUT if problems else EXIT_OK
+
+
+def _matrix_versions(settings: Settings, upstream: str) -> list[str]:
+    """The versions of an upstream in the matrix, newest first; none when there is no such axis."""
+    from packaging.version import Version
+
+    from harness.cli.bench import open_matrix
+
+    if not settings.path("matrix").is_file():
+        return []
+    axis = upstream.replace("-", "_")
+    found = {cell.axes[axis] for cell in open_matrix(settings).all_cells if axis in cell.axes}
+    return sorted(found, key=lambda version: (Version(version.partition("@")[0]), version), reverse=True)
+
+
+@command.command(
+    "survival",
+    epilog="\b\nExamples:\n  npu-matrix patches survival --repo verl.git --range v0.6.1..main\n"
+    "  npu-matrix patches survival --repo verl.git --range v0.6.1..main --patches theirs/ --html map.html\n"
+    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json"
+    + CODES.format(ok="the history was worked out, whatever it says", unexpected="is not used"),
+)
+@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror. Default: the matrix's releases.")
+@click.option("--range", "revisions", help="With --repo: commits in B that are not in A, written A..B.")
+@stack_options
+@click.option("--html", type=FILE, help="Write the heat map with its turning points as a page.")
+@click.option("--svg", type=FILE, help="Write the heat map alone.")
+@json_option
+@click.pass_obj
+def survival(
+    settings: Settings,
+    /,
+    repo: Path | None,
+    revisions: str | None,
+    folder: Path | None,
+    upstream: str,
+    html: Path | None,
+    svg: Path | None,
+    as_json: bool,
+) -> int:
+    """Follow every patch over a range of commits: where it applies, what broke it and what mended it.
+
+    JSON gives `commits` (newest first), `legend` (the verdicts) and for each patch one index into the legend
+    for each commit. Without --repo the releases in the matrix stand for the commits.
+    """
+    from harness.patchstack.heatmap import as_html, as_svg, as_text
+    from harness.patchstack.target import all_bodies
+
+    if bool(repo) != bool(revisions):
+        raise click.UsageError("--repo and --range go together")
+    patches = folder or settings.root / "patches"
+    bodies = all_bodies(patches, upstream)
+    if repo and revisions:
+        from harness.patchstack.survival import survival as follow
+        from harness.sources.git import Repository
+
+        found = follow(Repository(repo), revisions, bodies, progress("survival, commits"))
+    else:
+        found = _over_releases(settings, patches, upstream, bodies)
+    if html:
+        write_file(html, as_html(found).encode())
+    if svg:
+        write_file(svg, as_svg(found).encode())
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        click.echo(as_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100))
+    return EXIT_OK
+
+
+def _over_releases(settings: Settings, patches: Path, upstream: str, bodies: Sequence[Readable]) -> Survival:
+    from harness.patchstack.survival import survival_of_releases
+    from harness.patchstack.target import version_target
+
+    package = _package(patches, upstream)
+    versions = [version for version in _matrix_versions(settings, package) if "@" not in version]
+    if not versions:
+        raise InputError(
+            f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
+        )
+    fetch = fetcher(package)
+    trees = [
+        (
+            version,
+            version_target(package, version, cache=settings.cache, command=fetch, mirrors=None).tree,
+        )
+        for version in versions
+    ]
+    return survival_of_releases(package, trees, bodies)
+
+
+@command.command(
+    "summary",
+    epilog="\b\nExamples:\n  npu-matrix patches summary --version 0.9.1\n"
+    "  npu-matrix patches summary --patches theirs/verl/d62da4950 --repo verl.git --ref d62da4950"
+    + CODES.format(ok="every patch goes in", unexpected="one does not, so what it changes is not known"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@_tree_options
+@json_option
+@click.pass_obj
+def summary(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    path: Path | None,
+    repo: Path | None,
+    ref: str,
+    as_json: bool,
+) -> int:
+    """Say which classes, functions, methods and attributes each patch adds, replaces or deletes.
+
+    Read from the code before and after each patch alone; signatures that change are shown with both forms.
+    """
+    from harness.patchstack.summary import summarise
+    from harness.patchstack.verdict import Verdict
+
+    patches = folder or settings.root / "patches"
+    if not (version or path or repo):
+        raise click.UsageError("name a tree with --version, --tree or --repo")
+    target, package = _target(settings, patches, upstream, version, path, repo, ref)
+    found = summarise(package, _chosen(patches, target, upstream, names), target.tree, target.blobs)
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
+    upstreamed = Verdict.ALREADY_UPSTREAM
+    good = all(one.files or one.verdict is upstreamed for one in found.patches)
+    return EXIT_OK if good else EXIT_UNEXPECTED
+
+
+def _target(
+    settings: Settings,
+    patches: Path,
+    upstream: str,
+    version: str,
+    path: Path | None,
+    repo: Path | None,
+    ref: str,
+) -> tuple[Target, str]:
+    """The tree that is asked for, and the upstream it is of."""
+    from harness.patchstack.checks import MIRRORS
+    from harness.patchstack.target import commit_target, folder_target, version_target
+
+    package = _package(patches, upstream)
+    if path and repo:
+        raise click.UsageError("--tree and --repo exclude each other")
+    if path:
+        return folder_target(path, package, version), package
+    if repo:
+        from harness.sources.git import Repository
+
+        return commit_target(Repository(repo), ref, package, version), package
+    mirrors = os.environ.get(MIRRORS)
+    target = version_target(
+        package,
+        version,
+        cache=settings.cache,
+        command=fetcher(f"{package} {version}"),
+        mirrors=Path(mirrors) if mirrors else None,
+    )
+    return target, package
+
+
+def _package(patches: Path, upstream: str) -> str:
+    from harness.patchstack.target import own_stack
+
+    stack = own_stack(patches, upstream) if patches.is_dir() else None
+    return stack.upstream if stack else upstream or "verl"
+
+
+def _chosen(patches: Path, target: Target, upstream: str, names: Sequence[str]) -> tuple[Readable, ...]:
+    from harness.patchstack.target import bodies_for, named
+
+    return named(bodies_for(patches, target.version, upstream), names)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+for _moving in (rebase, import_command, export):
+    command.add_command(_moving)
