@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -140,9 +141,8 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict
 def _check_ledger(file: Path) -> None:
     """Opening a ledger repairs a damaged one; somebody else's is only read."""
     try:
-        with sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True) as database:
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             database.execute("SELECT count(*) FROM outcomes").fetchone()
-        database.close()
     except sqlite3.DatabaseError as error:
         raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -144,11 +145,10 @@ def test_kill_9_at_any_point_loses_nothing_that_was_recorded(checkout):
         process.communicate(timeout=30)
         ledger = checkout.root / ".npu-matrix" / "ledger.sqlite3"
         if ledger.exists():
-            with sqlite3.connect(ledger) as database:
+            with contextlib.closing(sqlite3.connect(ledger)) as database:
                 now = {
                     row[0] for row in database.execute("SELECT key FROM outcomes WHERE state = 'completed'")
                 }
-            database.close()
             assert recorded <= now
             recorded = now
     output = checkout.static()
