@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.cli.bench import expectations, open_matrix
-from harness.errors import EXIT_INCOMPLETE, NothingSelectedError
+from harness.errors import EXIT_INCOMPLETE, InputError, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class StoredRun:
 
 
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
-    """The named run or the latest; NothingSelectedError when there is none."""
+    """The named run or the latest; InputError for a name no run has, NothingSelectedError without a run."""
     from harness.plan.registry import all_checks
     from harness.plan.task import plan_from_json
     from harness.report.gather import outcomes_of_run
@@ -41,8 +41,9 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
 
     run = ledger.run(run_id) if run_id else ledger.latest_run()
     if run is None:
-        what = f"there is no run {run_id!r}" if run_id else "nothing has been run here yet"
-        raise NothingSelectedError(what, fix="npu-matrix run")
+        if run_id:
+            raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
+        raise NothingSelectedError("nothing has been run here yet", fix="npu-matrix run")
     plan = plan_from_json(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
     outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)

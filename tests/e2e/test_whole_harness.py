@@ -283,7 +283,9 @@ def test_a_bad_matrix_is_code_2_with_its_place(checkout, edit, message):
         (["--profile", "defualt", "plan"], 2, "default"),
         (["explain", "verl-0"], 2, "is the beginning of 2 cells"),
         (["status"], 3, "nothing has been run here yet"),
-        (["report", "--run", "nope"], 3, "there is no run 'nope'"),
+        (["report", "--run", "nope"], 2, "there is no run 'nope'"),
+        (["status", "--run", "nope"], 2, "there is no run 'nope'"),
+        (["why-rerun", "verl-0-9-1", "--run", "nope"], 2, "there is no run 'nope'"),
         (["--matrix", "missing.yaml", "plan"], 2, "missing.yaml"),
     ],
 )
