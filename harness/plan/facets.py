@@ -105,7 +105,7 @@ def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 
 def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     def facet(cell: Cell, inputs: FacetInputs) -> Any:
-        version, _, _commit = cell.axes.get(upstream, "").partition("@")
+        version = cell.axes.get(upstream, "")
         return inputs.patches(upstream, version) if version else []
 
     return facet
