@@ -274,7 +274,7 @@ def _repeatability(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     differing = measurements["differing"]
     if not differing:
         return ()
-    told = f"Two runs differ in their last digits, first in {differing[0]}: set {DETERMINISM}."
+    told = f"Two runs differ, first in {differing[0]}: set {DETERMINISM}."
     return (told,)
 
 

@@ -266,13 +266,17 @@ def _number(error: float) -> float | None:
 
 
 def _tracing(torch: Any, names: list[str]) -> Any:
+    """A mode that notes every operator that computes; those that only move numbers are left out."""
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    from harness.numerics.stochastic import EXACT
 
     class Tracing(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
                 return NotImplemented
-            names.append(str(func).rpartition(".")[0].removeprefix("aten."))
+            if func.overloadpacket.__name__ not in EXACT:
+                names.append(str(func).rpartition(".")[0].removeprefix("aten."))
             return func(*args, **(kwargs or {}))
 
     return Tracing()
