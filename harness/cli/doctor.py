@@ -30,7 +30,10 @@ def command(settings: Settings, as_json: bool) -> int:
     findings = examine(
         look_at_host(),
         zig=importlib.util.find_spec("ziglang") is not None,
-        free_bytes=shutil.disk_usage(_existing(settings.path("state"))).free,
+        # Environments are in the cache, outcomes in the state folder; these may be two disks.
+        free_bytes=min(
+            shutil.disk_usage(_existing(folder)).free for folder in (settings.cache, settings.path("state"))
+        ),
         needed_bytes=NEEDED_BYTES,
     )
     if as_json:
@@ -45,7 +48,7 @@ def command(settings: Settings, as_json: bool) -> int:
 
 
 def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _report(findings: tuple[Finding, ...]) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.devices.host import HostReport
+from harness.devices.host import HostReport, engine_answers
 
 
 class Health(str, enum.Enum):
@@ -27,12 +28,22 @@ class Finding:
     fix: str = ""
 
 
-def examine(host: HostReport, *, zig: bool, free_bytes: int, needed_bytes: int) -> tuple[Finding, ...]:
-    """Findings in the order people read them. `zig`: the ziglang wheel is installed."""
+def examine(
+    host: HostReport,
+    *,
+    zig: bool,
+    free_bytes: int,
+    needed_bytes: int,
+    answers: Callable[[str], bool] = engine_answers,
+) -> tuple[Finding, ...]:
+    """Findings in the order people read them.
+
+    zig: the ziglang wheel is installed. answers: whether a container engine that is installed can be used.
+    """
     return (
         _simulated(host, zig=zig),
         _npu(host),
-        _engines(host),
+        _engines(host, answers),
         _disk(free_bytes, needed_bytes),
         _git(host),
     )
@@ -89,9 +100,17 @@ def _npu(host: HostReport) -> Finding:
     )
 
 
-def _engines(host: HostReport) -> Finding:
+def _engines(host: HostReport, answers: Callable[[str], bool]) -> Finding:
+    usable = [name for name in host.container_engines if answers(name)]
+    if usable:
+        return Finding(topic="containers", health=Health.OK, what=", ".join(usable))
     if host.container_engines:
-        return Finding(topic="containers", health=Health.OK, what=", ".join(host.container_engines))
+        return Finding(
+            topic="containers",
+            health=Health.LIMITED,
+            what=f"{', '.join(host.container_engines)} installed, but it cannot be used from here",
+            fix=f"see what `{host.container_engines[0]} info` says; cells are virtual environments without",
+        )
     return Finding(
         topic="containers",
         health=Health.LIMITED,

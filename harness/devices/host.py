@@ -15,6 +15,7 @@ from harness.devices.soc import soc_family
 from harness.errors import InfrastructureError
 
 NPU_SMI_TIMEOUT_S = 20.0
+ENGINE_TIMEOUT_S = 10.0
 MANAGER_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 CANN_ROOTS = ("ascend-toolkit/latest", "cann/latest", "latest")
 COMPILERS = ("cc", "gcc", "clang")
@@ -109,6 +110,15 @@ def _npu(view: HostView) -> tuple[NpuReport | None, str]:
         return parse_npu_smi(done.stdout), ""
     except InfrastructureError as problem:
         return None, str(problem)
+
+
+def engine_answers(program: str) -> bool:
+    """Whether a container engine can be used: the program alone is not enough, docker wants its daemon."""
+    try:
+        done = subprocess.run([program, "info"], capture_output=True, timeout=ENGINE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _davinci(dev: Path) -> tuple[int, ...]:

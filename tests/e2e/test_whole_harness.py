@@ -293,6 +293,12 @@ def test_bad_usage_has_its_code_and_says_what_to_do(checkout, arguments, code, m
     assert message in checkout.run(*arguments, code=code)
 
 
+def test_the_doctor_looks_at_the_disk_of_the_environments_too(checkout):
+    checkout.run("doctor")
+    # /proc has no room at all; nothing is written there, it is only asked.
+    assert "0.0 GiB free" in checkout.run("--cache", "/proc", "doctor", code=4)
+
+
 def test_explain_says_where_each_value_comes_from(checkout):
     report = json.loads(checkout.run("explain", "verl-0-9-1", "--json"))
     assert report["axes"]["verl"]["value"] == "0.9.1"

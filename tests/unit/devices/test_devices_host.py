@@ -91,6 +91,20 @@ def test_without_a_compiler_the_default_profile_is_broken(tmp_path):
     assert all(finding.fix for finding in found if finding.health is Health.BROKEN)
 
 
+@pytest.mark.parametrize(("code", "health"), [(0, Health.OK), (1, Health.LIMITED)])
+def test_a_container_engine_counts_only_when_it_answers(tmp_path, monkeypatch, code, health):
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\nexit {code}\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    report = look(HostView(dev=tmp_path, environ={}, which=lambda name: name if name == "docker" else None))
+    found = examine(report, zig=True, free_bytes=2, needed_bytes=1)
+    finding = next(finding for finding in found if finding.topic == "containers")
+    assert finding.health is health
+    assert "docker" in finding.what
+    assert bool(finding.fix) == (health is Health.LIMITED)
+
+
 @pytest.mark.parametrize(
     ("name", "chips", "family"),
     [
