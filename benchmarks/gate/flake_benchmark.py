@@ -1,8 +1,8 @@
 """How often the flake policy is wrong, on simulated histories whose truth is known.
 
-A history: a check that fails by chance with probability `before` on every base key, and with `after` on the
-key of the change. `after` above `before` is a regression: calling it flaky hides it. `after` equal to `before`
-is a flake: blocking it costs somebody's time. A failure is repeated until the policy decides, six times at most.
+A history: a check that fails by chance with probability `before` on every base key, with `after` on the key
+of the change. `after` above `before` is a regression: calling it flaky hides it. `after` equal to `before`
+is a flake: blocking it costs somebody's time. What fails is repeated until it is decided, six times at most.
 
     python benchmarks/gate/flake_benchmark.py --histories 20000
 """

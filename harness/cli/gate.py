@@ -22,8 +22,13 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.devices.host import HostReport
     from harness.ledger.store import Ledger
+    from harness.outcome import Outcome
     from harness.plan.task import Plan
     from harness.verdict.gate import CellCheck, GateInputs, GateReport, Side
+
+
+#: Logs that are looked into; more failures than that are not told apart by reading on.
+MOST_LOGS = 50
 
 
 @click.command(
@@ -84,9 +89,11 @@ def _inputs(
     selected = {cell.id for cell in bench.plan.cells}
     checks = {entry.check for entry in bench.plan.entries}
     whole = len(selected) == len(bench.matrix.cells(bench.settings["profile"]).cells)
+    head = sides(bench.plan, answers.outcomes, expected)
     return GateInputs(
         base_name=base_name,
-        head=sides(bench.plan, answers.outcomes, expected),
+        head=head,
+        logs=_logs(bench, head, answers.outcomes, ledger),
         base=base_sides,
         base_keys={
             (entry["cell"], entry["check"]): entry["key"]
@@ -101,6 +108,27 @@ def _inputs(
         strict_coverage=options["strict_coverage"],
         impacted_only=options["impacted"],
     )
+
+
+def _logs(
+    bench: Bench, head: Mapping[CellCheck, Side], outcomes: Mapping[str, Outcome], ledger: Ledger
+) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
+    """What the logs of failed tasks say, as far as they are on this machine."""
+    from harness.errors import InfrastructureError
+    from harness.verdict.catalogue import LOCAL_NAME, catalogue_with
+    from harness.verdict.diagnosis import triage_file
+    from harness.verdict.diagnosis_text import in_short
+
+    found: dict[CellCheck, tuple[Sequence[str], Sequence[str]]] = {}
+    for name, side in head.items():
+        outcome = outcomes.get(side.key)
+        failed = side.verdict.status.value in {"fail", "error"}
+        if not failed or outcome is None or outcome.log is None or len(found) >= MOST_LOGS:
+            continue
+        with contextlib.suppress(InfrastructureError, InputError):
+            log = ledger.artifacts.get(outcome.log)
+            found[name] = in_short(triage_file(log, catalogue_with(bench.settings.root / LOCAL_NAME)))
+    return found
 
 
 def _base(

@@ -14,9 +14,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.verdict.catalogue import Catalogue
-    from harness.verdict.diagnosis import Diagnosis, Finding
-
-SHOWN_FINDINGS = 12
+    from harness.verdict.diagnosis import Diagnosis
 
 
 @click.command(
@@ -93,6 +91,7 @@ def _print_json(diagnoses: dict[str, Diagnosis]) -> None:
 
 def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
     from harness.verdict.diagnosis import cluster
+    from harness.verdict.diagnosis_text import describe
 
     for log, found in diagnoses.items():
         if len(diagnoses) > 1:
@@ -104,41 +103,6 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
         click.echo("\nthe same unknown failure in several logs:")
     for one in shared:
         click.echo(f"  {one.id}: {', '.join(one.places)}")
-
-
-def describe(found: Diagnosis) -> list[str]:
-    """A diagnosis as lines of text; excerpts stand behind `| ` so that no runner takes them for commands."""
-    root = found.root
-    if root is None:
-        return [f"nothing found in {found.lines} lines"]
-    head = f"root cause: {root.id}" if found.known else f"not known: {root.id}"
-    lines = [f"{head}, line {root.line}{_ranks(root)}", f"  | {root.text}"]
-    if root.signature:
-        known = root.signature
-        if not found.known:
-            lines.append("  only a symptom was found: what failed first is not in this log")
-        lines += [f"  why: {known.cause}", f"  do:  {known.remedy}", f"  affects: {known.affects}"]
-        lines.append(f"  see: {', '.join(known.sources)}")
-    elif root.failure:
-        lines += [f"  at: {place}" for place in reversed(root.failure.stack)]
-        lines.append(
-            "  do:  when you know why, tell others: npu-matrix triage LOG --learn --id ... --cause ..."
-        )
-    rest = [finding for finding in found.findings if finding is not root]
-    for finding in rest[:SHOWN_FINDINGS]:
-        role = "before training went on" if finding.survived else "also"
-        lines.append(f"{role}: {finding.id}, line {finding.line}{_ranks(finding)}")
-        lines.append(f"  | {finding.text}")
-    if len(rest) > SHOWN_FINDINGS:
-        lines.append(f"and {len(rest) - SHOWN_FINDINGS} more, see --json")
-    return [*lines, *(f"note: {note}" for note in found.notes)]
-
-
-def _ranks(finding: Finding) -> str:
-    ranks = f", rank {', '.join(map(str, finding.ranks[:8]))}" if finding.ranks else ""
-    more = f" and {len(finding.ranks) - 8} more" if len(finding.ranks) > 8 else ""
-    count = f", {finding.count} times in {len(finding.processes)} processes" if finding.count > 1 else ""
-    return f"{ranks}{more}{count}"
 
 
 def _learn(

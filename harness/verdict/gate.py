@@ -115,7 +115,7 @@ class GateInputs:
 
     head: every planned entry. base: what is known of the base. base_keys: the keys the base plans, answered
     or not. flakes: the decision for entries attempted more than once on their key. changes, places: what this
-    change touched of an entry, and where that is written.
+    change touched of an entry, and where that is written. logs: reasons and remedies its log adds.
     """
 
     base_name: str
@@ -125,6 +125,7 @@ class GateInputs:
     flakes: Mapping[CellCheck, FlakeDecision] = field(default_factory=dict)
     changes: Mapping[CellCheck, Sequence[str]] = field(default_factory=dict)
     places: Mapping[CellCheck, Place] = field(default_factory=dict)
+    logs: Mapping[CellCheck, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     strict_coverage: bool = False
@@ -153,6 +154,7 @@ def _left_out(name: CellCheck, side: Side, inputs: GateInputs) -> bool:
 def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
     gate_class, blocks, evidence = _classify(name, head, inputs)
     verdict = head.verdict
+    reasons, remedies = inputs.logs.get(name, ((), ()))
     return GateItem(
         cell_id=name[0],
         check=name[1],
@@ -161,8 +163,8 @@ def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
         status=verdict.status,
         key=head.key,
         obtained=verdict.evidence,
-        reasons=verdict.reasons,
-        remedies=verdict.remedies,
+        reasons=(*verdict.reasons, *reasons),
+        remedies=(*verdict.remedies, *remedies),
         evidence=evidence,
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
@@ -176,7 +178,11 @@ def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
     verdict = head.verdict
     if verdict.standing is Expectation.UNEXPECTED_PASS:
         where = f" ({verdict.expected.where})" if verdict.expected else ""
-        return GateClass.FIXED, Blocks.UNEXPECTED, (f"expected to fail, but it passes: take it off{where}",)
+        return (
+            GateClass.FIXED,
+            Blocks.UNEXPECTED,
+            (f"expected to fail, but it passes: `npu-matrix expect update` takes it off{where}",),
+        )
     if verdict.status is Status.NOT_RUN:
         return _not_run(name, inputs)
     if verdict.status is Status.BLOCKED:
@@ -192,6 +198,8 @@ def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
         known = verdict.expected
         why = f"on the list: {known.reason} ({known.where}, until {known.until})" if known else "on the list"
         return GateClass.KNOWN, Blocks.NO, (why,)
+    if verdict.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
+        return GateClass.KNOWN, Blocks.NO, (f"measured, but not decided; {_same_key(head, inputs)}",)
     if verdict.status in UNANSWERED:
         what = (
             "measured, but not decided"
@@ -231,8 +239,7 @@ def _passed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
 
 def _failed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
     if head.key and inputs.base_keys.get(name) == head.key:
-        same = f"key {head.key[:12]} is the same on {inputs.base_name}: this change cannot have caused it"
-        return GateClass.KNOWN, Blocks.NO, (same,)
+        return GateClass.KNOWN, Blocks.NO, (_same_key(head, inputs),)
     base = inputs.base.get(name)
     if base is None:
         missing = "the base does not plan it" if name not in inputs.base_keys else "the base was never run"
@@ -242,6 +249,10 @@ def _failed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
     if _words(base.verdict) != _words(head.verdict):
         return GateClass.NEW, Blocks.UNEXPECTED, (f"it fails otherwise than on the base: {_told(base)}",)
     return GateClass.KNOWN, Blocks.NO, (f"it fails alike on the base: {_told(base)}",)
+
+
+def _same_key(head: Side, inputs: GateInputs) -> str:
+    return f"key {head.key[:12]} is the same on {inputs.base_name}: this change cannot have caused it"
 
 
 def _words(verdict: Verdict) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def test_what_newly_fails_is_added_with_owner_until_reason_and_source(checkout):
     [
         (["update", "--owner", "me"], 2, "--until"),
         (["update"], 3, "nothing has been run"),
-        (["update", "--run", "nosuch"], 3, "no run"),
+        (["update", "--run", "nosuch"], 2, "no run"),
     ],
 )
 def test_bad_use_has_its_code_and_says_what_is_missing(checkout, arguments, code, says, capsys):

@@ -85,7 +85,7 @@ class Repository:
         self.git("add", "-A", "matrix.yaml", "patches")
         self.git("commit", "-q", "-m", "x")
 
-    def answer(self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0):
+    def answer(self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0, log=b""):
         """Record an outcome for every key of today's plan whose cell has `only` in its id; a run of its own."""
         plan = open_bench(self.settings, checks=["patches"]).plan
         now = time.time() - age
@@ -106,6 +106,7 @@ class Repository:
                         started=now,
                         finished=now,
                         run_id=run,
+                        log=ledger.artifacts.put(log, "log.txt") if log else None,
                     )
                 )
             ledger.finish_run(run, 0)
@@ -157,6 +158,16 @@ def test_a_patch_that_breaks_is_new_and_the_patch_is_to_blame(repository, tmp_pa
     assert "newly broken" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "c.md").read_text().startswith("<!-- npu-matrix gate -->")
     assert json.loads((tmp_path / "s.json").read_text())["runs"][0]["results"]
+
+
+def test_a_failure_is_explained_by_its_log(repository):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD, log=b"Hunk #1 FAILED at 22 (different line endings).\n")
+    _classes, report = repository.classes(code=1)
+    item = report["items"][0]
+    assert any("patch-crlf" in reason for reason in item["reasons"])
+    assert any("line endings" in remedy for remedy in item["remedies"])
 
 
 def test_what_a_change_does_not_touch_cannot_be_its_fault(repository):

@@ -85,6 +85,11 @@ def test_what_was_supported_must_stay_so():
     assert classified(side(Status.UNSUPPORTED), PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
 
 
+def test_what_could_not_be_decided_on_the_base_either_is_no_news():
+    assert classified(side(Status.INCONCLUSIVE), base_key="a" * 64) == (GateClass.KNOWN, EXIT_OK)
+    assert classified(side(Status.ERROR), base_key="a" * 64) == (GateClass.INFRA, EXIT_INCOMPLETE)
+
+
 def test_what_has_no_answer_is_red_and_what_cannot_run_here_is_said():
     assert classified(side(Status.ERROR), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
     assert classified(side(Status.INCONCLUSIVE), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
