@@ -24,6 +24,8 @@ class Option:
     help: str
 
 
+#: How a setting is switched on and off, in any case.
+SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: The profile of a bare `npu-matrix run`.
 DEFAULT_PROFILE = "default"
 
@@ -81,6 +83,16 @@ class Settings:
                 fix="use 0 or more",
             )
         return int(setting.value) or os.cpu_count() or 1
+
+    @property
+    def wait(self) -> bool:
+        """Whether to wait for another run; InputError when it is neither yes nor no."""
+        setting = self.values["wait"]
+        if setting.value.lower() not in SWITCHES:
+            raise InputError(
+                f"wait is {setting.value!r}, neither true nor false", why=f"set by {setting.origin}"
+            )
+        return SWITCHES[setting.value.lower()]
 
     @property
     def cache(self) -> Path:

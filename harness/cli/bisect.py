@@ -230,7 +230,7 @@ class _Hunt:
             run_lock(
                 state,
                 command=["npu-matrix", *sys.argv[1:]],
-                wait=settings["wait"] == "true",
+                wait=settings.wait,
                 tell=lambda text: click.echo(text, err=True),
                 stopped=stopped,
             ),

@@ -60,7 +60,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         run_lock(
             state,
             command=["npu-matrix", *sys.argv[1:]],
-            wait=settings["wait"] == "true",
+            wait=settings.wait,
             tell=lambda text: click.echo(text, err=True),
             stopped=stopped,
         ),

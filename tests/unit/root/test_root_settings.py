@@ -42,6 +42,17 @@ def test_a_bad_file_is_named(tmp_path, file, message):
     assert "npu-matrix.toml" in str(caught.value)
 
 
+@pytest.mark.parametrize(("said", "meant"), [("1", True), ("True", True), ("0", False), ("no", False)])
+def test_a_switch_is_on_or_off(tmp_path, said, meant):
+    assert settings(tmp_path, environ={"NPU_MATRIX_WAIT": said}).wait is meant
+
+
+def test_a_switch_that_is_neither_says_who_set_it(tmp_path):
+    with pytest.raises(InputError, match="neither true nor false") as caught:
+        _ = settings(tmp_path, environ={"NPU_MATRIX_WAIT": "maybe"}).wait
+    assert "NPU_MATRIX_WAIT" in str(caught.value)
+
+
 def test_jobs_that_is_no_number_says_who_set_it(tmp_path):
     with pytest.raises(InputError, match="NPU_MATRIX_JOBS"):
         _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": "many"}).jobs
