@@ -29,7 +29,7 @@ REFERENCE_TIMEOUT_S = 240.0
 DEVICE_TIMEOUT_S = 300.0
 UNSUPPORTED = "unsupported"
 MOST_NAMED = 12
-MOST_OPERATORS = 6
+MOST_OPERATORS = 10
 REMEDY = "Look X tensor in the order it was made."
 DETERMINISM = (
     "HCCL_DETERMINISTIC=true, CLOSE_MATMUL_K_SHIFT=1 and torch's deterministic algorithms where runs are "

@@ -29,10 +29,11 @@ EXACT = frozenset(
     full full_like gather ge gt index index_put index_put_ index_select is_same_size isfinite isinf
     isnan item le lift_fresh logical_and logical_not logical_or lt masked_fill masked_fill_
     masked_scatter max maximum min minimum narrow narrow_copy ne neg new_empty new_full new_ones
-    new_zeros nonzero one_hot ones ones_like pad permute record_stream relu repeat reshape resize_ roll
-    scalar_tensor scatter scatter_ scatter_add scatter_add_ select select_backward set_ sign slice
-    slice_backward sort split split_with_sizes squeeze stack t tensor to topk transpose tril triu unbind
-    unfold unsqueeze value_selecting_reduction_backward values view where zero_ zeros zeros_like
+    new_zeros nonzero one_hot ones ones_like pad permute record_stream relu repeat reshape resize_
+    resolve_conj resolve_neg roll scalar_tensor scatter scatter_ scatter_add scatter_add_ select
+    select_backward set_ sign slice slice_backward sort split split_with_sizes squeeze stack t tensor to
+    topk transpose tril triu unbind unfold unsqueeze value_selecting_reduction_backward values view
+    where zero_ zeros zeros_like
     """.split()  # noqa: SIM905 - a list of a hundred lines reads worse
 )
 """Operations that move, choose or compare numbers, or work on whole ones. Those of `_foreach_` are in verl's

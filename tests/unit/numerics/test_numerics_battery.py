@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from harness.numerics.battery import battery, default_battery
-from harness.numerics.contract import BF16_IO, FP32, round_to
+from harness.numerics.case import REQUIRED
+from harness.numerics.contract import BF16_IO, CONTRACTS, FP32, round_to
+from harness.numerics.judge import LossStatus, judge
+from harness.numerics.plain import PlainCandidate
 from harness.numerics.reference import reference
 
 
@@ -74,3 +77,17 @@ def test_under_its_contracts_the_default_battery_is_well_posed():
         expected = reference(case)
         assert not expected.overflow, case.name
         assert expected.undecided_share < 0.2, case.name
+
+
+@pytest.mark.parametrize("name", ["bf16-native", "fp16-native"])
+def test_arithmetic_in_16_bits_is_asked_what_it_can_decide(name):
+    """Only the paper's clip range, whose bounds round to 1, and numbers beyond the format stay ill-posed."""
+    contract = CONTRACTS[name]
+    for case in battery(seed=7, contract=contract):
+        if case.severity != REQUIRED:
+            continue
+        verdict = judge(case, PlainCandidate("fp64")(case))
+        if verdict.status is LossStatus.ILL_POSED and "exceeds the range" not in verdict.reasons[0]:
+            bounds = 1 - case.settings["clip_ratio_low"], 1 + case.settings["clip_ratio_high"]
+            spacing = 2 * contract.unit
+            assert max(abs(bound - 1) for bound in bounds) < spacing, case.name

@@ -1,0 +1,93 @@
+"""One update through verl's own actor on the device against the CPU, and faults located in it. Runs inside a cell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.numerics.actor import compare, judge
+from harness.numerics.actor_run import FORMAT
+from harness.numerics.case import read_npz
+from harness.outcome import Status
+
+pytest.importorskip("verl")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+
+PROGRAM = ["-m", "harness.numerics.actor_run"]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The update on the CPU in a process that cannot import torch_npu."""
+    file = tmp_path_factory.mktemp("reference") / "reference.npz"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    environment.pop("NPU_SIM_FAULTS", None)
+    done = subprocess.run(
+        [sys.executable, *PROGRAM, "--role", "reference", "--out", str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return file
+
+
+def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:
+    """Measurements of the update on the device, with faults in it."""
+    launcher = ["-m", "harness.devices.sim.launch"] if overlay.installed() is not None else []
+    done = subprocess.run(
+        [
+            *(sys.executable, *launcher, *PROGRAM, "--role", "device", "--device", device),
+            *("--reference", str(reference), "--out", str(out)),
+        ],
+        env={**os.environ, "NPU_SIM_FAULTS": faults, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    facts = json.loads(out.read_text())
+    index, _ = read_npz(reference, FORMAT)
+    return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
+
+
+def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:
+    """Every tensor within its measured tolerance, both seeded faults located."""
+    measured = updated(reference, npu_device, tmp_path / "device.json")
+    judgement = judge(measured, {})
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert measured["differing"] == []
+
+
+@pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
+@pytest.mark.parametrize(
+    ("fault", "first", "operator"),
+    [
+        ("_softmax;round", "the input of model.layers.0.self_attn.o_proj", "_softmax"),
+        ("npu_cross_entropy_loss;round", "log_prob", "npu.npu_cross_entropy_loss"),
+        ("embedding_dense_backward;zero", "the gradient of model.embed_tokens.weight", "linalg_vector_norm"),
+    ],
+)
+def test_a_faulty_operator_is_located(
+    reference: Path, npu_device: str, tmp_path: Path, fault: str, first: str, operator: str
+) -> None:
+    """The first tensor that diverges is where the operator works, and the operator is among those that ran."""
+    judgement = judge(updated(reference, npu_device, tmp_path / "device.json", fault), {})
+    assert judgement.status is Status.FAIL
+    assert first in judgement.reasons[1]
+    assert operator in judgement.reasons[2]
+
+
+@pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
+def test_rounding_that_the_contract_permits_is_not_flagged(
+    reference: Path, npu_device: str, tmp_path: Path
+) -> None:
+    """Every matrix product off by a unit in the last place is legal fp32."""
+    judgement = judge(updated(reference, npu_device, tmp_path / "device.json", "mm;ulp;any;ulps=1"), {})
+    assert judgement.status is Status.PASS, judgement.reasons

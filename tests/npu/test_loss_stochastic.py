@@ -1,0 +1,74 @@
+"""The float64 twin of fp32 code: exact where it says so, off by what the contract permits and no more. On the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from harness.numerics import stochastic  # noqa: E402 - it needs torch
+from harness.numerics.contract import FP32  # noqa: E402
+
+SEEDS = range(20)
+
+
+@pytest.fixture
+def values():
+    return torch.randn(16, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_casts_to_fp32_keep_float64(values) -> None:
+    with stochastic.exact(FP32):
+        widened = values.to(torch.float32)
+        softmax = torch.softmax(values, -1, dtype=torch.float32)
+    assert (widened == values).all()
+    assert (softmax == torch.softmax(values, -1)).all()
+
+
+@pytest.mark.parametrize(
+    ("operation", "permitted"),
+    [
+        (lambda x: x * 1.5, lambda x: FP32.unit * (x * 1.5).abs()),
+        (lambda x: x @ x.T, lambda x: 25 * FP32.unit * (x.abs() @ x.abs().T) + FP32.unit),
+        (lambda x: torch.exp(x), lambda x: (3 + x.abs()) * FP32.ulp * x.exp()),
+        (lambda x: torch.softmax(x, -1), lambda x: 60 * FP32.ulp * torch.softmax(x, -1)),
+        (lambda x: x.sum(-1), lambda x: 25 * FP32.unit * x.abs().sum(-1)),
+    ],
+    ids=["mul", "mm", "exp", "softmax", "sum"],
+)
+def test_results_move_and_stay_within_what_the_contract_permits(values, operation, permitted) -> None:
+    exact, most = operation(values), permitted(values)
+    for seed in SEEDS:
+        with stochastic.perturbed(FP32, seed):
+            moved = operation(values)
+        distance = (moved - exact).abs()
+        assert (distance > 0).any()
+        assert (distance <= most).all()
+
+
+def test_zeros_choices_and_masks_are_not_moved(values) -> None:
+    lowest = torch.full_like(values, torch.finfo(torch.float64).min)
+    with stochastic.perturbed(FP32, 1):
+        assert (torch.zeros_like(values) * values == 0).all()
+        assert (values.clamp(-1, 1).abs() <= 1).all()
+        assert (lowest + values == lowest).all()
+        assert (values.transpose(0, 1).contiguous() == values.T).all()
+
+
+def test_gradients_are_perturbed_too(values) -> None:
+    def gradient():
+        leaf = values.clone().requires_grad_()
+        torch.log_softmax(leaf, -1)[:, 0].sum().backward()
+        return leaf.grad
+
+    exact = gradient()
+    with stochastic.perturbed(FP32, 1):
+        moved = gradient()
+    assert 0 < (moved - exact).norm() / exact.norm() < 1e-5
+
+
+def test_an_operation_without_a_bound_is_told(values) -> None:
+    mode = stochastic.perturbed(FP32, 1)
+    with mode:
+        torch.erf(values)
+    assert mode.unmodelled == {"erf": 1}
