@@ -151,7 +151,11 @@ def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
 @click.option("--repo", "repos", type=DIRECTORY, multiple=True, help="Hold patches against their pins here.")
 @click.option("--out", type=DIRECTORY, help="Write them in this project's format below this folder.")
 @click.option(
-    "--for", "spans", multiple=True, metavar="PIN RANGE", help="Versions of a pin: d62da4950==0.6.1"
+    "--for",
+    "spans",
+    multiple=True,
+    metavar="[PIN]RANGE",
+    help="Versions of a pin (or of all): d62da4950==0.6.1",
 )
 @click.option("--owner", default="", help="With --out: who answers for them.")
 @json_option
@@ -199,22 +203,24 @@ def import_command(
 
 
 def _spans(given: Sequence[str], held: Sequence[Held]) -> dict[str, str]:
-    """Pin -> versions: as given, else the commit that the pin is."""
-    spans = {}
+    """Pin (name, of a patch without one) -> versions: as given, else the commit that the pin is."""
+    spans: dict[str, str] = {}
     for text in given:
-        found = re.fullmatch(r"([^\s<>=!~]+?)\s*((?:[<>=!~]|commit:).*)", text)
+        found = re.fullmatch(r"([^\s<>=!~]*?)\s*((?:[<>=!~]|commit:).*)", text)
         if found is None:
             raise InputError(
                 f"{text!r} is no pin with its versions", fix="write the pin, then a range: d62da4950==0.6.1"
             )
         spans[found[1]] = found[2]
+    chosen = {}
     for one in held:
         pin = one.patch.pin
-        known = next((spans[name] for name in spans if pin and pin.startswith(name)), None)
+        wanted = pin or one.patch.name
+        known = next((spans[name] for name in spans if name and wanted.startswith(name)), spans.get(""))
         commit = one.commit or (pin if re.fullmatch(r"[0-9a-f]{12,40}", pin) else "")
         if known or commit:
-            spans[pin] = known or f"commit:{commit}"
-    return spans
+            chosen[wanted] = known or f"commit:{commit}"
+    return chosen
 
 
 def _import_lines(

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 #: Work that takes longer than this says how far it is.
 QUIET_S = 2.0
-CODES = "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected}; 2 bad usage or a bad input file; 4 infrastructure error."
+CODES = (
+    "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected};\n"
+    "  2 bad usage or a bad input file; 3 no patch is for this version; 4 infrastructure error."
+)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 ANY = click.Path(path_type=Path)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,14 @@ from harness.cli.patch_output import (
     today,
     write_file,
 )
-from harness.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    InputError,
+    Location,
+    NothingSelectedError,
+)
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from harness.patchstack.survival import Survival
     from harness.patchstack.target import Target
     from harness.patchstack.verdict import PatchVerdict
+    from harness.sources.history import Commit
 
 
 @click.group(
@@ -62,7 +70,7 @@ def _tree_options(function: Any) -> Any:
 @command.command(
     "check",
     epilog="\b\nExamples:\n  npu-matrix patches check\n  npu-matrix patches check --version 0.9.1\n"
-    "  npu-matrix patches check --repo verl.git --ref main\n"
+    "  npu-matrix patches check --repo verl.git --ref main --version 0.9.1\n"
     "  npu-matrix patches check --patches theirs/ --tree site-packages"
     + CODES.format(ok="every patch applies, or is upstream", unexpected="one does not"),
 )
@@ -94,25 +102,48 @@ def check(
         return _lint(settings, patches, upstream, as_json=as_json)
     target, package = _target(settings, patches, upstream, version, path, repo, ref)
     chosen = _chosen(patches, target, upstream, names)
+    if not chosen:
+        raise NothingSelectedError(
+            f"no patch is for version {target.version}",
+            fix="name the version whose bodies are meant: --version, e.g. --version 0.9.1",
+        )
     result = apply_readable(target.tree, chosen, target.blobs)
+    culprits = _culprits(repo, ref, chosen, result) if repo else {}
     if as_json:
-        print_facts("patch-check", {**_about(package, target), **result.to_json()})
+        about = {"upstream": package, "tree": target.tree.label, "version": target.version or None}
+        broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
+        print_facts("patch-check", {**about, **result.to_json(), "broken_by": broken_by})
     else:
-        for line in _check_lines(target, result):
+        for line in _check_lines(target, result, culprits):
             click.echo(line)
     return EXIT_OK if result.applies else EXIT_UNEXPECTED
 
 
-def _about(package: str, target: Target) -> dict[str, Any]:
-    return {"upstream": package, "tree": target.tree.label, "version": target.version or None}
+def _culprits(repo: Path, ref: str, chosen: Sequence[Readable], result: StackResult) -> dict[str, Commit]:
+    """The commit that broke each patch that does not apply, where there is one."""
+    from harness.patchstack.lineage import lineage
+    from harness.patchstack.verdict import Verdict
+    from harness.sources.git import Repository
+
+    tell = progress("looking for what broke them, patches")
+    found = {}
+    for number, (patch, verdict) in enumerate(zip(chosen, result.alone, strict=True)):
+        tell(number, len(chosen))
+        if verdict.verdict.applies or verdict.verdict is Verdict.ALREADY_UPSTREAM:
+            continue
+        broke = lineage(Repository(repo), patch, ref).broke
+        if broke:
+            found[patch.name] = broke
+    return found
 
 
-def _check_lines(target: Target, result: StackResult) -> list[str]:
-    if not result.verdicts:
-        return [f"{target.tree.label}: no patch is for version {target.version}"]
+def _check_lines(target: Target, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:
     lines = []
     for verdict in result.verdicts:
         lines += _verdict_lines(verdict)
+        broke = culprits.get(verdict.patch)
+        if broke:
+            lines.append(f"  broken by: {broke.id[:12]} {broke.date[:10]} {broke.subject}")
     good = sum(verdict.verdict.applies for verdict in result.verdicts)
     head = f"{target.tree.label}: {good} of {len(result.verdicts)} patches apply"
     return [*lines, *(f"note: {sentence}" for sentence in result.relations), head]

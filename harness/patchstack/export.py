@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.classify import read_patch
-from harness.patchstack.header import FILE_NAME, Header
+from harness.patchstack.header import FILE_NAME, OR, Header
 from harness.patchstack.imports import Imported, ImportedPatch
 from harness.patchstack.render import render_patch
 from harness.patchstack.stack import SERIES, PatchStack
@@ -95,30 +96,42 @@ def write_imported(
             why="bodies are chosen by version, the imported stack pins commits",
             fix="say which versions each is for, e.g. d62da4950==0.6.1",
         )
-    written: list[Path] = []
-    groups: dict[tuple[str, str], list[ImportedPatch]] = {}
-    for patch in usable:
-        groups.setdefault((patch.upstream or "upstream", _id(patch)), []).append(patch)
+    files: dict[Path, bytes] = {}
+    groups = _grouped(usable)
     for (upstream, name), bodies in groups.items():
         folder = patches / upstream / name
-        must_be_empty(folder)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                "a patch of this name is here already",
+                where=Location(folder),
+                fix="remove it, or import into another folder",
+            )
         lines = []
         for body in bodies:
-            span = versions[body.pin or body.name]
-            file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', body.pin[:12] or 'body').strip('-')}.patch"
-            file.write_bytes(canonical(body.data))
-            lines.append(f"Body: {file.name} {span}")
-            written.append(file)
-        header = folder / FILE_NAME
-        header.write_text(_header(name, imported, bodies, lines, versions, owner, today), encoding="utf-8")
-        written.append(header)
+            file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', body.pin[:12]).strip('-.') or 'body'}.patch"
+            files[file] = canonical(body.data)
+            lines.append(f"Body: {file.name} {versions[body.pin or body.name]}")
+        files[folder / FILE_NAME] = _header(name, imported, bodies, lines, versions, owner, today).encode()
     for upstream in sorted({upstream for upstream, _name in groups}):
-        names = [name for other, name in groups if other == upstream]
         series = patches / upstream / SERIES
         before = series.read_text(encoding="utf-8") if series.is_file() else ""
-        series.write_text(before + "".join(f"{name}\n" for name in names), encoding="utf-8")
-        written.append(series)
-    return tuple(written)
+        names = [name for other, name in groups if other == upstream]
+        files[series] = (before + "".join(f"{name}\n" for name in names)).encode()
+    for file, data in files.items():
+        must_be_made(file.parent)
+        file.write_bytes(data)
+    return tuple(files)
+
+
+def _grouped(patches: Sequence[ImportedPatch]) -> dict[tuple[str, str], list[ImportedPatch]]:
+    """(upstream, id) -> bodies. Files of one name for different pins are bodies of one patch."""
+    pins = Counter((patch.upstream, _id(patch.file.stem), patch.pin) for patch in patches)
+    groups: dict[tuple[str, str], list[ImportedPatch]] = {}
+    for patch in patches:
+        alone = pins[patch.upstream, _id(patch.file.stem), patch.pin] == 1
+        name = _id(patch.file.stem if alone else patch.name.rsplit(".", 1)[0])
+        groups.setdefault((patch.upstream or "upstream", name), []).append(patch)
+    return groups
 
 
 def _header(
@@ -138,7 +151,7 @@ def _header(
             f"Owner: {owner}",
             "Upstream-Status: Inactive-Upstream",
             "Upstream-Url: none (not recorded)",
-            f"Applies-To: {spans[0] if len(spans) == 1 else '>=0'}",
+            f"Applies-To: {f' {OR} '.join(spans)}",
             "Guarded-By: patches",
             f"Review-By: {today.isoformat()}",
             *lines,
@@ -147,8 +160,8 @@ def _header(
     )
 
 
-def _id(patch: ImportedPatch) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", patch.file.stem.lower()).strip("-.")[:80] or "patch"
+def _id(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:80] or "patch"
 
 
 def _preamble(header: Header) -> str:
@@ -178,6 +191,11 @@ def must_be_empty(folder: Path) -> None:
         raise InputError(
             "this folder is not empty", where=Location(folder), fix="choose another, or empty it first"
         )
+    must_be_made(folder)
+
+
+def must_be_made(folder: Path) -> None:
+    """Make a folder, which may be there; InputError when it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -30,6 +30,8 @@ _REQUIRED = (
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 #: Development versions share a number, so a patch for one of them names its commit.
 _COMMIT = re.compile(r"commit:([0-9a-f]{12,40})")
+#: Between ranges of which one is enough.
+OR = "||"
 #: `check`, `check:case`, or a test that needs a cell: `tests/npu/test_x.py::test_y`.
 _GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s:]+)?|tests/[\w/-]+\.py::\w+")
 _BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
@@ -45,11 +47,14 @@ class Trailer:
 
 
 def in_range(versions: str, version: str) -> bool:
-    """Whether a version, which may end in `@COMMIT`, is in a range: `commit:ID`, or by order alone.
+    """Whether a version, which may end in `@COMMIT`, is in a range: `commit:ID`, or by order alone; or in one
+    of several, written `RANGE || RANGE`.
 
     PEP 440 keeps `2.0.dev0` out of both `<2.0` and `>=2.0`: ranges that meet would have a hole at every
     development version of an upstream. InputError when `version` is none.
     """
+    if OR in versions:
+        return any(in_range(part.strip(), version) for part in versions.split(OR))
     release, _at, commit = version.partition("@")
     pinned = _COMMIT.fullmatch(versions)
     if pinned:
@@ -214,6 +219,9 @@ def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
 
 
 def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
+    if OR in value:
+        good = [_specifier(trailer, part.strip(), file, problems) for part in value.split(OR)]
+        return all(good)
     if _COMMIT.fullmatch(value):
         return True
     try:

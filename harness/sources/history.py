@@ -39,7 +39,10 @@ _FOLDER = Standing(mode=FOLDER, id="")
 
 
 def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
-    """The commits of `A..B` (in B, not in A) or of `B`, newest first; InputError when there are none."""
+    """The commits of `A..B` (in B, not in A) or of `B`, newest first and none before a child of it.
+
+    InputError when there are none.
+    """
     import pygit2
 
     if "..." in revisions:
@@ -48,7 +51,8 @@ def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
         )
     hidden, dots, wanted = revisions.rpartition("..")
     walker = repository.objects.walk(
-        pygit2.Oid(hex=repository.commit(wanted or "HEAD")), pygit2.enums.SortMode.TIME
+        pygit2.Oid(hex=repository.commit(wanted or "HEAD")),
+        pygit2.enums.SortMode.TIME | pygit2.enums.SortMode.TOPOLOGICAL,
     )
     if dots:
         walker.hide(pygit2.Oid(hex=repository.commit(hidden or "HEAD")))
