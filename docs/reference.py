@@ -1,0 +1,226 @@
+"""The reference pages, made from the code, so that they cannot say something else than it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from harness.cli.app import COMMANDS, app
+from harness.compat.ruleset import load_rules
+from harness.errors import EXIT_CODES
+from harness.matrix.schema import json_schema
+from harness.plan.registry import all_checks
+from harness.report.marks import EVIDENCE, STYLES
+from harness.report.query import CHANGE, FIELDS, PROOF, STATUS
+from harness.report.schema import report_schema
+from harness.settings import OPTIONS
+from harness.verdict.catalogue import shipped_catalogue
+
+WIDTH = 100
+EXAMPLE = 600
+
+
+def cell(text: object) -> str:
+    """Text as a cell of a Markdown table."""
+    flat = " ".join(str(text).split())
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", flat)
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
+    """A Markdown table; a value that begins with a backtick is code already."""
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [
+        " | ".join(str(value) if str(value).startswith("`") else cell(value) for value in row) for row in rows
+    ]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def code(text: object) -> str:
+    """Text as code in a table."""
+    return f"`{str(text).replace('`', '')}`".replace("|", "\\|")
+
+
+def commands() -> str:
+    """Every command with its help, as `--help` prints it."""
+    parts = ["# Commands\n\nEvery command, as `--help` prints it."]
+    for name in ["", *COMMANDS]:
+        parts += list(_help(app if not name else app.get_command(click.Context(app), name), name))
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(command: click.Command | None, name: str, parent: click.Context | None = None) -> Iterator[str]:
+    if command is None:
+        return
+    context = click.Context(command, info_name=name or "npu-matrix", parent=parent, terminal_width=WIDTH)
+    if parent is None and name:
+        context = click.Context(
+            command, info_name=name, parent=click.Context(app, info_name="npu-matrix"), terminal_width=WIDTH
+        )
+    yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
+    if isinstance(command, click.Group) and command is not app:
+        for inner in command.list_commands(context):
+            yield from _help(command.get_command(context, inner), inner, context)
+
+
+def exit_codes() -> str:
+    """The codes every command ends with."""
+    rows = [(code(number), meaning) for number, meaning in EXIT_CODES.items()]
+    return f"# Exit codes\n\n{table(('code', 'meaning'), rows)}\n"
+
+
+def settings() -> str:
+    """Options of the configuration."""
+    rows = [(code(option.name), code(f"NPU_MATRIX_{option.name.upper()}"), option.help) for option in OPTIONS]
+    return (
+        "# Settings\n\nFlag, then environment, then `npu-matrix.toml`, then default; "
+        "`npu-matrix --show-config` prints each value with where it came from.\n\n"
+        f"{table(('name', 'environment', 'what'), rows)}\n"
+    )
+
+
+def checks() -> str:
+    """The checks there are."""
+    rows = [
+        (code(check.name), check.tier.value, check.question, ", ".join(check.facets), ", ".join(check.needs))
+        for check in all_checks()
+    ]
+    head = ("check", "tier", "question", "facets it reads", "needs")
+    return f"# Checks\n\nWhat is asked of a cell, cheap to dear.\n\n{table(head, rows)}\n"
+
+
+def matrix_file() -> str:
+    """The fields of matrix.yaml."""
+    schema = json_schema()
+    opening = (
+        "# matrix.yaml\n\nEditors complete from [the JSON schema](../schema/matrix.schema.json); "
+        "`npu-matrix matrix validate` reports all problems at once."
+    )
+    return _schema_page(opening, schema)
+
+
+def json_output() -> str:
+    """The fields of report.json."""
+    opening = (
+        "# report.json\n\nEvery JSON that is printed or written has a `schema` with name and version. "
+        "report.json is `npu-matrix.report` 1; its fields:"
+    )
+    return _schema_page(opening, report_schema())
+
+
+def _schema_page(opening: str, schema: Mapping[str, Any]) -> str:
+    parts = [opening, "## Top level", _fields(schema)]
+    for name, definition in schema["$defs"].items():
+        if "properties" in definition:
+            heading = f"## {name.removesuffix('Entry')}"
+            parts += [heading, cell(definition.get("description", "")), _fields(definition)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fields(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = [
+        (code(name), _kind(facts), "yes" if name in required else "", facts.get("description", ""))
+        for name, facts in schema.get("properties", {}).items()
+    ]
+    return table(("field", "type", "required", "what"), rows) if rows else ""
+
+
+def _kind(facts: Mapping[str, Any]) -> str:
+    if "$ref" in facts:
+        return str(facts["$ref"]).rsplit("/", 1)[-1].removesuffix("Entry")
+    if "anyOf" in facts:
+        return " or ".join(dict.fromkeys(_kind(option) for option in facts["anyOf"]))
+    kind = facts.get("type", "")
+    if kind == "array":
+        return f"list of {_kind(facts.get('items', {})) or 'anything'}"
+    if kind == "object":
+        for values in (*facts.get("patternProperties", {}).values(), facts.get("additionalProperties")):
+            if isinstance(values, Mapping):
+                return f"map to {_kind(values) or 'anything'}"
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def lint_rules() -> str:
+    """The rules of the recipe lint."""
+    opening = (
+        "# Lint rules\n\nWhat `npu-matrix lint` and the check `lint` look for: why, the fix, the source."
+    )
+    rules = [
+        f"## {rule.id}\n\n**{cell(rule.severity)}** {cell(rule.message)}\n\n"
+        f"- why: {cell(rule.why)}\n- fix: {cell(rule.fix)}\n- source: {cell(rule.source)}"
+        for rule in load_rules().rules
+    ]
+    return "\n\n".join([opening, *rules]) + "\n"
+
+
+def signatures() -> str:
+    """The failures `triage` knows."""
+    opening = "# Failure signatures\n\nWhat `npu-matrix triage` recognises in a log."
+    known = [
+        f"## {found.id}\n\n```text\n{found.example.strip()[:EXAMPLE]}\n```\n\n"
+        f"- cause: {cell(found.cause)}\n- do: {cell(found.remedy)}\n- affects: {cell(found.affects)}\n"
+        f"- sources: {cell('; '.join(found.sources))}"
+        for found in shipped_catalogue().signatures
+    ]
+    return "\n\n".join([opening, *known]) + "\n"
+
+
+TERMS = [
+    ("`verl:0.9`", "verl 0.9 and 0.9.x, not 0.90; any axis works"),
+    ("`verl>=0.8`", "versions in order; also = != < <= >. Commits are in no order"),
+    ("`status:fail`", "checks with that verdict; the field may be left out"),
+    ("`evidence:hardware`", "checks with that evidence"),
+    ("`check:loss`, `tier:static`", "checks by name, by tier"),
+    ("`new`, `is:broken`", "what changed since it last had an answer"),
+    ('`"as released"`', "words with spaces, or that mean something else"),
+]
+GRAMMAR = """\
+or  := and ("|" and)*
+and := not ("&"? not)*
+not := "!" not | "(" or ")" | term"""
+
+
+def queries() -> str:
+    """The query language."""
+    marks = [(style.label, style.meaning) for style in STYLES.values()]
+    kinds = [(style.label, style.meaning) for style in EVIDENCE.values()]
+    opening = (
+        "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every check "
+        "of every cell; a cell is shown when one of its checks answers yes."
+    )
+    parts = (
+        "# Queries",
+        opening,
+        f"```text\n{GRAMMAR}\n```",
+        "A term is a word (in titles, ids, versions), a verdict, or a field with a value:",
+        table(("term", "selects"), TERMS),
+        f"Fields: {', '.join(code(name) for name in FIELDS)}, and every axis.",
+        f"Verdicts: {_words(STATUS)}.",
+        f"Evidence: {_words(PROOF)}.",
+        f"Changes: {_words(CHANGE)}.",
+        "## What verdicts mean",
+        table(("verdict", "meaning"), marks),
+        "## What evidence means",
+        table(("evidence", "meaning"), kinds),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _words(known: Mapping[str, str]) -> str:
+    return ", ".join(code(word) for word in known)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "exit-codes": exit_codes,
+    "settings": settings,
+    "checks": checks,
+    "matrix-file": matrix_file,
+    "report-json": json_output,
+    "queries": queries,
+    "lint-rules": lint_rules,
+    "signatures": signatures,
+}

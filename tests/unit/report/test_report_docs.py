@@ -1,0 +1,118 @@
+"""The documentation: its commands exist, its examples print what it says, its links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from harness.cli.app import COMMANDS, app, main
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+TEXTS = sorted([*DOCS.glob("en/*.md"), *DOCS.glob("zh/*.md")])
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+IN_TEXT = re.compile(r"`(npu-matrix [^`]+)`")
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """Every npu-matrix command a page shows, as arguments."""
+    lines = [
+        line for kind, body in FENCE.findall(text) if kind in {"sh", "console"} for line in body.splitlines()
+    ]
+    shown = [line.removeprefix("$ ") for line in lines] + [
+        " ".join(found.split()) for found in IN_TEXT.findall(text)
+    ]
+    return [shlex.split(line)[1:] for line in shown if line.startswith("npu-matrix ")]
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_command_shown_exists_and_takes_its_options(file: Path) -> None:
+    for arguments in commands_of(file.read_text(encoding="utf-8")):
+        command: click.Command = app
+        context = click.Context(app, info_name="npu-matrix")
+        while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+            name, *arguments = arguments
+            inner = command.get_command(context, name)
+            assert inner, f"{file.name}: there is no command {name}"
+            command, context = inner, click.Context(inner, info_name=name, parent=context)
+        if arguments:
+            command.make_context("npu-matrix", list(arguments), parent=context.parent)
+
+
+EXAMPLES = {
+    body: f"{file.parent.name}/{file.stem}"
+    for file in TEXTS
+    for kind, body in FENCE.findall(file.read_text(encoding="utf-8"))
+    if kind == "console"
+}
+
+
+@pytest.mark.parametrize("body", EXAMPLES, ids=EXAMPLES.get)
+def test_examples_print_what_the_page_says(
+    body: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    head, *expected = body.splitlines()
+    with pytest.raises(SystemExit) as ended:
+        main(["--root", str(ROOT), "--state", str(tmp_path), *shlex.split(head.removeprefix("$ "))[1:]])
+    assert not ended.value.code
+    printed = capsys.readouterr().out.splitlines()
+    for line in expected:
+        wanted = re.compile(".*".join(re.escape(part) for part in line.split("...")))
+        assert any(wanted.fullmatch(given.rstrip()) for given in printed), f"not printed: {line}"
+
+
+def test_both_languages_say_the_same_things() -> None:
+    def shape(file: Path) -> list[tuple[str, str]]:
+        text = file.read_text(encoding="utf-8")
+        fences = [("code", body) for kind, body in FENCE.findall(text) if kind != "yaml"]
+        return [
+            *fences,
+            *[("heading", mark) for mark in re.findall(r"^(#+) ", FENCE.sub("", text), re.MULTILINE)],
+        ]
+
+    for english in DOCS.glob("en/*.md"):
+        chinese = DOCS / "zh" / english.name
+        assert shape(chinese) == shape(english), english.name
+        assert re.findall(r"\]\(([^)]+)\)", chinese.read_text("utf-8")) == re.findall(
+            r"\]\(([^)]+)\)", english.read_text("utf-8")
+        ), english.name
+
+
+def test_the_site_is_built_with_links_that_hold(tmp_path: Path) -> None:
+    build = load("build")
+    written = build.build(tmp_path / "site")
+    names = {path.relative_to(tmp_path / "site").as_posix() for path in written}
+    assert {"en/first-report.html", "zh/first-report.html", "en/commands.html"} <= names
+    commands = (tmp_path / "site" / "en" / "commands.html").read_text(encoding="utf-8")
+    assert all(f"Usage: npu-matrix {name}" in commands for name in COMMANDS)
+    codes = (tmp_path / "site" / "en" / "exit-codes.html").read_text(encoding="utf-8")
+    assert "interrupted; the same command resumes" in codes
+    for path in written:
+        assert "<script" not in path.read_text(encoding="utf-8")
+
+
+def test_a_dead_link_stops_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = load("build")
+    monkeypatch.setattr(
+        build.reference, "PAGES", {**build.reference.PAGES, "checks": lambda: "# Checks\n\n[x](gone.md)\n"}
+    )
+    with pytest.raises(ValueError, match=r"links to gone\.html"):
+        build.build(tmp_path / "site")
