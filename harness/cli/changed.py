@@ -46,12 +46,13 @@ def plan_of_revision(
     revision's own planner does, so that the keys are the ones it really had.
     """
     from harness.plan.code import PACKAGE_ROOT
-    from harness.plan.revision import PACKAGE, lay_out, planning_digest
+    from harness.plan.revision import PACKAGE, lay_out, planning_digest, same_code
 
     settings = bench.settings
-    mine = PACKAGE_ROOT.parent == settings.root
+    # Where the program is installed apart from the checkout, the same code plans both.
+    same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
     with tempfile.TemporaryDirectory(prefix="npu-matrix-") as scratch:
-        paths = [settings["matrix"], "patches", "npu-matrix.toml", PACKAGE]
+        paths = [settings["matrix"], "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
         folder = lay_out(settings.root, revision, paths, Path(scratch))
         if not (folder / settings["matrix"]).is_file():
             raise InputError(
@@ -59,8 +60,7 @@ def plan_of_revision(
                 where=Location(settings["matrix"]),
                 fix="compare with a later revision",
             )
-        if not mine:
-            # The program is installed apart from this checkout, so the same code plans both.
+        if same:
             return _planned_here(bench, folder, only, checks, PACKAGE_ROOT)
         digest = planning_digest(folder / PACKAGE)
         if digest and digest == planning_digest(PACKAGE_ROOT):

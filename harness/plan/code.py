@@ -21,11 +21,7 @@ def source_files(dotted: str, package_root: Path = PACKAGE_ROOT) -> tuple[Path, 
     """
     path = package_root.parent.joinpath(*dotted.split("."))
     if path.is_dir():
-        return tuple(
-            file
-            for file in path.rglob("*")
-            if file.is_file() and file.suffix not in IGNORED_SUFFIXES and "__pycache__" not in file.parts
-        )
+        return tuple(file for file in path.rglob("*") if file.is_file() and not counted_out(file))
     module = path.with_suffix(".py")
     if not module.is_file():
         raise ValueError(f"{dotted} names no module of this project")
@@ -35,6 +31,11 @@ def source_files(dotted: str, package_root: Path = PACKAGE_ROOT) -> tuple[Path, 
 def simulator_digest(package_root: Path = PACKAGE_ROOT) -> str:
     """Digest of the simulated device: what runs on another simulator is another outcome."""
     return digest_tree(package_root, source_files(SIMULATOR, package_root))
+
+
+def counted_out(file: Path) -> bool:
+    """Whether a file says nothing of what the code does: compiled copies, prose."""
+    return file.suffix in IGNORED_SUFFIXES or "__pycache__" in file.parts
 
 
 def code_digests(checks: Iterable[Check], package_root: Path = PACKAGE_ROOT) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError, InputError, Location
-from harness.plan.code import source_files
+from harness.plan.code import counted_out, source_files
 from harness.plan.registry import CHECK_ROOMS
 
 #: What decides keys beside what the checks declare: with other code there, another plan may come out.
@@ -96,6 +96,16 @@ def lay_out(root: Path, revision: Revision, paths: Sequence[str], folder: Path) 
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
+
+
+def same_code(root: Path, revision: Revision) -> bool:
+    """Whether this program's files in the checkout are those of the revision, none added, none missing."""
+    compared = _git(root, "diff", "--quiet", revision.commit, "--", PACKAGE)
+    untracked = _git(root, "ls-files", "--others", "-z", "--", PACKAGE)
+    if compared.returncode != 0 or untracked.returncode != 0:
+        return False
+    names = [Path(name) for name in untracked.stdout.decode(errors="replace").split("\0") if name]
+    return all(counted_out(name) for name in names)
 
 
 def planning_digest(package_root: Path) -> str:
