@@ -188,8 +188,8 @@ def queries() -> str:
     marks = [(style.label, style.meaning) for style in STYLES.values()]
     kinds = [(style.label, style.meaning) for style in EVIDENCE.values()]
     opening = (
-        "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every check "
-        "of every cell; a cell is shown when one of its checks answers yes."
+        "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every "
+        "check of every cell; a cell is shown when one of its checks answers yes."
     )
     parts = (
         "# Queries",

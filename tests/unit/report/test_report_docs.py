@@ -53,8 +53,13 @@ def test_every_command_shown_exists_and_takes_its_options(file: Path) -> None:
             inner = command.get_command(context, name)
             assert inner, f"{file.name}: there is no command {name}"
             command, context = inner, click.Context(inner, info_name=name, parent=context)
-        if arguments:
-            command.make_context("npu-matrix", list(arguments), parent=context.parent)
+        try:
+            if arguments:
+                command.make_context("npu-matrix", list(arguments), parent=context.parent)
+        except click.BadParameter as error:
+            # The reader's files are not here.
+            if "does not exist" not in error.message:
+                raise
 
 
 EXAMPLES = {
