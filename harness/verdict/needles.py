@@ -82,10 +82,7 @@ class NeedleFinder:
         following = groups[np.minimum(places + 1, len(groups) - 1)].astype(np.uint64)
         pairs = values.astype(np.uint64) | following << np.uint64(32)
         paired = self._pairs[np.searchsorted(self._pairs, pairs)] == pairs
-        # The last group of a chunk has nothing behind it to look at.
-        kept: npt.NDArray[np.bool_] = (self._groups[index] == values) & (
-            self._loose[index] | paired | (places == len(groups) - 1)
-        )
+        kept: npt.NDArray[np.bool_] = (self._groups[index] == values) & (self._loose[index] | paired)
         return kept
 
 

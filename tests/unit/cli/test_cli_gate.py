@@ -224,6 +224,24 @@ def test_a_pass_after_a_failure_on_one_key_is_not_silently_green(repository):
     assert "failed 1 of 2 times on one key" in report["items"][0]["evidence"][0]
 
 
+def test_chance_that_came_with_the_change_blocks_however_often_it_passes_afterwards(repository):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    for measurements in (BAD, GOOD, GOOD, GOOD, GOOD):
+        repository.answer(measurements)
+    classes, report = repository.classes(code=1)
+    assert set(classes.values()) == {"new"}
+    assert "never both ways before" in report["items"][0]["evidence"][0]
+
+
+def test_a_broken_machine_does_not_wipe_out_what_was_decided_before(repository):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer({}, state=State.TIMEOUT)
+    repository.answer({}, state=State.ERROR)
+    assert set(repository.classes(code=1)[0].values()) == {"new"}
+
+
 def test_chance_failures_from_before_with_passes_in_a_row_are_flaky_and_shown(repository):
     for measurements in (GOOD, BAD, GOOD, GOOD):
         repository.answer(measurements, age=1000)

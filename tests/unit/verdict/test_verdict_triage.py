@@ -191,6 +191,12 @@ def test_escapes_nuls_endless_lines_and_other_encodings_do_not_hide_a_failure():
     assert ids(b"\r 10%|#  |\r 20%|## | " + text.encode()) == ["nccl"]
 
 
+@pytest.mark.parametrize("offset", [-60, -20, -9, -1, 0])
+def test_a_failure_in_an_endless_line_is_found_across_the_pieces_it_is_read_in(offset):
+    before = b"x" * (CHUNK_BYTES + offset)
+    assert ids(before + b" NCCL is not available " + b"y" * CHUNK_BYTES) == ["nccl"]
+
+
 @given(st.binary(max_size=400), st.binary(max_size=400))
 @settings(max_examples=60, deadline=None)
 def test_no_bytes_break_it_or_hide_a_failure_on_a_line_of_its_own(before, after):
