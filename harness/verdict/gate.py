@@ -234,6 +234,8 @@ def _passed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
         return GateClass.NEW, Blocks.UNEXPECTED, (f"no longer supported; on the base: {_told(base)}",)
     if base and head.verdict.status is Status.PASS and base.verdict.status is Status.FAIL:
         return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_told(base)}",)
+    if head.verdict.status is Status.UNSUPPORTED:
+        return GateClass.NOT_RUN, Blocks.NO, ("unsupported here, which proves nothing",)
     return GateClass.PASSED, Blocks.NO, ()
 
 

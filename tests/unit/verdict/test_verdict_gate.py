@@ -83,6 +83,7 @@ def test_a_failure_of_the_base_that_passes_is_fixed():
 
 def test_what_was_supported_must_stay_so():
     assert classified(side(Status.UNSUPPORTED), PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
+    assert classified(side(Status.UNSUPPORTED)) == (GateClass.NOT_RUN, EXIT_OK)
 
 
 def test_what_could_not_be_decided_on_the_base_either_is_no_news():
