@@ -207,15 +207,8 @@ def test_the_order_puts_cheap_tiers_first(command):
     assert len(told) == len(report["tasks"])
 
 
-def test_another_planner_is_asked_itself(checkout, tmp_path):
-    """With other planning code at the revision, that revision's own program says what its keys were."""
-    shutil.copytree(
-        REPOSITORY / "harness", checkout / "harness", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-qm", "with the program")
-    facets = checkout / "harness" / "plan" / "facets.py"
-    facets.write_text(facets.read_text().replace('"host": True}', '"host": True, "seen": 1}'))
+def ask_clone(checkout: Path) -> dict[str, str]:
+    """Check -> what changed first, as the program of the checkout itself says it."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "harness", "plan", "--changed-since", "HEAD", "--json"],
         cwd=checkout,
@@ -223,11 +216,25 @@ def test_another_planner_is_asked_itself(checkout, tmp_path):
         check=True,
         capture_output=True,
     )
-    report = json.loads(done.stdout)
-    changed = {
-        task["check"]: task["changes"][0]["part"] for task in report["tasks"] if task["effect"] == "changed"
-    }
-    assert changed["resolve"] == "facets.platform.seen"
+    tasks = json.loads(done.stdout)["tasks"]
+    return {task["check"]: task["changes"][0]["part"] for task in tasks if task["effect"] == "changed"}
+
+
+def test_code_counts_as_far_as_it_is_read(checkout):
+    """A check's own code touches that check; other planning code is asked itself what its keys were."""
+    shutil.copytree(
+        REPOSITORY / "harness", checkout / "harness", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "with the program")
+    assert ask_clone(checkout) == {}
+    judge = checkout / "harness" / "compat" / "remedy.py"
+    judge.write_text(judge.read_text() + "\n# a word\n")
+    assert ask_clone(checkout) == {"resolve": "code"}
+    facets = checkout / "harness" / "plan" / "facets.py"
+    facets.write_text(facets.read_text().replace('"host": True}', '"host": True, "seen": 1}'))
+    changed = ask_clone(checkout)
+    assert changed["environment"] == "facets.platform.seen"
     assert "lint" not in changed
 
 
