@@ -21,6 +21,7 @@ LABEL = 250
 WIDTH = 800
 SHARE = 50
 ROOM_FOR_A_LETTER = 14
+ROOM_FOR_A_NAME = 150
 KNOWN = {verdict.value: verdict for verdict in Verdict}
 
 
@@ -108,11 +109,17 @@ def heat_map(survival: SurvivalFacts) -> Markup:
     """One row per patch, oldest commit left; every stretch of equal verdicts is one titled rectangle."""
     height = len(survival.patches) * ROW + 22
     parts = [part for row, patch in enumerate(survival.patches) for part in _row(survival, patch, row * ROW)]
-    for at, anchor, commit in (
-        (LABEL, "start", survival.commits[-1]),
-        (LABEL + WIDTH, "end", survival.commits[0]),
-    ):
-        parts.append(_text(at, height - 6, f"{commit.commit[:9]} {commit.date[:10]}", anchor))
+    scale = WIDTH / len(survival.commits)
+    if scale >= ROOM_FOR_A_NAME:
+        names = [
+            (LABEL + (place + 0.5) * scale, "middle", c) for place, c in enumerate(survival.commits[::-1])
+        ]
+    else:
+        names = [(LABEL, "start", survival.commits[-1]), (LABEL + WIDTH, "end", survival.commits[0])]
+    parts += [
+        _text(at, height - 6, f"{commit.commit[:9]} {commit.date[:10]}".strip(), anchor)
+        for at, anchor, commit in names
+    ]
     said = f"{len(survival.patches)} patches over {len(survival.commits)} commits, oldest left"
     return Markup('<svg class="heat" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         LABEL + WIDTH + SHARE, height, said, Markup().join(parts)
@@ -127,8 +134,8 @@ def _row(survival: SurvivalFacts, patch: PatchFacts, top: int) -> Iterator[Marku
     for verdict, start, end in _stretches([survival.legend[index] for index in patch.verdicts[::-1]]):
         first, last = commits[start], commits[end - 1]
         title = visible(
-            f"{patch.id}: {verdict} at {end - start} commits, {first.commit[:9]} ({first.date[:10]}) to "
-            f"{last.commit[:9]} ({last.date[:10]}); since: {clip(first.subject, 120)}"
+            f"{patch.id}: {verdict} at {end - start} commits, {_when(first)} to {_when(last)}; "
+            f"since: {clip(first.subject, 120)}"
         )
         left, wide = LABEL + start * scale, (end - start) * scale
         kind = verdict if verdict in KNOWN else "unknown"
@@ -140,6 +147,10 @@ def _row(survival: SurvivalFacts, patch: PatchFacts, top: int) -> Iterator[Marku
                 left + 4, top + 15, letter(verdict)
             )
     yield _text(LABEL + WIDTH + 6, top + 15, f"{patch.applies_to:.0%}", "start")
+
+
+def _when(commit: CommitFacts) -> str:
+    return f"{commit.commit[:9]} ({commit.date[:10]})" if commit.date else commit.commit[:9]
 
 
 def letter(verdict: str) -> str:

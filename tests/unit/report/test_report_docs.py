@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shlex
 import sys
@@ -40,7 +41,8 @@ def commands_of(text: str) -> list[list[str]]:
     shown = [line.removeprefix("$ ") for line in lines] + [
         " ".join(found.split()) for found in IN_TEXT.findall(text)
     ]
-    return [shlex.split(line)[1:] for line in shown if line.startswith("npu-matrix ")]
+    words = [shlex.split(line)[1:] for line in shown if line.startswith("npu-matrix ")]
+    return [list(itertools.takewhile(lambda word: word not in {">", "|", "&&"}, line)) for line in words]
 
 
 @pytest.mark.parametrize("file", TEXTS, ids=lambda file: f"{file.parent.name}/{file.stem}")
