@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.outcome import Judgement, Measured, Tier
+from harness.outcome import Judgement, Measured, Outcome, Tier
+
+# What reading packages and holding them against each other is made of.
+READING = (
+    "harness.compat.border",
+    "harness.compat.module_names",
+    "harness.compat.published",
+    "harness.compat.reach",
+    "harness.compat.remote",
+    "harness.compat.signature",
+    "harness.compat.surface",
+)
 
 
 def _run_resolve(ctx: TaskContext) -> Measured:
@@ -31,6 +42,36 @@ def _judge_lint(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> J
     from harness.compat import lint
 
     return lint.judge(measurements, params)
+
+
+def _run_npu_ops(ctx: TaskContext) -> Measured:
+    from harness.compat import npu_ops
+
+    return npu_ops.run(ctx)
+
+
+def _judge_npu_ops(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    from harness.compat import npu_ops
+
+    return npu_ops.judge(measurements, params)
+
+
+def _npu_ops_hold(outcome: Outcome) -> str:
+    from harness.compat import npu_ops
+
+    return npu_ops.holds(outcome)
+
+
+def _npu_ops_apply(facets: Mapping[str, Any]) -> str:
+    """Why there is nothing to ask about, or ""; said here because planning imports nothing heavy."""
+    torch_npu = facets["torch_npu"]
+    if not torch_npu["version"]:
+        return "the cell has no torch_npu"
+    if torch_npu["kind"] != "release":
+        return f"its torch_npu is built from {torch_npu['commit']}, of which no wheel is published"
+    if not facets["verl_tree"]["version"] and not facets["vllm_ascend"]["version"]:
+        return "the cell has neither verl nor vllm-ascend"
+    return ""
 
 
 CHECKS: tuple[Check, ...] = (
@@ -73,5 +114,23 @@ CHECKS: tuple[Check, ...] = (
         applies=lambda facets: "" if facets["recipe"] else "the cell has no recipe",
         timeout_s=60.0,
         expected_s=0.2,
+    ),
+    Check(
+        name="npu-ops",
+        tier=Tier.STATIC,
+        question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
+        facets=("torch_npu", "verl_tree", "vllm_ascend"),
+        sources=(
+            *READING,
+            "harness.compat.npu_ops",
+            "harness.compat.op_calls",
+            "harness.compat.op_schema",
+        ),
+        run=_run_npu_ops,
+        judge=_judge_npu_ops,
+        applies=_npu_ops_apply,
+        holds=_npu_ops_hold,
+        timeout_s=600.0,
+        expected_s=5.0,
     ),
 )

@@ -129,12 +129,13 @@ def parse_schema(text: str) -> Overload:
 @dataclass(frozen=True, kw_only=True)
 class SchemaChange:
     """How an operator differs between two versions. `breaking`: a call that was right can be wrong;
-    `silent`: it still runs and does something else (another default)."""
+    `silent`: it still runs and does something else: `argument` has another default."""
 
     name: str
     text: str
     breaking: bool
     silent: bool = False
+    argument: str = ""
 
 
 def schema_changes(before: Operators, after: Operators) -> tuple[SchemaChange, ...]:
@@ -174,9 +175,8 @@ def _overload_changes(before: Overload, after: Overload) -> Iterator[SchemaChang
         if old[name].default != new[name].default:
             text = f"default of {name} went from {old[name].default} to {new[name].default}"
             lost = new[name].default is None
-            yield SchemaChange(
-                name=before.name, text=text, breaking=lost, silent=not lost and old[name].default is not None
-            )
+            silent = not lost and old[name].default is not None
+            yield SchemaChange(name=before.name, text=text, breaking=lost, silent=silent, argument=name)
     if before.returns != after.returns:
         text = f"returns {after.returns} results, was {before.returns}"
         yield SchemaChange(name=before.name, text=text, breaking=True)

@@ -1,0 +1,341 @@
+"""The readable part of a published release: its Python sources and schemas, without the compiled rest.
+
+Kept as a small zip in the cache. From a wheel only the members wanted are fetched, by range; a wheel of
+400 MB costs a few.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import tomllib
+
+from harness.compat.explain import Kind, explain
+from harness.compat.remote import NoRangesError, download, open_remote
+from harness.digest import digest_file
+from harness.errors import InfrastructureError, InputError, Location
+from harness.sources.archive import open_archive
+from harness.sources.fetch_failure import fetch_failure, machine_failure
+from harness.sources.git import find_mirror
+from harness.sources.index import (
+    IndexSettings,
+    index_environment,
+    redact_text,
+    redact_url,
+    uv_binary,
+)
+from harness.sources.release import ReleaseNotFoundError, RunCommand
+from harness.sources.tree import path_problem
+
+LOCATE_TIMEOUT_S = 120.0
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+# Of compiled modules only the names are kept: what is in them is not known, that they are there is.
+COMPILED = re.compile(r".*\.(?:so|pyd)")
+WANTED = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
+# Tests and examples are nobody's API.
+UNWANTED = re.compile(
+    r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
+)
+LARGEST_MEMBER = 8 << 20
+LARGEST_TOTAL = 512 << 20
+LARGEST_SDIST = 128 << 20
+LARGEST_SERVED = 96 << 20
+MOST_MEMBERS = 200_000
+MANIFEST = "manifest.json"
+FORM = 2
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Where the files of one release are; `hashes`: URL -> SHA-256, where the index says one."""
+
+    wheels: tuple[str, ...]
+    sdist: str
+    hashes: dict[str, str]
+
+
+def fetch_sources(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
+    """A zip of the release's sources as they would be installed, from the cache or from the index.
+
+    ReleaseNotFoundError when no index has the release, InputError for a broken or hostile archive,
+    InfrastructureError when the index cannot be asked or serves no parts of a file that is too large.
+    """
+    if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
+        raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
+    folder = cache / "sources" / f"text-{FORM}-{package.lower()}-{version}"
+    cached = _cached(folder)
+    if cached:
+        return cached
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
+        work = Path(temporary)
+        settings = index_environment(os.environ)
+        published = _locate(package, version, settings, work, command)
+        ready = work / "ready"
+        ready.mkdir()
+        target = ready / f"{package}-{version}.zip"
+        _fetch(published, target, settings)
+        return _publish(_sealed(ready, target.name), folder)
+
+
+def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | None:
+    """The same of a commit, from a clone or bare mirror below `mirrors`; None when none has it."""
+    repository = find_mirror(mirrors, commit) if mirrors else None
+    if repository is None:
+        return None
+    tree = repository.tree(commit)
+    folder = cache / "sources" / f"text-{FORM}-{tree.commit}"
+    cached = _cached(folder)
+    if cached:
+        return cached
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
+        ready = Path(temporary) / "ready"
+        ready.mkdir()
+        _write(
+            ready / "sources.zip",
+            ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path)),
+        )
+        return _publish(_sealed(ready, "sources.zip"), folder)
+
+
+def _sealed(ready: Path, name: str) -> Path:
+    manifest = {"file": name, "sha256": digest_file(ready / name)}
+    (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    return ready
+
+
+def _cached(folder: Path) -> Path | None:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        file = folder / Path(str(manifest["file"])).name
+        return file if digest_file(file) == manifest["sha256"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _publish(ready: Path, folder: Path) -> Path:
+    """Move the finished folder into place; whoever was first wins, a damaged one is replaced."""
+    try:
+        ready.rename(folder)
+    except OSError:
+        if not _cached(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            ready.rename(folder)
+    found = _cached(folder)
+    if found is None:
+        raise InfrastructureError(
+            f"{folder} was written and cannot be read back",
+            why="the disk is full or failing",
+            fix="free space, or choose another cache folder",
+        )
+    return found
+
+
+def _locate(
+    package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
+) -> Published:
+    """Ask the index, as uv does, which files the release has."""
+    (work / "wanted.in").write_text(f"{package}=={version}\n", encoding="utf-8")
+    (work / "uv.toml").write_text("", encoding="utf-8")
+    argv = [
+        *(
+            uv_binary(),
+            "pip",
+            "compile",
+            "wanted.in",
+            "--output-file",
+            "pylock.toml",
+            "--format",
+            "pylock.toml",
+        ),
+        *("--no-deps", "--universal", "--python-version", "3.11", "--prerelease", "allow"),
+        *("--no-header", "--quiet", "--color", "never", *settings.uv_arguments()),
+    ]
+    done = command(argv, env=settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
+    if done.returncode != 0:
+        tail = settings.hide(done.tail)
+        problem = fetch_failure(tail)
+        if problem:
+            raise problem.error()
+        if not done.timed_out and explain(tail).kind in (
+            Kind.MISSING_VERSION,
+            Kind.UNKNOWN_PACKAGE,
+            Kind.WRONG_TARGET,
+            Kind.CONFLICT,
+        ):
+            raise ReleaseNotFoundError(
+                f"the package index has no {package} {version}",
+                why=tail.strip().splitlines()[-1] if tail.strip() else "",
+                fix="choose a published version",
+            )
+        raise machine_failure(tail) or InfrastructureError(
+            f"the package index could not be asked for {package} {version}",
+            why="it took too long" if done.timed_out else tail.strip()[-500:],
+            fix="check the network and pip's index settings (`pip config list`), then run again",
+        )
+    found = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
+    wheels = [_file(one, work) for one in found.get("wheels", [])]
+    sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
+    return Published(
+        wheels=tuple(sorted((url for url, _ in wheels), key=_preference)),
+        sdist=sdist[0],
+        hashes={url: digest for url, digest in (*wheels, sdist) if digest},
+    )
+
+
+def _file(entry: dict[str, Any], work: Path) -> tuple[str, str]:
+    url = entry.get("url") or (work / entry["path"]).resolve().as_uri()
+    return str(url), str(entry.get("hashes", {}).get("sha256", ""))
+
+
+def _preference(url: str) -> tuple[int, str]:
+    """Pure Python first, then Linux, then the rest; equal files have equal sources."""
+    name = url.rpartition("/")[2]
+    return (0 if "-none-any" in name else 1 if "linux" in name else 2), name
+
+
+def _fetch(published: Published, target: Path, settings: IndexSettings) -> None:
+    """The wanted members of a wheel by range; else the source package, else the wheel as a whole."""
+    wheel = published.wheels[0] if published.wheels else ""
+    ways: list[Callable[[], None]] = [partial(_keep_parts, wheel, settings, target)] if wheel else []
+    for url, limit in ((published.sdist, LARGEST_SDIST), (wheel, LARGEST_SERVED)):
+        if url:
+            sha256 = published.hashes.get(url, "")
+            ways.append(partial(_keep_all, url, limit, sha256, settings, target))
+    refusals = []
+    for way in ways:
+        refusal = _refusal(way)
+        if not refusal:
+            return
+        refusals.append(refusal)
+    raise InfrastructureError(
+        f"the sources of {target.stem} could not be fetched",
+        why="; ".join(dict.fromkeys(refusals)),
+        fix="check the network and pip's index settings (`pip config list`), then run again",
+    )
+
+
+def _refusal(way: Callable[[], None]) -> str:
+    """Why this way did not lead to the sources, or ""."""
+    try:
+        way()
+    except NoRangesError:
+        return "the index serves no parts of files"
+    except OSError as error:
+        return redact_text(str(error)) or type(error).__name__
+    return ""
+
+
+def _keep_parts(url: str, settings: IndexSettings, target: Path) -> None:
+    with open_remote(url, settings) as stream:
+        _keep_wheel(stream, url, target)
+
+
+def _keep_all(url: str, limit: int, sha256: str, settings: IndexSettings, target: Path) -> None:
+    _keep_whole(url, download(url, settings, limit), sha256, target)
+
+
+def _keep_wheel(stream: IO[bytes], url: str, target: Path) -> None:
+    where = Location(redact_url(url).rpartition("/")[2])
+    try:
+        with zipfile.ZipFile(stream) as wheel:
+            members = _chosen(wheel, where)
+            if not members:
+                raise InputError("this wheel has no Python sources", where=where)
+            prefetch = getattr(stream, "prefetch", None)
+            if prefetch:
+                # A local header is its fixed 30 bytes, the name, and an extra field that may differ from the
+                # directory's.
+                prefetch(
+                    (m.header_offset, m.header_offset + 30 + len(m.orig_filename) * 4 + 512 + m.compress_size)
+                    for m in members
+                )
+            compiled = [
+                name for name in wheel.namelist() if COMPILED.fullmatch(name) and not path_problem(name)
+            ]
+            _write(
+                target,
+                chain(
+                    ((_installed(m.filename), wheel.read(m)) for m in members),
+                    ((_installed(name), b"") for name in compiled),
+                ),
+            )
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise InputError("this wheel cannot be read", where=where, why=str(error)) from error
+
+
+def _chosen(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.ZipInfo]:
+    infos = wheel.infolist()
+    if len(infos) > MOST_MEMBERS:
+        raise InputError("this wheel is not used: it has too many files", where=where)
+    chosen = []
+    for info in infos:
+        if info.is_dir() or not _is_wanted(_installed(info.filename)) or info.file_size > LARGEST_MEMBER:
+            continue
+        problem = path_problem(info.filename)
+        if problem:
+            raise InputError(f"this wheel is not used: {info.filename!r} has {problem}", where=where)
+        chosen.append(info)
+    if sum(info.file_size for info in chosen) > LARGEST_TOTAL:
+        raise InputError("this wheel is not used: its sources are larger than any known", where=where)
+    return chosen
+
+
+def _is_wanted(name: str) -> bool:
+    return WANTED.fullmatch(name) is not None and UNWANTED.fullmatch(name) is None
+
+
+def _installed(name: str) -> str:
+    """Where an installer puts a wheel's member, relative to site-packages (the `.data` rule)."""
+    top, _, rest = name.partition("/")
+    scheme, _, inner = rest.partition("/")
+    return inner if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner else name
+
+
+def _keep_whole(url: str, data: bytes, sha256: str, target: Path) -> None:
+    name = redact_url(url).rpartition("/")[2]
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise InputError("this file is not the one the index lists", where=Location(name), why="its SHA-256")
+    if name.endswith(".whl"):
+        _keep_wheel(io.BytesIO(data), url, target)
+        return
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        file = Path(folder) / Path(name).name
+        file.write_bytes(data)
+        tree = open_archive(file)
+        paths = sorted(tree.paths())
+        # A source layout installs what is below `src`.
+        top = (
+            "src/" if any(path.startswith("src/") and path.endswith("/__init__.py") for path in paths) else ""
+        )
+        kept = [
+            (path, path.removeprefix(top))
+            for path in paths
+            if path.startswith(top) and _is_wanted(path.removeprefix(top))
+        ]
+        _write(
+            target,
+            ((name, tree.read(path)) for path, name in kept if tree.members[path].size <= LARGEST_MEMBER),
+        )
+
+
+def _write(target: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), data, zipfile.ZIP_DEFLATED)

@@ -1,0 +1,97 @@
+"""How a Python function is called, and whether a call fits, without running either."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Parameters by kind. `needed` must be given; `any_*`: takes any further arguments or keywords."""
+
+    positional_only: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ()
+    keyword_only: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
+    any_positional: bool = False
+    any_keywords: bool = False
+
+    def bound(self) -> Signature:
+        """The signature without its first parameter, as a method is called on its object."""
+        if self.positional_only:
+            first, rest = self.positional_only[0], self.positional_only[1:]
+            return Signature(**{**vars(self), "positional_only": rest, "needed": self.needed - {first}})
+        if not self.positional:
+            return self
+        first, rest = self.positional[0], self.positional[1:]
+        return Signature(**{**vars(self), "positional": rest, "needed": self.needed - {first}})
+
+    def problem(self, call: Arguments) -> str:
+        """Why the call does not fit, or ""."""
+        places = (*self.positional_only, *self.positional)
+        if call.positional > len(places) and not self.any_positional:
+            return f"takes {len(places)} positional arguments, {call.positional} are given"
+        given = set(places[: call.positional])
+        for keyword in call.keywords:
+            if keyword in given and keyword not in self.positional_only:
+                return f"gets {keyword!r} twice"
+            if keyword not in (*self.positional, *self.keyword_only) and not self.any_keywords:
+                return f"has no parameter {keyword!r}"
+        if call.open_positional or call.open_keywords:
+            return ""
+        missing = [name for name in (*places, *self.keyword_only) if name in self.needed - given]
+        missing = [name for name in missing if name not in call.keywords or name in self.positional_only]
+        return f"misses {', '.join(missing)}" if missing else ""
+
+    def __str__(self) -> str:
+        def shown(name: str) -> str:
+            return name if name in self.needed else f"{name}=..."
+
+        parts = [shown(name) for name in self.positional_only]
+        parts += ["/"] if self.positional_only else []
+        parts += [shown(name) for name in self.positional]
+        parts += ["*args"] if self.any_positional else ["*"] if self.keyword_only else []
+        parts += [shown(name) for name in self.keyword_only]
+        return f"({', '.join([*parts, *(['**kwargs'] if self.any_keywords else [])])})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of a call. `open_*`: there are more, which only running would tell (`*args`)."""
+
+    positional: int
+    keywords: tuple[str, ...] = ()
+    open_positional: bool = False
+    open_keywords: bool = False
+
+
+def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
+    """The signature as it is written."""
+    arguments = node.args
+    places = [*arguments.posonlyargs, *arguments.args]
+    optional = (
+        {a.arg for a in places[len(places) - len(arguments.defaults) :]} if arguments.defaults else set()
+    )
+    optional |= {
+        a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
+    }
+    every = [*places, *arguments.kwonlyargs]
+    return Signature(
+        positional_only=tuple(a.arg for a in arguments.posonlyargs),
+        positional=tuple(a.arg for a in arguments.args),
+        keyword_only=tuple(a.arg for a in arguments.kwonlyargs),
+        needed=frozenset(a.arg for a in every if a.arg not in optional),
+        any_positional=arguments.vararg is not None,
+        any_keywords=arguments.kwarg is not None,
+    )
+
+
+def arguments_of(call: ast.Call) -> Arguments:
+    """The arguments as they are written."""
+    return Arguments(
+        positional=sum(not isinstance(a, ast.Starred) for a in call.args),
+        keywords=tuple(keyword.arg for keyword in call.keywords if keyword.arg),
+        open_positional=any(isinstance(a, ast.Starred) for a in call.args),
+        open_keywords=any(keyword.arg is None for keyword in call.keywords),
+    )

@@ -1,0 +1,356 @@
+"""What a package offers to others, read from its sources: modules, names, classes, signatures.
+
+Nothing is imported. What only running the code would tell is `UNKNOWN`, and nothing is ever said of that:
+a name is missing only when its module is read in full and shows no way in which it could come to be.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.compat.module_names import (
+    ModuleNames,
+    class_attributes,
+    decorators,
+    dotted,
+    flat,
+    parse,
+    read_names,
+)
+from harness.compat.signature import Signature, signature_of
+from harness.errors import InputError, Location
+
+DEPTH = 40
+COMPILED = (".so", ".pyd")
+# What a module or class has without anybody writing it down.
+DUNDER = re.compile(r"__\w+__")
+# Decorators that leave the way a function is called as it is written.
+TRANSPARENT = frozenset(
+    [
+        "abstractmethod",
+        "cache",
+        "cached",
+        "classmethod",
+        "contextmanager",
+        "asynccontextmanager",
+        "inference_mode",
+        "lru_cache",
+        "no_grad",
+        "staticmethod",
+    ]
+)
+# Decorators of classes that add no names.
+HARMLESS = frozenset(
+    [
+        "dataclass",
+        "final",
+        "runtime_checkable",
+        "auto_docstring",
+        "add_start_docstrings",
+        "PublicAPI",
+        "DeveloperAPI",
+        "Deprecated",
+        "requires",
+        "use_kernel_forward_from_hub",
+    ]
+)
+# What a class has from torch.nn.Module (torch 2.13).
+TORCH_MODULE = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        T_destination _apply _call_impl _compiled_call_impl _get_backward_hooks _get_backward_pre_hooks
+        _get_name _load_from_state_dict _maybe_warn_non_full_backward_hook _named_members
+        _register_load_state_dict_pre_hook _register_state_dict_hook _replicate_for_data_parallel
+        _save_to_state_dict _slow_forward _version _wrapped_call_impl add_module apply bfloat16 buffers
+        call_super_init children compile cpu cuda double dump_patches eval extra_repr float forward
+        get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia
+        named_buffers named_children named_modules named_parameters parameters register_backward_hook
+        register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
+        register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
+        register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook
+        requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train type xpu
+        zero_grad
+        """,
+    )
+)
+# Base classes that add no names of their own that others would use.
+PLAIN_BASES = frozenset({"object", "ABC", "Protocol", "Generic"})
+
+
+class Standing(enum.Enum):
+    """Whether a name is there."""
+
+    FOUND = "found"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A function or class where it is written. `signatures` is empty when how it is called is not known."""
+
+    module: str
+    node: ast.stmt
+    signatures: tuple[Signature, ...] = ()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class."""
+        return isinstance(self.node, ast.ClassDef)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What stands at a dotted name: a definition, a `module`, or something else that is there.
+
+    When it is missing, `missing` was not in `where`.
+    """
+
+    standing: Standing
+    where: str = ""
+    missing: str = ""
+    definition: Definition | None = None
+    module: str = ""
+
+
+UNKNOWN = Answer(standing=Standing.UNKNOWN)
+THERE = Answer(standing=Standing.FOUND)
+
+
+class Surface:
+    """The importable packages inside one zip of sources. Modules are parsed when somebody asks."""
+
+    def __init__(self, file: Path) -> None:
+        """InputError when `file` is no readable zip."""
+        self.file = file
+        try:
+            self._zip = zipfile.ZipFile(file)
+            names = self._zip.namelist()
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+            raise InputError("these sources cannot be read", where=Location(file), why=str(error)) from error
+        self._members = _modules(names)
+        self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
+        self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
+        self._sources: dict[str, bytes] = {}
+        self._names: dict[str, ModuleNames | None] = {}
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """Top-level names one can import."""
+        return frozenset(module.partition(".")[0] for module in self._members)
+
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """Every module with its file, by file."""
+        return tuple(sorted(self._members.items(), key=lambda item: item[1]))
+
+    def source(self, module: str) -> bytes:
+        """A module's text; empty when it is none or cannot be read."""
+        if module not in self._sources:
+            member = self._members.get(module)
+            try:
+                self._sources[module] = self._zip.read(member) if member else b""
+            except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+                self._sources[module] = b""
+        return self._sources[module]
+
+    def has_module(self, module: str) -> bool:
+        """Whether the module is there, as a source, a folder or compiled."""
+        return module in self._members or module in self._folders or module in self._compiled
+
+    def find(self, dotted: str, depth: int = 0) -> Answer:
+        """What stands at `package.module.Class.attribute`."""
+        parts = dotted.split(".")
+        if depth > DEPTH or parts[0] not in self.packages:
+            return UNKNOWN
+        walked = self._walk(Answer(standing=Standing.FOUND, module=parts[0]), parts[:1], parts[1:], depth)
+        if walked.standing is not Standing.MISSING:
+            return walked
+        # An import statement goes by the modules even where a package has bound one of their names.
+        end = next(n for n in range(len(parts), 0, -1) if self.has_module(".".join(parts[:n])))
+        module = Answer(standing=Standing.FOUND, module=".".join(parts[:end]))
+        return self._walk(module, parts[:end], parts[end:], depth)
+
+    def _walk(self, answer: Answer, done: list[str], rest: list[str], depth: int) -> Answer:
+        for position, attribute in enumerate(rest):
+            answer = self._inside(answer, attribute, ".".join([*done, *rest[:position]]), depth + 1)
+            if answer.standing is not Standing.FOUND:
+                break
+        return answer
+
+    def _in_module(self, module: str, name: str, depth: int) -> Answer:
+        if DUNDER.fullmatch(name) or depth > DEPTH or module in self._compiled:
+            return UNKNOWN
+        found = self._lookup(module, name, depth, set())
+        if found.standing is Standing.MISSING and self._may_be_set(module, name):
+            return UNKNOWN
+        return found
+
+    def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> Answer:
+        if module in seen or depth > DEPTH:
+            return Answer(standing=Standing.MISSING, where=module, missing=name)
+        seen.add(module)
+        names = self.names(module)
+        if names is None:
+            return UNKNOWN
+        if name in names.defined:
+            return self._definition(module, names.defined[name])
+        if name in names.imported:
+            return self._imported(module, names.imported[name], depth + 1)
+        if name in names.other:
+            return THERE
+        if self.has_module(f"{module}.{name}"):
+            return Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+        unsure = names.dynamic
+        for written in names.stars:
+            # For a type checker alone some write a sibling as if it stood at the top.
+            star = f"{module}.{written}" if self.has_module(f"{module}.{written}") else written
+            if star.partition(".")[0] not in self.packages:
+                unsure = True
+                continue
+            if not self.has_module(star):
+                continue
+            source = self.source(star)
+            if name.encode() not in source and b"import *" not in source and b"__getattr__" not in source:
+                continue
+            answer = self._lookup(star, name, depth + 1, seen)
+            if answer.standing is Standing.FOUND and self._exports(star, name):
+                return answer
+            unsure = unsure or answer.standing is Standing.UNKNOWN
+        standing = Standing.UNKNOWN if unsure else Standing.MISSING
+        return Answer(standing=standing, where=module, missing=name)
+
+    def _exports(self, module: str, name: str) -> bool:
+        """Whether `from module import *` brings a name the module has."""
+        names = self.names(module)
+        if names is None or names.exported is None:
+            return not name.startswith("_")
+        return name in names.exported
+
+    def _imported(self, into: str, sources: list[tuple[str, str]], depth: int) -> Answer:
+        """What an import within the package leads to; there in any case, since its module binds it."""
+        for module, name in sources:
+            if module == into and self.has_module(f"{module}.{name}"):
+                answer = Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+            elif name and self.has_module(module):
+                answer = self._in_module(module, name, depth + 1)
+            else:
+                answer = self.find(f"{module}.{name}" if name else module, depth + 1)
+            if answer.standing is Standing.FOUND:
+                return answer
+        return THERE
+
+    def _definition(self, module: str, nodes: list[ast.stmt]) -> Answer:
+        node = nodes[-1]
+        signatures: list[Signature] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            usable = [one for one in functions if "overload" not in decorators(one)]
+            if len(functions) == len(nodes) and all(_transparent(one) for one in usable):
+                signatures = [signature_of(one) for one in usable]
+        definition = Definition(module=module, node=node, signatures=tuple(signatures))
+        return Answer(standing=Standing.FOUND, where=module, definition=definition)
+
+    def _inside(self, holder: Answer, name: str, dotted: str, depth: int) -> Answer:
+        if holder.module:
+            return self._in_module(holder.module, name, depth)
+        definition = holder.definition
+        if definition is None or not definition.is_class or DUNDER.fullmatch(name):
+            return UNKNOWN
+        answer = self.member(definition, name, depth)
+        if answer.standing is not Standing.MISSING:
+            return answer
+        if self._may_be_set(definition.module, name):
+            return UNKNOWN
+        return Answer(standing=Standing.MISSING, where=dotted, missing=name)
+
+    def member(self, definition: Definition, name: str, depth: int = 0) -> Answer:
+        """A method or attribute of a class or of the classes it is made from."""
+        node = definition.node
+        if not isinstance(node, ast.ClassDef) or depth > DEPTH:
+            return UNKNOWN
+        nodes = [one for one in flat(node.body) if getattr(one, "name", None) == name]
+        if nodes:
+            return self._definition(definition.module, nodes)
+        if name in class_attributes(node):
+            return THERE
+        if node.keywords or decorators(node) - HARMLESS:
+            return UNKNOWN
+        unsure = any(getattr(one, "name", "") == "__getattr__" for one in node.body)
+        for base in node.bases:
+            written = dotted(base.value if isinstance(base, ast.Subscript) else base)
+            if written.rpartition(".")[2] in PLAIN_BASES:
+                continue
+            if written.rpartition(".")[2] == "Module" and name not in TORCH_MODULE and "nn" in written:
+                continue
+            parent = self.base(definition.module, written, depth + 1)
+            answer = self.member(parent, name, depth + 1) if parent else UNKNOWN
+            if answer.standing is Standing.FOUND:
+                # An earlier base that cannot be read may have its own.
+                return THERE if unsure else answer
+            unsure = unsure or answer.standing is Standing.UNKNOWN
+        return UNKNOWN if unsure else Answer(standing=Standing.MISSING, where=node.name, missing=name)
+
+    def base(self, module: str, written: str, depth: int = 0) -> Definition | None:
+        """The class a module means by `written`, if this package defines it."""
+        head, _, rest = written.partition(".")
+        if not head:
+            return None
+        answer = self._in_module(module, head, depth + 1)
+        for attribute in rest.split(".") if rest else ():
+            answer = self._inside(answer, attribute, written, depth + 1)
+        return answer.definition if answer.definition and answer.definition.is_class else None
+
+    def names(self, module: str) -> ModuleNames | None:
+        """What a module binds; None when there is no source or this Python cannot parse it."""
+        if module not in self._names:
+            self._names[module] = None
+            if module in self._members:
+                tree = parse(self.source(module))
+                package = self._members[module].endswith("/__init__.py")
+                self._names[module] = read_names(tree, module, package=package) if tree else None
+            elif module in self._folders:
+                self._names[module] = ModuleNames()
+        return self._names[module]
+
+    def _may_be_set(self, module: str, name: str) -> bool:
+        """Whether the package's text shows the name being set from elsewhere, or a parent speaks of it."""
+        quoted = re.compile(rb"""["'](?:[\w.{}]*\.)?%s["']""" % re.escape(name).encode())
+        parts = module.split(".")
+        if any(quoted.search(self.source(".".join(parts[:n]))) for n in range(1, len(parts) + 1)):
+            return True
+        word = name.encode()
+        setting = re.compile(
+            rb"""(?<!self)\.%s\s*(?::[^=\n]+)?=[^=]|setattr\([^)]{0,200}["']%s["']""" % (word, word)
+        )
+        top = module.partition(".")[0]
+        return any(
+            word in self.source(other) and setting.search(self.source(other))
+            for other in self._members
+            if other.partition(".")[0] == top
+        )
+
+
+def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return decorators(node) <= TRANSPARENT
+
+
+def _modules(names: list[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        if name.endswith(".py"):
+            path = name[:-3].removesuffix("/__init__")
+            if all(part.isidentifier() for part in path.split("/")):
+                found[path.replace("/", ".")] = name
+    return found
+
+
+def _compiled_module(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return ".".join([*folder.split("/"), file.partition(".")[0]]) if folder else file.partition(".")[0]

@@ -1,0 +1,151 @@
+"""The check `npu-ops`: verl and vllm-ascend against a torch_npu, on small wheels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.compat.checks import CHECKS
+from harness.compat.npu_ops import holds, judge, run
+from harness.outcome import Evidence, Outcome, State, Status, Tier
+
+CHECK = next(check for check in CHECKS if check.name == "npu-ops")
+OLD = ["npu_swiglu(Tensor self, int dim=-1) -> Tensor", "npu_rope(Tensor q, *, str layout='BSH') -> Tensor"]
+NEW = [OLD[0], "npu_rope(Tensor q, *, str layout='BSND') -> Tensor", "npu_quant(Tensor x) -> Tensor"]
+
+
+def schemas(lines: list[str], memory: str = "") -> dict[str, str]:
+    return {
+        "torch_npu/csrc/aten/npu_native_functions.yaml": "custom:\n"
+        + "".join(f'- func: "{s}"\n' for s in lines),
+        "torch_npu/npu/__init__.py": "from . import memory\n",
+        "torch_npu/npu/memory.py": f"def empty_cache(): ...\n{memory}",
+    }
+
+
+@pytest.fixture
+def stack(wheels: Any) -> Any:
+    wheels.add("torch-npu", "2.7.1", files=schemas(OLD))
+    wheels.add("torch-npu", "2.9.0", files=schemas(NEW, "def trim(): ...\n"))
+    return wheels
+
+
+def consumer(stack: Any, name: str, text: str, *requires: str) -> None:
+    module = name.replace("-", "_")
+    stack.add(name, "1.0", *requires, files={f"{module}/ops.py": f"import torch\nimport torch_npu\n{text}\n"})
+
+
+def release(version: str) -> dict[str, str]:
+    return {"package": "x", "kind": "release", "version": version}
+
+
+def asked(context: Any, torch_npu: str, **versions: str) -> Any:
+    facets = {"torch_npu": release(torch_npu), "verl_tree": release(""), "vllm_ascend": release("")}
+    measured = run(context({**facets, **{name: release(version) for name, version in versions.items()}}))
+    return measured.measurements, judge(measured.measurements, {})
+
+
+def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "torch_npu.npu_swiglu(x, dim=1)\ntorch.npu.memory.empty_cache()")
+    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert judgement.status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch_npu.npu_quant(x)", "verl/ops.py:3: npu_quant is not in this torch_npu"),
+        ("torch_npu.npu_swiglu(x, dims=1)", "npu_swiglu has no argument 'dims'"),
+        ("torch.npu.memory.trim()", "torch_npu.npu.memory has no trim"),
+    ],
+)
+def test_calls_that_do_not_fit_fail_with_their_place(stack: Any, context: Any, line: str, said: str) -> None:
+    consumer(stack, "verl", line)
+    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert judgement.status is Status.FAIL
+    assert said in judgement.reasons[0]
+
+
+def test_a_guarded_call_does_not_fail(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "try:\n    torch_npu.npu_quant(x)\nexcept AttributeError:\n    pass")
+    measurements, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert [use["guarded"] for use in measurements["uses"]] == [True]
+    assert judgement.status is Status.PASS
+
+
+def test_what_a_package_lacks_with_its_own_torch_npu_too_is_no_matter_of_versions(
+    stack: Any, context: Any
+) -> None:
+    consumer(stack, "vllm-ascend", "torch_npu.npu_nowhere(x)\ntorch_npu.npu_quant(x)", "torch-npu==2.9.0")
+    _, own = asked(context, "2.9.0", vllm_ascend="1.0")
+    assert own.status is Status.PASS
+    assert any("npu_nowhere" in reason for reason in own.reasons)
+    _, other = asked(context, "2.7.1", vllm_ascend="1.0")
+    assert other.status is Status.FAIL
+    assert "npu_quant" in other.reasons[0]
+    assert other.remedies == ("vllm-ascend is made for torch_npu 2.9.0.",)
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        ("torch_npu.npu_rope(q)", Status.FAIL),
+        ("torch_npu.npu_rope(q, layout='BSH')", Status.PASS),
+        ("torch_npu.npu_rope(q, **options)", Status.PASS),
+    ],
+)
+def test_a_default_that_changed_silently_is_found_where_a_call_relies_on_it(
+    stack: Any, context: Any, call: str, status: Status
+) -> None:
+    consumer(stack, "vllm-ascend", call, "torch-npu==2.7.1")
+    _, judgement = asked(context, "2.9.0", vllm_ascend="1.0")
+    assert judgement.status is status
+    if status is Status.FAIL:
+        assert "default of layout went from 'BSH' to 'BSND'" in judgement.reasons[0]
+
+
+def test_what_is_not_on_the_index_was_not_looked_at(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "torch_npu.npu_swiglu(x)")
+    for torch_npu, verl in (("2.7.1", "9.9"), ("9.9", "1.0")):
+        _, judgement = asked(context, torch_npu, verl_tree=verl)
+        assert judgement.status is Status.NOT_RUN
+        assert "9.9" in judgement.reasons[0]
+
+
+def test_a_commit_is_not_looked_at_until_there_is_a_mirror(
+    stack: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = {"package": "verl", "kind": "commit", "version": "0.6.1", "commit": "d" * 40, "repository": "r"}
+    facets = {"torch_npu": release("2.7.1"), "verl_tree": commit, "vllm_ascend": release("")}
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    measured = run(context(facets))
+    assert judge(measured.measurements, {}).status is Status.NOT_RUN
+    outcome = Outcome(
+        key="k",
+        check="npu-ops",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measured.measurements,
+    )
+    assert not holds(outcome)
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", "/somewhere")
+    assert holds(outcome)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"torch_npu": release("")}, "no torch_npu"),
+        ({"torch_npu": {"kind": "commit", "version": "2.6.0", "commit": "v7.2"}}, "v7.2"),
+        ({"verl_tree": release("")}, "neither verl nor vllm-ascend"),
+        ({}, ""),
+    ],
+)
+def test_a_cell_without_such_packages_is_not_asked(changed: dict[str, Any], said: str) -> None:
+    facets = {"torch_npu": release("2.7.1"), "verl_tree": release("1.0"), "vllm_ascend": release("")}
+    answer = CHECK.applies({**facets, **changed})
+    assert said in answer
+    assert bool(said) == bool(answer)
