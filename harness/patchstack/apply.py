@@ -102,13 +102,21 @@ class NotApplied:
     rejections: tuple[Rejection, ...]
 
 
-def apply_patch(patch: Patch, tree: Tree) -> Applied | NotApplied:
-    """Apply a whole patch, later files seeing what earlier ones did. `tree` itself is not changed."""
+def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Applied | NotApplied:
+    """Apply a whole patch, later files seeing what earlier ones did. `tree` itself is not changed.
+
+    Without `every_reason`, once a hunk has no place the remaining files are looked at only for what weighs
+    more: being unsafe, or not there.
+    """
     files: dict[str, File | None] = {}
     changes: list[FileChange] = []
     rejections: list[Rejection] = []
     for file in patch.files:
-        now = OverlayTree(base=tree, changes=files)
+        now = OverlayTree(base=tree, changes=files) if files else tree
+        if rejections and not every_reason:
+            refused = _refusal(file, now)
+            rejections += [refused] if refused else []
+            continue
         done = _apply_file(file, now)
         if isinstance(done, Rejection):
             rejections.append(done)

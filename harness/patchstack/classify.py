@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from harness.patchstack.apply import (
     Applied,
@@ -14,7 +13,7 @@ from harness.patchstack.apply import (
     place_hunks,
 )
 from harness.patchstack.diff import Change, CorruptPatchError, Patch, UnsafePatchError
-from harness.patchstack.endings import carriage_returns, describe, reencoded
+from harness.patchstack.endings import describe, may_be_endings, reencoded
 from harness.patchstack.parse import parse_patch
 from harness.patchstack.render import render_patch
 from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem, only_renamed
@@ -54,10 +53,6 @@ class _Case:
     done: NotApplied
     explain: bool
 
-    @cached_property
-    def has_carriage_returns(self) -> bool:
-        return carriage_returns(self.patch, self.tree)
-
     @property
     def reasons(self) -> tuple[str, ...]:
         if not self.explain:
@@ -84,7 +79,7 @@ def classify(
     patch = readable.patch
     if patch is None:
         return _unreadable(readable)
-    done = apply_patch(patch, tree)
+    done = apply_patch(patch, tree, every_reason=explain)
     if isinstance(done, Applied):
         return _applied(readable.name, done, patch.stray, blobs, explain=explain)
     case = _Case(name=readable.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
@@ -202,10 +197,11 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
 
 
 def _already(case: _Case) -> PatchVerdict | None:
-    if isinstance(apply_patch(case.patch.undo, case.tree), Applied):
+    undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
+    if isinstance(undone, Applied):
         return _upstream(case, "the tree has exactly what the patch would make of it")
-    again = reencoded(case.patch.undo, case.tree) if case.has_carriage_returns else None
-    if again and isinstance(apply_patch(again, case.tree), Applied):
+    again = reencoded(case.patch.undo, case.tree) if may_be_endings(case.patch, undone) else None
+    if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
         return _upstream(case, "the tree has what the patch would make of it, with other line endings")
     return None
 
@@ -230,7 +226,7 @@ def _missing(case: _Case) -> PatchVerdict | None:
 
 
 def _endings(case: _Case) -> PatchVerdict | None:
-    again = reencoded(case.patch, case.tree) if case.has_carriage_returns else None
+    again = reencoded(case.patch, case.tree) if may_be_endings(case.patch, case.done) else None
     applied = apply_patch(again, case.tree) if again else None
     if again is None or not isinstance(applied, Applied):
         return None

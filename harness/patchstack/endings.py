@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.patchstack.apply import Misfit, place_hunks
+from harness.patchstack.apply import Misfit, NotApplied, place_hunks
 from harness.patchstack.diff import Change, FilePatch, Hunk, Patch
 from harness.patchstack.merge import split_lines
 from harness.sources.tree import Tree
@@ -27,10 +27,11 @@ def reencoded(patch: Patch, tree: Tree) -> Patch | None:
     return Patch(files=tuple(files)) if changed else None
 
 
-def carriage_returns(patch: Patch, tree: Tree) -> bool:
-    """Whether the patch or a file it changes has a CR LF: without one, endings are not what is wrong."""
-    return patch.has_carriage_returns or any(
-        b"\r" in tree.read(file.source) for file in patch.files if tree.mode(file.source) is not None
+def may_be_endings(patch: Patch, done: NotApplied) -> bool:
+    """Whether line endings can be all that is wrong: no file is refused, and one of the two sides has CR."""
+    return all(
+        one.misfit is not None and (patch.has_carriage_returns or b"\r" in one.misfit.data)
+        for one in done.rejections
     )
 
 

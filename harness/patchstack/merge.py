@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 MARKER = b"<<<<<<< ", b"=======\n", b">>>>>>> "
 
@@ -66,12 +67,13 @@ def split_lines(data: bytes) -> list[bytes]:
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def edits(old: bytes, new: bytes) -> list[Edit]:
+@lru_cache(maxsize=64)
+def edits(old: bytes, new: bytes) -> tuple[Edit, ...]:
     """The changes from `old` to `new`, in order and with at least one kept line between them (git's diff)."""
     import pygit2
 
     if old == new:
-        return []
+        return ()
     difference = pygit2.Patch.create_from(old, new, flag=pygit2.enums.DiffOption.FORCE_TEXT, context_lines=0)
     lines = split_lines(new)
     found = []
@@ -86,7 +88,7 @@ def edits(old: bytes, new: bytes) -> list[Edit]:
                 lines=tuple(lines[first : first + hunk.new_lines]),
             )
         )
-    return found
+    return tuple(found)
 
 
 def merge(
@@ -94,7 +96,7 @@ def merge(
 ) -> Merged:
     """Merge a descendant of `base` with the edits `theirs` of it, which are in order."""
     lines = split_lines(base)
-    mine, other = edits(base, ours), list(theirs)
+    mine, other = list(edits(base, ours)), list(theirs)
     out: list[bytes] = []
     conflicts: list[int] = []
     at = shared = 0

@@ -11,6 +11,8 @@ from functools import lru_cache
 _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 _NAMED = re.compile(rb"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
 _C_FUNCTION = re.compile(rb"^[A-Za-z_].*?\b(\w+)[ \t]*\(", re.MULTILINE)
+#: Fields of a statement that hold statements.
+_PARTS = ("body", "orelse", "finalbody", "handlers", "cases")
 _C_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".cxx")
 
 
@@ -19,16 +21,24 @@ def enclosing(data: bytes, line: int) -> tuple[str, ...]:
 
     By the syntax tree where the source parses, else by indentation.
     """
-    by_indent = _by_indentation(data, line)
+    blocks = _blocks(data)
+    if blocks is None:
+        return _by_indentation(data, line)
+    return tuple(name for first, last, name in blocks if first <= line <= last)
+
+
+@lru_cache(maxsize=32)
+def _blocks(data: bytes) -> tuple[tuple[int, int, str], ...] | None:
+    """First line with decorators, last line and name of every definition, outer before inner ones."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return by_indent
-    chain: list[str] = []
-    _descend(tree, line, chain)
-    return tuple(chain)
+        return None
+    found: list[tuple[int, int, str]] = []
+    _collect(tree, found)
+    return tuple(found)
 
 
 def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
@@ -124,16 +134,10 @@ def _by_indentation(data: bytes, line: int) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for name in reversed(chain))
 
 
-def _descend(node: ast.AST, line: int, chain: list[str]) -> None:
-    for child in ast.iter_child_nodes(node):
-        first = getattr(child, "lineno", None)
-        if first is None:
-            _descend(child, line, chain)
-            continue
-        decorators = getattr(child, "decorator_list", [])
-        first = min([first, *(decorator.lineno for decorator in decorators)])
-        if first <= line <= (getattr(child, "end_lineno", None) or first):
+def _collect(node: ast.AST, found: list[tuple[int, int, str]]) -> None:
+    for part in _PARTS:
+        for child in getattr(node, part, ()):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                chain.append(child.name)
-            _descend(child, line, chain)
-            return
+                first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+                found.append((first, child.end_lineno or first, child.name))
+            _collect(child, found)
