@@ -107,18 +107,19 @@ def compare(matrices: int, strength: int) -> dict[str, Any]:
         feasible = tuples_of(cells, strength)
         line: dict[str, Any] = {"seed": seed, "valid": len(cells), "feasible": len(feasible)}
         for name, tool in TOOLS.items():
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             try:
                 rows = tool(axes, forbidden, strength)
             except ImportError as error:
                 absent[name] = str(error)
                 continue
-            took = time.perf_counter() - start
+            took, spent = time.perf_counter() - start, time.process_time() - cpu
             line[name] = {
                 "rows": len(rows),
                 "missing": len(feasible - tuples_of(rows, strength)),
                 "invalid": sum(not allowed(row, forbidden) for row in rows),
                 "seconds": round(took, 3),
+                "cpu_s": round(spent, 3),
             }
         tables.append(line)
     return {"strength": strength, "matrices": tables, "absent": absent, "summary": summary(tables)}
@@ -132,6 +133,7 @@ def summary(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "missing": sum(line[name]["missing"] for line in tables),
             "invalid": sum(line[name]["invalid"] for line in tables),
             "slowest_s": max(line[name]["seconds"] for line in tables),
+            "slowest_cpu_s": max(line[name]["cpu_s"] for line in tables),
         }
         for name in TOOLS
         if all(name in line for line in tables)

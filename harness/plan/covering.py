@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_STRENGTH = 6
 #: Tie-breaks tried, and the number of (cell, tuple) pairs after which no further one is started.
 ATTEMPTS = 64
-WORK = 40_000_000
+WORK = 20_000_000
 #: A cell that costs nothing must still be comparable by what it covers.
 FREE = 1e-9
 
