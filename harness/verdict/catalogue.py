@@ -21,6 +21,9 @@ LOCAL_NAME = "signatures.yaml"
 SHORTEST_NEEDLE = 7
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+# Each of them lets a long hostile line take quadratic time.
+UNBOUNDED = re.compile(r"(?<!\\)\.[*+]")
+
 Severity = Literal["error", "warning", "note"]
 Role = Literal["cause", "symptom"]
 
@@ -175,6 +178,8 @@ def _fault(entry: _Entry, known: dict[str, Signature]) -> str:
         return f"its pattern is no regular expression: {error}"
     if not pattern.search(entry.example):
         return "its pattern does not match its example"
+    if UNBOUNDED.search(entry.pattern):
+        return "its pattern has an unbounded `.*` or `.+`, slow on long lines: write .{0,300}"
     short = [needle for needle in entry.needles if len(needle.encode()) < SHORTEST_NEEDLE]
     if short:
         return f"the needle {short[0]!r} is shorter than {SHORTEST_NEEDLE} bytes"

@@ -16,7 +16,7 @@ FRAME = re.compile(
 EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?)(?:: (?P<message>.*))?$")
 # `ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=1, ip=...)`: the worker's stack follows.
 RAY_WRAPPER = re.compile(
-    r"(?:ray\.exceptions\.)?(?:RayTaskError|ActorDiedError|RayActorError)\b|.*\bray::\S+\(\)? \(pid="
+    r"(?:ray\.exceptions\.)?(?:RayTaskError|ActorDiedError|RayActorError)\b|.{0,300}\bray::\S{1,200} \(pid="
 )
 MOST_LINES = 400
 CLUSTER_FRAMES = 6

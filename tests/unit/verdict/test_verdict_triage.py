@@ -293,6 +293,10 @@ def test_unknown_failures_of_several_cells_are_one_cluster_whatever_their_lines_
         ("signatures: [", "cannot be read"),
         ("signatures: 3", "signatures"),
         (
+            "signatures: [{id: a-b, pattern: 'abcdefg.*', needles: [abcdefg], example: abcdefg, cause: x, remedy: y, sources: [z]}]",
+            "unbounded",
+        ),
+        (
             "signatures: [{id: a-b, pattern: '(', needles: [abcdefg], example: abcdefg, cause: x, remedy: y, sources: [z]}]",
             "regular",
         ),
