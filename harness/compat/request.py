@@ -49,7 +49,9 @@ class Request:
         left_out = {normal_name(str(item["package"])) for item in source}
         requirements = [r for r in pins.get("requirements", ()) if _name(r) not in left_out]
         return cls(
-            requirements=tuple(sorted(requirements)),
+            # In the order of the matrix: the resolver favours what stands first, and with the stack's own
+            # packages behind a third party's it goes back to years-old releases.
+            requirements=tuple(requirements),
             overrides=tuple(
                 Override(requirement=text, reason=str(reasons.get(text, "")))
                 for text in sorted(pins.get("overrides", ()))
