@@ -52,12 +52,12 @@ def load_samples() -> Any:
     return module
 
 
-def generate(cells: int, checks: int, folder: Path) -> dict[str, float]:
+def generate(cells: int, checks: int, history: int, folder: Path) -> dict[str, float]:
     """Build the model and write the report; seconds and megabytes."""
     from harness.report.model import build_model
     from harness.report.publish import render_all
 
-    inputs = load_samples().many_inputs(cells, checks)
+    inputs = load_samples().many_inputs(cells, checks, history)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     start, cpu = time.perf_counter(), cpu_seconds()
     model = build_model(inputs)
@@ -160,6 +160,9 @@ def main() -> int:
     )
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--checks", type=int, default=8)
+    parser.add_argument(
+        "--history", type=int, default=20, help="earlier runs each check remembers, at most 20"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="leave the report in this folder")
     options = parser.parse_args()
@@ -169,7 +172,8 @@ def main() -> int:
         figures = {
             "cells": options.cells,
             "checks": options.checks,
-            **generate(options.cells, options.checks, folder),
+            "history": options.history,
+            **generate(options.cells, options.checks, options.history, folder),
         }
         figures |= browse(folder)
     text = json.dumps(figures, indent=1)

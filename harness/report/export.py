@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.report.inputs import ResultInput
 from harness.report.model import ReportModel, Result, Row
+from harness.report.streak import stretches
 
 SCHEMA_NAME = "npu-matrix.report"
 SCHEMA_VERSION = 1
@@ -70,7 +71,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _result(result: Result) -> dict[str, Any]:
-    left_out = {"log_text", "log_path", "cell_id", "artifacts"}
+    left_out = {"log_text", "log_path", "cell_id", "artifacts", "history"}
     facts = {
         field.name: plain(getattr(result.facts, field.name))
         for field in dataclasses.fields(ResultInput)
@@ -85,6 +86,7 @@ def _result(result: Result) -> dict[str, Any]:
         "mark": result.mark.value,
         "change": result.change,
         "streak": plain(result.streak),
+        "history": plain(stretches(result.facts.history)),
         "missing": result.missing,
         "notes": list(result.notes),
     }

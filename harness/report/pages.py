@@ -15,6 +15,7 @@ from harness.report import svg
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import Result
+from harness.report.streak import stretches
 from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
 from harness.report.timeline import since_words, timeline_svg
 
@@ -90,6 +91,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         "tooltip": tooltip,
         "timeline": timeline_svg,
         "since": since_words,
+        "stretches": stretches,
     }
     env.tests |= {
         "facts": lambda block: isinstance(block, Facts),

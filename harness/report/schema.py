@@ -91,15 +91,17 @@ class PublishedItem(_Part):
     date: str
 
 
-class Past(_Part):
-    """An earlier verdict."""
+class StretchItem(_Part):
+    """Earlier runs in a row that said the same on the same evidence."""
 
-    time: float
     status: Status
-    run_id: str
     evidence: Evidence | None
-    key: str
-    reused: bool
+    runs: int
+    inputs: int
+    first_run: str
+    first: float
+    last_run: str
+    last: float
 
 
 class StreakItem(_Part):
@@ -183,7 +185,7 @@ class ResultItem(_Part):
     reused: bool
     artifacts: list[File]
     reproduce: str
-    history: list[Past]
+    history: list[StretchItem]
     expectation: ExpectationItem | None
 
 

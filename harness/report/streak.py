@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from harness.outcome import Status
+from harness.outcome import Evidence, Status
 from harness.report.inputs import HistoryInput
 from harness.report.marks import Mark
 
@@ -30,6 +31,40 @@ class Streak:
     until: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Earlier runs in a row that said the same on the same evidence; `inputs` counts the keys they asked."""
+
+    status: Status
+    evidence: Evidence | None
+    runs: int
+    inputs: int
+    first_run: str
+    first: float
+    last_run: str
+    last: float
+
+
+def stretches(history: Sequence[HistoryInput]) -> tuple[Stretch, ...]:
+    """The history with what repeats said once, oldest first."""
+    found = []
+    for (status, evidence), group in groupby(history, key=lambda past: (past.status, past.evidence)):
+        runs = list(group)
+        found.append(
+            Stretch(
+                status=status,
+                evidence=evidence,
+                runs=len(runs),
+                inputs=len({past.key for past in runs if past.key}),
+                first_run=runs[0].run_id,
+                first=runs[0].time,
+                last_run=runs[-1].run_id,
+                last=runs[-1].time,
+            )
+        )
+    return tuple(found)
+
+
 def change_of(earlier: Sequence[HistoryInput], now: Mark) -> str:
     """Against the last run that had an answer: a run in between that had none hides nothing."""
     if not earlier:
@@ -46,14 +81,17 @@ def change_of(earlier: Sequence[HistoryInput], now: Mark) -> str:
 
 def streak_of(earlier: Sequence[HistoryInput], status: Status, *, this_run: str, now: float) -> Streak | None:
     """The first bad run, of what is bad; the first good one, of what is good."""
-    answered = [past for past in earlier if past.status in RAN_BEFORE]
-    if status not in RAN_BEFORE or not answered:
+    if status not in RAN_BEFORE:
         return None
-    alike = 0
-    while alike < len(answered) and answered[-1 - alike].status is status:
-        alike += 1
-    before = answered[-1 - alike] if alike < len(answered) else None
-    first = answered[-alike] if alike else None
+    alike, first, before = 0, None, None
+    for past in reversed(earlier):
+        if past.status is status:
+            alike, first = alike + 1, past
+        elif past.status in RAN_BEFORE:
+            before = past
+            break
+    if first is None and before is None:
+        return None
     return Streak(
         runs=alike,
         since_run=first.run_id if first else this_run,

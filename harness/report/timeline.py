@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, pairwise
 
 from markupsafe import Markup
@@ -38,9 +39,16 @@ def timeline_svg(result: Result) -> Markup:
     if not facts.history:
         return Markup()
     keys = [*(past.key for past in facts.history), facts.key]
-    changed = [place for place, (old, new) in enumerate(pairwise(keys), 1) if old and new and old != new]
+    changed = tuple(place for place, (old, new) in enumerate(pairwise(keys), 1) if old and new and old != new)
+    said = tuple((mark_of(past.status), past.evidence, past.time) for past in facts.history)
+    return _drawn((*said, (result.mark, facts.evidence, None)), changed)
+
+
+@lru_cache(maxsize=8192)
+def _drawn(said: tuple[tuple[Mark, Evidence | None, float | None], ...], changed: tuple[int, ...]) -> Markup:
+    """Checks that ran in the same runs and said the same look the same: most of a large report."""
     parts, left = [], 0
-    stretches = _stretches(result)
+    stretches = _stretches(said)
     for stretch in stretches:
         parts.append(_bar(stretch, left))
         left += stretch.runs * STEP
@@ -55,13 +63,11 @@ def timeline_svg(result: Result) -> Markup:
     ).format(left, HEIGHT, left, HEIGHT, _aloud(stretches, len(changed)), Markup().join(parts))
 
 
-def _stretches(result: Result) -> list[_Stretch]:
-    said = [(mark_of(past.status), past.evidence, moment(past.time)) for past in result.facts.history]
-    said.append((result.mark, result.facts.evidence, "this run"))
+def _stretches(said: tuple[tuple[Mark, Evidence | None, float | None], ...]) -> list[_Stretch]:
     shown = [(mark, proof if mark in RAN else None, when) for mark, proof, when in said]
     found = []
     for (mark, proof), group in groupby(shown, key=lambda entry: entry[:2]):
-        times = [when for _, _, when in group]
+        times = ["this run" if when is None else moment(when) for _, _, when in group]
         found.append(_Stretch(mark=mark, evidence=proof, first=times[0], last=times[-1], runs=len(times)))
     return found
 
