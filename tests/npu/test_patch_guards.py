@@ -7,6 +7,7 @@ apply the body to a copy of the one function or class and show both sides.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import itertools
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
 PATCHES = Path(__file__).parents[2] / "patches" / "verl"
 
 
@@ -95,6 +97,35 @@ def test_hf_rollout_can_be_constructed() -> None:
     with pytest.raises(TypeError, match="positional arguments"):
         rollout(without)
     assert rollout(patched).config == {"n": 1}  # type: ignore[attr-defined]
+
+
+def test_equal_rewards_give_no_advantage_when_vectorized() -> None:
+    """grpo-vectorized-equal-rewards: a mean that is an ulp off, divided by a deviation that is as small."""
+    name = "compute_grpo_vectorized_outcome_advantage"
+    found, _text = source_of("verl.trainer.ppo.core_algos", name)
+    lines = body("grpo-vectorized-equal-rewards")
+    removed, added = (
+        "".join(f"{line[1:]}\n" for line in lines if line.startswith(sign) and not line.startswith(sign * 3))
+        for sign in "-+"
+    )
+    if removed not in found and added not in found:
+        pytest.skip("this version floors the variance")
+    core_algos = importlib.import_module("verl.trainer.ppo.core_algos")
+
+    def advantages(source: str, rewards: list[float], groups: list[int]) -> torch.Tensor:
+        names = dict(vars(core_algos))
+        exec(source, names)
+        scores = torch.tensor(rewards).unsqueeze(-1)
+        return names[name](scores, torch.ones_like(scores), numpy.array(groups))[0]
+
+    without, patched = found.replace(added, removed), found.replace(removed, added)
+    equal = ([0.7] * 8 + [0.1] * 6, [0] * 8 + [1] * 6)
+    assert advantages(without, *equal).abs().max() > 0.01
+    assert not advantages(patched, *equal).any()
+    rng = numpy.random.default_rng(0)
+    for _ in range(50):
+        differing = rng.normal(size=24).astype(numpy.float32).tolist(), [*rng.integers(0, 6, 23).tolist(), 6]
+        assert torch.equal(advantages(without, *differing), advantages(patched, *differing))
 
 
 def test_experts_are_weighed_alike_in_training_and_inference() -> None:
