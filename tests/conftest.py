@@ -10,7 +10,9 @@ HERE = Path(__file__).parent
 
 collect_ignore: list[str] = []
 if sys.version_info < (3, 11):
-    collect_ignore = [str(folder) for folder in sorted((HERE / "unit").iterdir()) if folder.name not in IN_CELL]
+    collect_ignore = [
+        str(folder) for folder in sorted((HERE / "unit").iterdir()) if folder.name not in IN_CELL
+    ]
 
 
 def pytest_report_header() -> list[str]:
