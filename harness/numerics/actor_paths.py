@@ -68,13 +68,17 @@ class LegacyActor:
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
-        found: tuple[Any, Any] = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
-        return found
+        found = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
+        # A pair up to 0.7.0, then by name.
+        return (found["log_probs"], found["entropys"]) if isinstance(found, dict) else tuple(found)
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
         """All mini-batches of one update; metrics as lists."""
         metrics = self.actor.update_policy(self._data({**tokens, **targets}))
-        return {name: list(values) for name, values in metrics.items()}
+        return {
+            name: list(found) if isinstance(found, (list, tuple)) else [found]
+            for name, found in metrics.items()
+        }
 
     def _data(self, tensors: Tensors) -> Any:
         data = import_module("verl").DataProto.from_single_dict(_with_responses(tensors))

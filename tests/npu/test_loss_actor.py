@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness.devices.sim.faultspec import parse_faults
+from harness.numerics import actor_run
 from harness.numerics.actor import compare, judge
-from harness.numerics.actor_run import FORMAT
+from harness.numerics.actor_case import DEFAULT_SEED
 from harness.numerics.case import read_npz
 from harness.outcome import Status
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
@@ -40,20 +43,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:
     """Measurements of the update on the device, with faults in it."""
-    launcher = ["-m", "harness.devices.sim.launch"] if overlay.installed() is not None else []
-    done = subprocess.run(
-        [
-            *(sys.executable, *launcher, *PROGRAM, "--role", "device", "--device", device),
-            *("--reference", str(reference), "--out", str(out)),
-        ],
-        env={**os.environ, "NPU_SIM_FAULTS": faults, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    facts = json.loads(out.read_text())
-    index, _ = read_npz(reference, FORMAT)
+    simulation = overlay.installed()
+    wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
+    with wrong:
+        facts = actor_run.device(device, reference, out, DEFAULT_SEED)
+    torch.distributed.destroy_process_group()
+    index, _ = read_npz(reference, actor_run.FORMAT)
     return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
 
 
