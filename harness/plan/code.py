@@ -39,17 +39,26 @@ def counted_out(file: Path) -> bool:
 
 
 def code_digests(checks: Iterable[Check], package_root: Path = PACKAGE_ROOT) -> Mapping[str, str]:
-    """Check name -> digest of the code it declares in `sources`; each file set is read once.
+    """Check name -> digest of the code its outcome depends on; each file set is read once.
 
-    ValueError when a source is not in the tree.
+    That is the code it declares in `sources`, and that of the checks it needs (`checks` holds them first): a
+    lock resolved otherwise makes another environment, and another environment another loss. Facets need no such
+    rule, since a check reads every facet of what it needs. ValueError when a source is not in the tree.
     """
+    files: dict[str, str] = {}
     digests: dict[str, str] = {}
 
     def digest(dotted: str) -> str:
-        if dotted not in digests:
-            digests[dotted] = digest_tree(package_root, source_files(dotted, package_root))
-        return digests[dotted]
+        if dotted not in files:
+            files[dotted] = digest_tree(package_root, source_files(dotted, package_root))
+        return files[dotted]
 
-    return {
-        check.name: digest_json([(name, digest(name)) for name in sorted(check.sources)]) for check in checks
-    }
+    by_name: dict[str, Check] = {}
+    for check in checks:
+        by_name[check.name] = check
+        own = [(name, digest(name)) for name in sorted(check.sources)]
+        needed = [
+            (need, digests[need], dict(by_name[need].params)) for need in check.needs if need in digests
+        ]
+        digests[check.name] = digest_json([own, needed] if needed else own)
+    return digests
