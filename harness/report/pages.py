@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from harness.report import svg
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import Result
-from harness.report.streak import stretches
+from harness.report.streak import Stretch, stretches
 from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
 from harness.report.timeline import since_words, timeline_svg
 
@@ -75,6 +75,12 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
         return escape(visible(clip(text, limit))) + link
 
+    @lru_cache(maxsize=8192)
+    def past(found: tuple[Stretch, ...]) -> Markup:
+        # Checks that ran in the same runs and said the same have the same list: most of a large report.
+        macros = env.get_template("macros.html").module
+        return Markup(macros.past(found))  # type: ignore[attr-defined]  # noqa: S704 - the macro escapes
+
     env.filters |= {
         "long": long,
         "clip": lambda value, limit=300: clip(str(value), limit),
@@ -91,7 +97,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         "tooltip": tooltip,
         "timeline": timeline_svg,
         "since": since_words,
-        "stretches": stretches,
+        "past": lambda history: past(stretches(history)),
     }
     env.tests |= {
         "facts": lambda block: isinstance(block, Facts),
