@@ -3,8 +3,8 @@
 A hunk goes where git would put it: every line of its old text must be there, exactly, and of several such
 places the one nearest to where the header says counts. Nothing a hunk wrote is matched by a later one.
 Stricter than git in two things: an old text that ends without a newline matches at the end of the file only
-(git also finds it in the middle, and joins two lines), and a hunk with no old text goes into an empty file
-only (git puts it at the end of any file).
+(if that end is context, git also finds it in the middle, and joins two lines), and a hunk with no old text
+goes into an empty file only (unless it is for line 0 or 1, git puts it at the end of any file).
 """
 
 from __future__ import annotations

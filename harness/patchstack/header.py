@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from harness.errors import InputError, Location, Problem
 
 FILE_NAME = "PATCH"
@@ -53,6 +50,9 @@ def in_range(versions: str, version: str) -> bool:
     PEP 440 keeps `2.0.dev0` out of both `<2.0` and `>=2.0`: ranges that meet would have a hole at every
     development version of an upstream. InputError when `version` is none.
     """
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
     if OR in versions:
         return any(in_range(part.strip(), version) for part in versions.split(OR))
     release, _at, commit = version.partition("@")
@@ -219,6 +219,8 @@ def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
 
 
 def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     if OR in value:
         good = [_specifier(trailer, part.strip(), file, problems) for part in value.split(OR)]
         return all(good)

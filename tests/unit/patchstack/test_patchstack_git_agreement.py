@@ -10,7 +10,8 @@ from gitcorpus import NAME, GitBox, GitSays, Pair, mutated, random_pair
 
 from harness.patchstack.apply import Applied, apply_patch
 from harness.patchstack.classify import classify, read_patch
-from harness.sources.tree import MemoryTree
+from harness.patchstack.verdict import Verdict
+from harness.sources.tree import File, MemoryTree
 
 CHUNKS = range(10)
 PAIRS = 100
@@ -29,12 +30,15 @@ def after(tree: MemoryTree, patch: bytes) -> dict[str, bytes] | None:
     return files
 
 
-def git_is_wrong(patch: bytes, target: bytes) -> bool:
-    """Git's known faults: it places hunks without context, and joins lines at a text without a final newline."""
+def git_is_wrong(patch: bytes, target: bytes, says: GitSays) -> bool:
+    """The two cases `harness.patchstack.apply` names: each has its own test below, and git accepts both."""
     readable = read_patch("p", patch)
     hunks = [hunk for file in readable.patch.files for hunk in file.hunks] if readable.patch else []
-    without_context = any(not hunk.pre for hunk in hunks) and bool(target)
-    return without_context or any(hunk.pre and not hunk.pre.endswith(b"\n") for hunk in hunks)
+    without_text = any(not hunk.pre and hunk.old_start > 1 for hunk in hunks) and bool(target)
+    in_the_middle = any(
+        hunk.trailing and not hunk.pre.endswith(b"\n") and hunk.pre + b"\n" in target[:-1] for hunk in hunks
+    )
+    return says.accepts and (without_text or in_the_middle)
 
 
 def disagreement(pair: Pair, patch: bytes, says: GitSays) -> str:
@@ -53,8 +57,9 @@ def test_verdict_and_result_are_those_of_git(chunk: int, tmp_path: Path) -> None
         pair = random_pair(seed)
         if pair is None:
             continue
-        problem = disagreement(pair, pair.patch, box.apply(pair.tree, pair.patch))
-        assert not problem or git_is_wrong(pair.patch, pair.tree.files[NAME].data), problem
+        says = box.apply(pair.tree, pair.patch)
+        problem = disagreement(pair, pair.patch, says)
+        assert not problem or git_is_wrong(pair.patch, pair.tree.files[NAME].data, says), problem
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
@@ -65,5 +70,26 @@ def test_broken_patches_are_accepted_and_refused_as_by_git(chunk: int, tmp_path:
         if pair is None:
             continue
         patch = mutated(random.Random(seed + 1_000_000), pair.patch)
-        problem = disagreement(pair, patch, box.apply(pair.tree, patch))
-        assert not problem or git_is_wrong(patch, pair.tree.files[NAME].data), problem
+        says = box.apply(pair.tree, patch)
+        problem = disagreement(pair, patch, says)
+        assert not problem or git_is_wrong(patch, pair.tree.files[NAME].data, says), problem
+
+
+HEAD = b"--- a/%s\n+++ b/%s\n" % (NAME.encode(), NAME.encode())
+
+
+def test_git_joins_lines_where_a_text_without_final_newline_stands_in_the_middle(tmp_path: Path) -> None:
+    tree = MemoryTree(files={NAME: File(data=b"z\na\nb\nc\na\nb\nc\n")})
+    patch = HEAD + b"@@ -2,3 +2,3 @@\n a\n-b\n+x\n c\n\\ No newline at end of file\n"
+    assert GitBox(tmp_path / "box").apply(tree, patch).files == {NAME: b"z\na\nx\nca\nb\nc\n"}
+    assert after(tree, patch) == {NAME: b"z\na\nb\nc\na\nx\nc"}
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 9])
+def test_git_puts_a_text_without_context_at_the_end_of_any_file(line: int, tmp_path: Path) -> None:
+    tree = MemoryTree(files={NAME: File(data=b"a\nb\n")})
+    patch = HEAD + b"@@ -%d,0 +%d @@\n+x\n" % (line, line + 1)
+    says = GitBox(tmp_path / "box").apply(tree, patch)
+    assert says.accepts == (line > 1)
+    assert says.files == {NAME: b"a\nb\nx\n" if line > 1 else b"a\nb\n"}
+    assert classify(read_patch("p", patch), tree).verdict is Verdict.CONFLICT
