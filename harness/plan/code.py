@@ -42,8 +42,8 @@ def code_digests(checks: Iterable[Check], package_root: Path = PACKAGE_ROOT) -> 
     """Check name -> digest of the code its outcome depends on; each file set is read once.
 
     That is the code it declares in `sources`, and that of the checks it needs (`checks` holds them first): a
-    lock resolved otherwise makes another environment, and another environment another loss. Facets need no such
-    rule, since a check reads every facet of what it needs. ValueError when a source is not in the tree.
+    lock resolved otherwise makes another environment, and another environment another loss. Facets need no
+    such rule: a check reads every facet of what it needs. ValueError when a source is not in the tree.
     """
     files: dict[str, str] = {}
     digests: dict[str, str] = {}

@@ -180,6 +180,7 @@ def _result(
     task = plan.tasks.get(entry.key)
     expected = verdict.expected
     facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger)
+    known, cures = _diagnosed(verdict, facts.get("log_path"))
     return ResultInput(
         cell_id=entry.cell_id,
         check=entry.check,
@@ -187,8 +188,8 @@ def _result(
         question=entry.question,
         status=verdict.status,
         expected=STANDINGS[verdict.standing],
-        reasons=verdict.reasons,
-        remedies=verdict.remedies,
+        reasons=(*verdict.reasons, *known),
+        remedies=(*verdict.remedies, *cures),
         evidence=verdict.evidence,
         key=entry.key,
         facets=dict(task.facets) if task else {},
@@ -202,6 +203,17 @@ def _result(
         ),
         **facts,
     )
+
+
+def _diagnosed(verdict: Verdict, log: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the catalogue of known error signatures says of the log of a failure: (reasons, remedies)."""
+    if log is None or verdict.status not in {Status.FAIL, Status.ERROR}:
+        return (), ()
+    from harness.verdict.diagnosis import triage_file
+    from harness.verdict.diagnosis_text import in_short
+
+    diagnosis = triage_file(log)
+    return in_short(diagnosis) if diagnosis.known else ((), ())
 
 
 def _outcome_fields(outcome: Outcome, ledger: Ledger) -> dict[str, Any]:
