@@ -16,6 +16,7 @@ from harness.cli.patch_output import (
     print_facts,
     problem_facts,
     progress,
+    say,
     stack_options,
     today,
     write_file,
@@ -85,8 +86,7 @@ def rebase(
         print_facts("patch-rebase", {"to": commit, "patches": rows, "written": sorted(files)})
     else:
         for result in results:
-            for line in _rebased_lines(result):
-                click.echo(line)
+            say(*_rebased_lines(result))
         click.echo(f"{out}: {len(files)} of {len(results)} patches are made for {commit[:12]}")
     return EXIT_UNEXPECTED if any(_unfinished(result) for result in results) else EXIT_OK
 
@@ -196,8 +196,7 @@ def import_command(
         }
         print_facts("patch-import", facts)
     else:
-        for line in _import_lines(imported, held, problems, written):
-            click.echo(line)
+        say(*_import_lines(imported, held, problems, written))
     failing = any(one.verdict is not None and not one.verdict.verdict.applies for one in held)
     return EXIT_UNEXPECTED if problems or failing else EXIT_OK
 
@@ -292,8 +291,7 @@ def export(
             "patch-export", {"problems": [problem_facts(one) for one in problems], "written": written}
         )
     else:
-        for problem in problems:
-            click.echo(str(problem))
+        say(*map(str, problems))
         done = f"{len(files)} files written" if files else f"{len(problems)} differences"
         click.echo(f"{out or stack.folder}: {done}")
     return EXIT_UNEXPECTED if problems else EXIT_OK

@@ -68,6 +68,14 @@ def progress(what: str) -> Callable[[int, int], None]:
     return tell
 
 
+def say(*lines: str) -> None:
+    """Print lines; what stands in patches and commits must not steer the terminal."""
+    from harness.report.text import visible
+
+    for line in lines:
+        click.echo(visible(line))
+
+
 def print_facts(schema: str, facts: Mapping[str, Any]) -> None:
     """Facts as JSON, with the name and version of their schema."""
     click.echo(json.dumps({"schema": {"name": f"npu-matrix/{schema}", "version": 1}, **facts}, indent=2))
@@ -79,10 +87,10 @@ def problem_facts(problem: Problem) -> dict[str, str]:
     return {"what": problem.what, "where": where, "why": problem.why, "fix": problem.fix}
 
 
-def write_file(file: Path, data: bytes) -> None:
-    """Write a file; InputError when that fails."""
+def write_file(file: Path, data: bytes | str) -> None:
+    """Write a file, text as UTF-8; InputError when that fails."""
     try:
-        file.write_bytes(data)
+        file.write_bytes(data.encode("utf-8", "replace") if isinstance(data, str) else data)
     except OSError as error:
         raise InputError(
             "this file cannot be written", where=Location(file), why=error.strerror or str(error)

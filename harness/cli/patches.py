@@ -23,6 +23,7 @@ from harness.cli.patch_output import (
     print_facts,
     problem_facts,
     progress,
+    say,
     stack_options,
     today,
     write_file,
@@ -114,8 +115,7 @@ def check(
         broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
         print_facts("patch-check", {**about, **result.to_json(), "broken_by": broken_by})
     else:
-        for line in _check_lines(target, result, culprits):
-            click.echo(line)
+        say(*_check_lines(target, result, culprits))
     return EXIT_OK if result.applies else EXIT_UNEXPECTED
 
 
@@ -228,7 +228,7 @@ def survival(
     JSON gives `commits` (newest first), `legend` (the verdicts) and for each patch one index into the legend
     for each commit. Without --repo the releases in the matrix stand for the commits.
     """
-    from harness.patchstack.heatmap import as_html, as_svg, as_text
+    from harness.patchstack.heatmap import as_html, as_svg, as_text, turns
     from harness.patchstack.target import all_bodies
 
     if bool(repo) != bool(revisions):
@@ -243,13 +243,13 @@ def survival(
     else:
         found = _over_releases(settings, patches, upstream, bodies)
     if html:
-        write_file(html, as_html(found).encode())
+        write_file(html, as_html(found))
     if svg:
-        write_file(svg, as_svg(found).encode())
+        write_file(svg, as_svg(found))
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        click.echo(as_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100))
+        say(as_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100), *turns(found))
     return EXIT_OK
 
 
@@ -308,7 +308,7 @@ def summary(
         raise click.UsageError("name a tree with --version, --tree or --repo")
     target, package = _target(settings, patches, upstream, version, path, repo, ref)
     found = summarise(package, _chosen(patches, target, upstream, names), target.tree, target.blobs)
-    click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
+    say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     upstreamed = Verdict.ALREADY_UPSTREAM
     good = all(one.files or one.verdict is upstreamed for one in found.patches)
     return EXIT_OK if good else EXIT_UNEXPECTED

@@ -144,10 +144,11 @@ def _header(
     today: date,
 ) -> str:
     spans = sorted({versions[body.pin or body.name] for body in bodies})
+    origin = _plain(f"{imported.layout} ({bodies[0].name})")
     return "\n".join(
         [
             f"Subject: {name}",
-            f"Why: imported from {imported.layout} ({bodies[0].name}); the reason was not recorded there",
+            f"Why: imported from {origin}; the reason was not recorded there",
             f"Owner: {owner}",
             "Upstream-Status: Inactive-Upstream",
             "Upstream-Url: none (not recorded)",
@@ -158,6 +159,11 @@ def _header(
             "",
         ]
     )
+
+
+def _plain(text: str) -> str:
+    """A file name as one line of a header can hold it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _id(text: str) -> str:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from harness.patchstack.survival import PatchHistory, Survival, Turn
 from harness.patchstack.verdict import MEANING, Verdict
+from harness.sources.history import Commit
 
 #: Letter and colour of each verdict. The colours are Okabe and Ito's, which colour-blind readers tell apart.
 MARKS = {
@@ -67,9 +68,24 @@ def as_text(survival: Survival, width: int = 100) -> str:
     used = _used(survival)
     lines += ["", "  ".join(f"{MARKS[verdict][0]} {verdict}" for verdict in used)]
     oldest, newest = survival.commits[-1], survival.commits[0]
-    ends = f"{oldest.id[:9]} ({oldest.date[:10]}) to {newest.id[:9]} ({newest.date[:10]})"
-    lines.append(f"{len(survival.commits)} commits, {ends}")
+    lines.append(f"{len(survival.commits)} commits, {_when(oldest)} to {_when(newest)}")
     return "\n".join(lines)
+
+
+def turns(survival: Survival) -> list[str]:
+    """For each patch a line on the commit that first broke it, and one on the commit that first mended it."""
+    lines = []
+    for patch in survival.patches:
+        for word, found in (("broken", patch.breaks[:1]), ("mended", patch.fixes[:1])):
+            lines += [
+                f"{patch.patch} first {word} by {_when(one.commit)} {one.commit.subject}" for one in found
+            ]
+    return lines
+
+
+def _when(commit: Commit) -> str:
+    """A commit's short id with its day; a release has none."""
+    return f"{commit.id[:9]} ({commit.date[:10]})" if commit.date else commit.id
 
 
 def as_svg(survival: Survival) -> str:
@@ -83,7 +99,7 @@ def as_svg(survival: Survival) -> str:
         (_LABEL, "start", survival.commits[-1]),
         (_LABEL + _WIDTH, "end", survival.commits[0]),
     ):
-        parts.append(_svg_text(at, height - 8, f"{commit.id[:9]} {commit.date[:10]}", anchor))
+        parts.append(_svg_text(at, height - 8, _when(commit), anchor))
     return "".join([*parts, "</svg>"])
 
 

@@ -155,7 +155,10 @@ def test_survival_lists_commits_newest_first_with_one_verdict_each(
     assert patch["first_fix"]["subject"] == "mend it"
     assert "break &lt;it&gt;" in html.read_text()
     assert svg.read_text().startswith("<svg")
-    assert "oX." in patches(*asked)
+    said = patches(*asked)
+    assert "oX." in said
+    assert "seven/1.patch first broken by" in said
+    assert said.rstrip().endswith("mend it")
 
 
 def test_the_report_reads_what_survival_prints(patches: Any, upstream: Git, tmp_path: Path) -> None:
@@ -277,6 +280,28 @@ def test_any_folder_of_patches_will_do_and_names_choose_from_it(
     assert "one of: good.patch" in patches(*asked, "goot.patch", code=2)
     assert "there are no stacks here" in patches("check", "--patches", folder, code=2)
     assert "no stack of this project's format" in patches("export", "--patches", folder, "--check", code=2)
+
+
+def test_what_others_wrote_does_not_steer_the_terminal_or_stop_the_report(
+    patches: Any, upstream: Git, tmp_path: Path
+) -> None:
+    upstream.commit("3.1", BROKEN, "\x1b[2Jall is well")
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    names = [b"\x1b[31m.patch", b"\xff\xfe.patch", b"two\nlines.patch"]
+    for name in names:
+        (folder / os.fsdecode(name)).write_text(made(upstream))
+    html = tmp_path / "map.html"
+    repo = ("--patches", folder, "--repo", upstream.folder)
+    said = patches("survival", *repo, "--range", "v1.0..main", "--html", html)
+    said += patches("check", *repo, "--ref", "main", code=1)
+    said += patches("import", folder, "--repo", upstream.folder)
+    assert "\x1b" not in said
+    assert "all is well" in said
+    assert "all is well" in html.read_text()
+    ours = tmp_path / "ours"
+    patches("import", folder, "--out", ours, "--owner", "us", "--for", ">=1.0")
+    patches("check", "--patches", ours)
 
 
 @pytest.mark.parametrize("name", ["check", "survival", "summary", "rebase", "import", "export"])
