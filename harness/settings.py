@@ -36,6 +36,7 @@ OPTIONS = (
     Option(name="reports", default="reports", help="where reports are written"),
     Option(name="profile", default=DEFAULT_PROFILE, help="which profile of the matrix to plan"),
     Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
+    Option(name="mirrors", default="", help="folder of clones or bare mirrors that have the rows' commits"),
     Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
 )
 

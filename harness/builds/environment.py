@@ -37,6 +37,7 @@ PROBE = "harness.fixtures.environment_probe"
 PATCH_PROBE = "harness.fixtures.patch_probe"
 # What a training imports first. Metadata does not say everything: pyarrow 26 installs beside numpy 1, and
 # cannot be imported there.
+DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers")
 PROBED_MODULES = ("torch", "torch_npu", "verl", "tensordict", "transformers", "ray", "pyarrow", "datasets")
 SECONDS_TO_INSTALL = 1500.0
 SECONDS_TO_PROBE = 300.0
@@ -113,6 +114,26 @@ def holds(outcome: Outcome) -> str:
         return f"the interpreter {facts['python']} is gone"
     if facts["runtime"] and not Path(facts["runtime"]).is_dir():
         return f"the simulated runtime in {facts['runtime']} is gone"
+    return _lost_file(Path(facts["site_packages"]), facts["expected"]) if facts.get("site_packages") else ""
+
+
+def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
+    """Which file of what the checks drive is no longer there, by the installer's own record, or ""."""
+    for name in DRIVEN_PACKAGES:
+        if name not in packages:
+            continue
+        record = site_packages / f"{name.replace('-', '_')}-{packages[name]}.dist-info" / "RECORD"
+        try:
+            entries = record.read_text("utf-8").splitlines()
+        except OSError:
+            return f"{record} is gone"
+        for entry in entries:
+            path = entry.split(",", 1)[0].strip('"')
+            # Scripts stand outside and bytecode comes and goes.
+            if not path or path.startswith("..") or path.endswith(".pyc"):
+                continue
+            if not (site_packages / path).exists():
+                return f"{site_packages / path} is gone"
     return ""
 
 

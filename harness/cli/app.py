@@ -12,7 +12,7 @@ import click
 
 from harness import __version__
 from harness.errors import EXIT_CODES, EXIT_INCOMPLETE, EXIT_INTERRUPTED, HarnessError, InputError
-from harness.settings import OPTIONS, Settings, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
 
 #: Command -> (module of this package, what `--help` says). Modules are imported when their command is used.
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "report": ("report", "Write the report of the latest run again."),
     "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
     "lock": ("lock", "Export a cell with every package pinned: requirements, script, Dockerfile, ..."),
+    "api": ("api", "Hold what packages take from each other against what the others have."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
     "patches": ("patches", "Check, follow, summarise, rebase, import and export patch stacks."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
@@ -117,6 +118,9 @@ def app(
     """Which versions of the Ascend NPU reinforcement-learning stack go together, with evidence."""
     settings = load_settings(flags, os.environ, (root or _find_root(Path.cwd())).absolute())
     ctx.obj = settings
+    if settings["mirrors"]:
+        # Checks run where no settings are: they read it from the environment, as programs they start do.
+        os.environ[ENVIRONMENT_PREFIX + "MIRRORS"] = str(settings.path("mirrors"))
     if show_config:
         _show_config(settings)
         ctx.exit(0)

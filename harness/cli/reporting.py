@@ -131,7 +131,7 @@ def print_summary(plan: Plan, verdicts: Sequence[Verdict], summary: Summary, res
         click.echo(f"  reproduce: {reproduce_command(plan, verdict.cell_id, verdict.check)}")
     known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
     if known:
-        click.echo(f"\n{len(known)} known failures, as expected")
+        click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")
     not_run = Counter(
         verdict.reasons[0] if verdict.reasons else "no reason given"
         for verdict in verdicts

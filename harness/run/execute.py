@@ -83,10 +83,8 @@ def abandoned(
 
 
 def expected_evidence(task: Task) -> Evidence:
-    """What the task's outcome is evidence of when it cannot say so itself: its device, or static."""
-    if task.check.tier is Tier.STATIC:
-        return Evidence.STATIC
-    return strongest_evidence(task)
+    """What an outcome proves whose check handed nothing back: no device has reported itself."""
+    return Evidence.STATIC if task.check.tier is Tier.STATIC else Evidence.CPU
 
 
 def strongest_evidence(task: Task) -> Evidence:

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.outcome import Status
 from harness.verdict.verdict import Expectation, Verdict
+
+UNASKED = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,13 @@ def summarise(verdicts: Iterable[Verdict]) -> Summary:
     if not found:
         return Summary(
             by_status={}, by_standing={}, exit_code=EXIT_NOTHING_SELECTED, reasons=("nothing was selected",)
+        )
+    if not standings.keys() - {Expectation.AS_EXPECTED} and all(one.status in UNASKED for one in found):
+        return Summary(
+            by_status=dict(Counter(verdict.status.value for verdict in found)),
+            by_standing={standing.value: count for standing, count in standings.items()},
+            exit_code=EXIT_NOTHING_SELECTED,
+            reasons=("nothing of the selection could be asked here, so nothing was proved",),
         )
     code = EXIT_OK
     if standings[Expectation.INCOMPLETE]:

@@ -105,6 +105,9 @@ def test_exit_codes():
     assert summarise([]).exit_code == EXIT_NOTHING_SELECTED
     assert summarise([verdict(Status.PASS), verdict(Status.NOT_RUN)]).exit_code == EXIT_OK
     assert summarise([verdict(Status.PASS), verdict(Status.FAIL, KNOWN)]).exit_code == EXIT_OK
+    assert (
+        summarise([verdict(Status.NOT_RUN), verdict(Status.UNSUPPORTED)]).exit_code == EXIT_NOTHING_SELECTED
+    )
     assert summarise([verdict(Status.FAIL)]).exit_code == EXIT_UNEXPECTED
     assert summarise([verdict(Status.PASS, KNOWN)]).exit_code == EXIT_UNEXPECTED
     assert summarise([verdict(Status.ERROR)]).exit_code == EXIT_INCOMPLETE

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+from harness.builds.environment import FINISHED, holds
+from harness.outcome import Evidence, Outcome, State, Tier
+
+
+def built(folder: Path) -> Outcome:
+    site = folder / "venv" / "lib" / "site-packages"
+    record = site / "verl-0.9.1.dist-info" / "RECORD"
+    (site / "verl").mkdir(parents=True)
+    record.parent.mkdir()
+    (site / "verl" / "core.py").write_text("")
+    record.write_text("verl/core.py,sha256=x,0\nverl/__pycache__/core.cpython-311.pyc,,\n../../bin/tool,,\n")
+    (folder / FINISHED).write_text("{}")
+    python = folder / "venv" / "python"
+    python.write_text("")
+    facts = {
+        "built": True,
+        "prefix": str(folder / "venv"),
+        "python": str(python),
+        "runtime": "",
+        "site_packages": str(site),
+        "expected": {"verl": "0.9.1", "numpy": "2.0"},
+    }
+    return Outcome(
+        key="k",
+        check="environment",
+        tier=Tier.BUILD,
+        state=State.COMPLETED,
+        evidence=Evidence.SIMULATED,
+        facets={},
+        measurements=facts,
+    )
+
+
+def test_an_environment_that_is_whole_holds(tmp_path):
+    assert holds(built(tmp_path)) == ""
+
+
+def test_a_deleted_module_of_verl_is_named(tmp_path):
+    outcome = built(tmp_path)
+    (tmp_path / "venv/lib/site-packages/verl/core.py").unlink()
+    assert holds(outcome).endswith("verl/core.py is gone")
+
+
+def test_a_deleted_record_is_named(tmp_path):
+    outcome = built(tmp_path)
+    (tmp_path / "venv/lib/site-packages/verl-0.9.1.dist-info/RECORD").unlink()
+    assert holds(outcome).endswith("RECORD is gone")
