@@ -71,6 +71,13 @@ def cells(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as pages, into the folder `site`."""
+    install(session, "docs")
+    session.run("python", "docs/build.py", "site")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, import contracts."""
     install(session, "lint")

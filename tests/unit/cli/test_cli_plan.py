@@ -221,16 +221,24 @@ def ask_clone(checkout: Path) -> dict[str, str]:
 
 
 def test_code_counts_as_far_as_it_is_read(checkout):
-    """A check's own code touches that check; other planning code is asked itself what its keys were."""
+    """A check's own code touches it and what needs it; other planning code is asked itself for its keys."""
     shutil.copytree(
         REPOSITORY / "harness", checkout / "harness", ignore=shutil.ignore_patterns("__pycache__")
     )
     git(checkout, "add", ".")
     git(checkout, "commit", "-qm", "with the program")
     assert ask_clone(checkout) == {}
+    lint = checkout / "harness" / "compat" / "ruleset.py"
+    lint.write_text(lint.read_text() + "\n# a word\n")
+    assert ask_clone(checkout) == {"lint": "code"}
+    git(checkout, "commit", "-qam", "a word")
     judge = checkout / "harness" / "compat" / "remedy.py"
     judge.write_text(judge.read_text() + "\n# a word\n")
-    assert ask_clone(checkout) == {"resolve": "code"}
+    behind = {"resolve", "environment", "loss", "grpo", "gspo"}
+    changed = ask_clone(checkout)
+    assert behind <= set(changed)
+    assert set(changed.values()) == {"code"}
+    assert not {"lint", "patches"} & set(changed)
     facets = checkout / "harness" / "plan" / "facets.py"
     facets.write_text(facets.read_text().replace('"host": True}', '"host": True, "seen": 1}'))
     changed = ask_clone(checkout)
