@@ -74,10 +74,10 @@ class Repository:
         if len(blob_id) < MIN_ABBREVIATION:
             return None
         try:
-            found = self.objects[pygit2.Oid(hex=blob_id) if len(blob_id) == FULL_ID else blob_id]
+            kind, data = self.objects.read(pygit2.Oid(hex=blob_id) if len(blob_id) == FULL_ID else blob_id)
         except (KeyError, ValueError, pygit2.GitError):
             return None
-        return bytes(found.data) if isinstance(found, pygit2.Blob) else None
+        return bytes(data) if kind == pygit2.enums.ObjectType.BLOB else None
 
     def tree(self, revision: str) -> GitTree:
         """The files of one commit."""
