@@ -56,6 +56,24 @@ def _judge_npu_ops(measurements: Mapping[str, Any], params: Mapping[str, Any]) -
     return npu_ops.judge(measurements, params)
 
 
+def _run_api(ctx: TaskContext) -> Measured:
+    from harness.compat import api
+
+    return api.run(ctx)
+
+
+def _judge_api(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    from harness.compat import api
+
+    return api.judge(measurements, params)
+
+
+def _api_holds(outcome: Outcome) -> str:
+    from harness.compat import api
+
+    return api.holds(outcome)
+
+
 def _npu_ops_hold(outcome: Outcome) -> str:
     from harness.compat import npu_ops
 
@@ -132,5 +150,18 @@ CHECKS: tuple[Check, ...] = (
         holds=_npu_ops_hold,
         timeout_s=600.0,
         expected_s=5.0,
+    ),
+    Check(
+        name="api",
+        tier=Tier.STATIC,
+        question="Have these packages the names that verl and vllm-ascend take from them?",
+        facets=("pins", "verl_tree"),
+        sources=(*READING, "harness.compat.api"),
+        run=_run_api,
+        judge=_judge_api,
+        applies=lambda facets: "" if facets["verl_tree"]["version"] else "the cell has no verl",
+        holds=_api_holds,
+        timeout_s=600.0,
+        expected_s=10.0,
     ),
 )

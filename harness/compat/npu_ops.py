@@ -6,25 +6,22 @@ versions: it is said, and does not fail the cell.
 
 from __future__ import annotations
 
-import email
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.check import TaskContext
 from harness.compat.border import check_border
 from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
-from harness.compat.published import commit_sources, fetch_sources
+from harness.compat.published import commit_sources, fetch_sources, required
 from harness.compat.reach import Reference, references
 from harness.compat.surface import Surface
-from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.release import ReleaseNotFoundError
 
@@ -39,8 +36,8 @@ CONSUMERS = {"verl_tree": "verl", "vllm_ascend": "vllm-ascend"}
 class Use:
     """A use that this torch_npu does not bear.
 
-    own: the package has it with its own torch_npu too. guarded: it stands behind a test or in a try, or runs on
-    other chips only.
+    own: the package has it with its own torch_npu too. guarded: it stands behind a test or in a try, or runs
+    on other chips only.
     """
 
     consumer: str
@@ -171,17 +168,7 @@ def _gives(call: OperatorCall, argument: str, operators: Operators) -> bool:
 
 def pinned_torch_npu(sources: Path) -> str:
     """The exact torch_npu a release requires, or ""."""
-    try:
-        with zipfile.ZipFile(sources) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-            text = archive.read(names[0]).decode("utf-8", "replace") if names else ""
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise InputError("these sources cannot be read", why=str(error)) from error
-    for line in email.message_from_string(text).get_all("Requires-Dist", []):
-        try:
-            wanted = Requirement(line)
-        except InvalidRequirement:
-            continue
+    for wanted in map(Requirement, required(sources)):
         exact = [one.version for one in wanted.specifier if one.operator == "==" and "*" not in one.version]
         if canonicalize_name(wanted.name) == PROVIDER and exact:
             return exact[0]

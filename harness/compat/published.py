@@ -6,6 +6,7 @@ Kept as a small zip in the cache. From a wheel only the members wanted are fetch
 
 from __future__ import annotations
 
+import email
 import hashlib
 import io
 import json
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import tomllib
+from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.compat.explain import Kind, explain
 from harness.compat.remote import NoRangesError, download, open_remote
 from harness.digest import digest_file
-from harness.errors import InfrastructureError, InputError, Location
+from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.sources.archive import open_archive
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.git import find_mirror
@@ -55,6 +57,7 @@ LARGEST_TOTAL = 512 << 20
 LARGEST_SDIST = 128 << 20
 LARGEST_SERVED = 96 << 20
 MOST_MEMBERS = 200_000
+ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
 MANIFEST = "manifest.json"
 FORM = 2
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -91,6 +94,36 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
         target = ready / f"{package}-{version}.zip"
         _fetch(published, target, settings)
         return _publish(_sealed(ready, target.name), folder)
+
+
+def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
+    """The newest final release that meets `requirement` (`name>=1,<2`); errors as `fetch_sources`."""
+    folder = cache / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".asking-") as temporary:
+        settings = index_environment(os.environ)
+        found = _ask(requirement, settings, Path(temporary), command, ("--prerelease", "if-necessary"))
+    return str(found["version"])
+
+
+def required(sources: Path) -> tuple[str, ...]:
+    """The requirements in the metadata of a release's sources; none for a commit's."""
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+            text = archive.read(names[0]).decode("utf-8", "replace") if names else ""
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    lines = email.message_from_string(text).get_all("Requires-Dist", [])
+    return tuple(line for line in lines if _is_requirement(line))
+
+
+def _is_requirement(line: str) -> bool:
+    try:
+        Requirement(line)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | None:
@@ -151,51 +184,48 @@ def _locate(
     package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
 ) -> Published:
     """Ask the index, as uv does, which files the release has."""
-    (work / "wanted.in").write_text(f"{package}=={version}\n", encoding="utf-8")
-    (work / "uv.toml").write_text("", encoding="utf-8")
-    argv = [
-        *(
-            uv_binary(),
-            "pip",
-            "compile",
-            "wanted.in",
-            "--output-file",
-            "pylock.toml",
-            "--format",
-            "pylock.toml",
-        ),
-        *("--no-deps", "--universal", "--python-version", "3.11", "--prerelease", "allow"),
-        *("--no-header", "--quiet", "--color", "never", *settings.uv_arguments()),
-    ]
-    done = command(argv, env=settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
-    if done.returncode != 0:
-        tail = settings.hide(done.tail)
-        problem = fetch_failure(tail)
-        if problem:
-            raise problem.error()
-        if not done.timed_out and explain(tail).kind in (
-            Kind.MISSING_VERSION,
-            Kind.UNKNOWN_PACKAGE,
-            Kind.WRONG_TARGET,
-            Kind.CONFLICT,
-        ):
-            raise ReleaseNotFoundError(
-                f"the package index has no {package} {version}",
-                why=tail.strip().splitlines()[-1] if tail.strip() else "",
-                fix="choose a published version",
-            )
-        raise machine_failure(tail) or InfrastructureError(
-            f"the package index could not be asked for {package} {version}",
-            why="it took too long" if done.timed_out else tail.strip()[-500:],
-            fix="check the network and pip's index settings (`pip config list`), then run again",
-        )
-    found = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
+    found = _ask(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
     wheels = [_file(one, work) for one in found.get("wheels", [])]
     sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
     return Published(
         wheels=tuple(sorted((url for url, _ in wheels), key=_preference)),
         sdist=sdist[0],
         hashes={url: digest for url, digest in (*wheels, sdist) if digest},
+    )
+
+
+def _ask(
+    requirement: str, settings: IndexSettings, work: Path, command: RunCommand, options: tuple[str, str]
+) -> dict[str, Any]:
+    """The entry of the release that uv takes for a requirement, with the URLs of its files."""
+    (work / "wanted.in").write_text(f"{requirement}\n", encoding="utf-8")
+    (work / "uv.toml").write_text("", encoding="utf-8")
+    argv = [
+        *(uv_binary(), "pip", "compile", "wanted.in", "--output-file", "pylock.toml"),
+        *("--format", "pylock.toml", "--no-deps", "--universal", "--python-version", "3.11"),
+        *("--no-header", "--quiet", "--color", "never", *options, *settings.uv_arguments()),
+    ]
+    done = command(argv, env=settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
+    if done.returncode != 0:
+        raise _failure(requirement, settings.hide(done.tail), timed_out=done.timed_out)
+    found: dict[str, Any] = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
+    return found
+
+
+def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
+    problem = fetch_failure(tail)
+    if problem:
+        return problem.error()
+    if not timed_out and explain(tail).kind in ABSENT:
+        return ReleaseNotFoundError(
+            f"the package index has no {requirement.replace('==', ' ')}",
+            why=tail.strip().splitlines()[-1] if tail.strip() else "",
+            fix="choose a published version",
+        )
+    return machine_failure(tail) or InfrastructureError(
+        f"the package index could not be asked for {requirement}",
+        why="it took too long" if timed_out else tail.strip()[-500:],
+        fix="check the network and pip's index settings (`pip config list`), then run again",
     )
 
 

@@ -17,6 +17,7 @@ CALL_ERRORS = ("TypeError", "RuntimeError", "ValueError", "NotImplementedError")
 ASKING = re.compile(
     r"(?i)version|hasattr|availab|find_spec|type_checking|\bhas_|_v\d|\bis_v\d|supports?_|signature|in_range"
 )
+ASSIGNMENT = re.compile(r"\s*(\w+)(?:\s*:[^=]+)?\s*=\s*(.+)")
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 
 
@@ -52,7 +53,7 @@ def references(consumer: Surface, providers: Collection[str], mention: bytes = b
         if mention in source and wanted.search(source):
             tree = parse(source)
             if tree:
-                found.extend(references_in(tree, module, file, providers))
+                found.extend(references_in(tree, source, module, file, providers))
     return tuple(found)
 
 
@@ -62,10 +63,10 @@ def unread(consumer: Surface) -> tuple[str, ...]:
 
 
 def references_in(
-    tree: ast.Module, module: str, file: str, providers: Collection[str]
+    tree: ast.Module, source: bytes, module: str, file: str, providers: Collection[str]
 ) -> tuple[Reference, ...]:
-    """Every use of the providers in one file."""
-    visitor = _Visitor(module, file, frozenset(providers), _asked_names(tree))
+    """Every use of the providers in one file; `tree` is that of `source`."""
+    visitor = _Visitor(module, file, frozenset(providers), source)
     visitor.enter(tree.body)
     return tuple(dict.fromkeys(visitor.found))
 
@@ -73,13 +74,17 @@ def references_in(
 class _Visitor(ast.NodeVisitor):
     """Follows what names mean, scope by scope, and what stands behind a guard."""
 
-    def __init__(self, module: str, file: str, providers: frozenset[str], asked: frozenset[str]) -> None:
+    def __init__(self, module: str, file: str, providers: frozenset[str], source: bytes) -> None:
         self.found: list[Reference] = []
         self._module = module
         self._file = file
         self._package = file.endswith("/__init__.py")
         self._providers = providers
-        self._asked = asked
+        self._lines = source.decode("utf-8", "replace").splitlines()
+        # Variables that hold the answer to a question about versions.
+        self._asked = {
+            found[1] for line in self._lines if (found := ASSIGNMENT.match(line)) and ASKING.search(found[2])
+        }
         self._scopes: list[dict[str, set[str]]] = []
         self._guards: list[str] = []
         self._functions = 0
@@ -121,15 +126,19 @@ class _Visitor(ast.NodeVisitor):
                         yield alias.asname or alias.name, self._known(f"{origin}.{alias.name}")
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                     yield node.name, ""
-                case ast.Lambda():
-                    pass
                 case ast.Name(ctx=ast.Store()):
                     yield node.id, ""
                 case ast.ExceptHandler(name=str(name)):
                     yield name, ""
                     waiting.extend(node.body)
                 case _:
-                    waiting.extend(ast.iter_child_nodes(node))
+                    # Within expressions nothing is bound that others see, but for targets.
+                    waiting.extend(
+                        child
+                        for child in ast.iter_child_nodes(node)
+                        if not isinstance(child, ast.expr)
+                        or isinstance(getattr(child, "ctx", None), ast.Store)
+                    )
 
     def _known(self, dotted: str) -> str:
         return dotted if dotted.partition(".")[0] in self._providers else ""
@@ -278,9 +287,12 @@ class _Visitor(ast.NodeVisitor):
         return "", ""
 
     def _asks(self, test: ast.expr) -> bool:
-        if ASKING.search(ast.unparse(test)):
+        written = "\n".join(self._lines[test.lineno - 1 : test.end_lineno])
+        if ASKING.search(written) and ASKING.search(ast.unparse(test)):
             return True
-        return any(isinstance(n, ast.Name) and n.id in self._asked for n in ast.walk(test))
+        return bool(self._asked) and any(
+            isinstance(n, ast.Name) and n.id in self._asked for n in ast.walk(test)
+        )
 
     def _add(
         self,
@@ -307,15 +319,6 @@ class _Visitor(ast.NodeVisitor):
                 at_import=self._functions == 0,
             )
         )
-
-
-def _asked_names(tree: ast.Module) -> frozenset[str]:
-    """Variables that hold the answer to a question about versions."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ASKING.search(ast.unparse(node.value)):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return frozenset(found)
 
 
 def _caught(handler: ast.ExceptHandler) -> Iterator[str]:

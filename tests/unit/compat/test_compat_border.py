@@ -55,7 +55,7 @@ def lib(tmp_path: Path) -> Surface:
 def findings(lib: Surface, text: str) -> list[BorderFinding]:
     tree = parse(text.encode())
     assert tree is not None
-    uses = references_in(tree, "user.a", "user/a.py", {"lib"})
+    uses = references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
     return list(check_border(uses, {"lib": ("lib 1", lib)}))
 
 
@@ -204,4 +204,4 @@ NAMES = st.sampled_from(["lib", "make", "core", "x", "Model"])
 def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     tree = parse(text.encode("utf-8", "surrogatepass"))
     if tree is not None:
-        references_in(tree, "user.a", "user/a.py", {"lib"})
+        references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
