@@ -96,8 +96,6 @@ def check(
     Without a tree only the stacks' headers, bodies and version ranges are checked, over the versions of the
     matrix. With --tree or --repo, --version says which bodies are meant when the tree does not.
     """
-    from harness.patchstack.sequence import apply_readable
-
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         return _lint(settings, patches, upstream, as_json=as_json)
@@ -108,8 +106,7 @@ def check(
             f"no patch is for version {target.version}",
             fix="name the version whose bodies are meant: --version, e.g. --version 0.9.1",
         )
-    result = apply_readable(target.tree, chosen, target.blobs)
-    culprits = _culprits(repo, ref, chosen, result) if repo else {}
+    result, culprits = _applied(package, target, chosen, repo, ref)
     if as_json:
         about = {"upstream": package, "tree": target.tree.label, "version": target.version or None}
         broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
@@ -119,22 +116,20 @@ def check(
     return EXIT_OK if result.applies else EXIT_UNEXPECTED
 
 
-def _culprits(repo: Path, ref: str, chosen: Sequence[Readable], result: StackResult) -> dict[str, Commit]:
-    """The commit that broke each patch that does not apply, where there is one."""
-    from harness.patchstack.lineage import lineage
-    from harness.patchstack.verdict import Verdict
+def _applied(
+    package: str, target: Target, chosen: Sequence[Readable], repo: Path | None, ref: str
+) -> tuple[StackResult, dict[str, Commit]]:
+    """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
+    if repo is None:
+        from harness.patchstack.sequence import apply_readable
+
+        return apply_readable(target.tree, chosen, target.blobs), {}
+    from harness.patchstack.forecast import forecast
     from harness.sources.git import Repository
 
     tell = progress("looking for what broke them, patches")
-    found = {}
-    for number, (patch, verdict) in enumerate(zip(chosen, result.alone, strict=True)):
-        tell(number, len(chosen))
-        if verdict.verdict.applies or verdict.verdict is Verdict.ALREADY_UPSTREAM:
-            continue
-        broke = lineage(Repository(repo), patch, ref).broke
-        if broke:
-            found[patch.name] = broke
-    return found
+    found = forecast(package, Repository(repo), chosen, ref, tell)
+    return found.stack, {name: history.broke for name, history in found.histories.items() if history.broke}
 
 
 def _check_lines(target: Target, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.patchstack.classify import Readable
 from harness.patchstack.lineage import Lineage, lineage
 from harness.patchstack.sequence import StackResult, apply_readable
+from harness.patchstack.verdict import Verdict
 from harness.sources.git import Repository
 from harness.sources.history import Commit, one_commit
 
@@ -58,15 +59,24 @@ class Forecast:
 
 
 def forecast(
-    upstream: str, repository: Repository, patches: Sequence[Readable], reference: str = "HEAD"
+    upstream: str,
+    repository: Repository,
+    patches: Sequence[Readable],
+    reference: str = "HEAD",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Forecast:
-    """Apply a stack to `reference`; InputError when the repository or the reference cannot be read."""
+    """Apply a stack to `reference`; `progress` is told (done, all).
+
+    InputError when the repository or the reference cannot be read.
+    """
     head = one_commit(repository, reference)
     tree = repository.tree(head.id)
     result = apply_readable(tree, patches, repository)
-    broken = {
-        readable.name: lineage(repository, readable, head.id)
-        for readable, alone in zip(patches, result.alone, strict=True)
-        if not alone.verdict.applies and readable.patch is not None
-    }
-    return Forecast(upstream=upstream, reference=reference, head=head, stack=result, histories=broken)
+    histories = {}
+    for number, (readable, alone) in enumerate(zip(patches, result.alone, strict=True)):
+        if progress:
+            progress(number, len(patches))
+        in_it = alone.verdict.applies or alone.verdict is Verdict.ALREADY_UPSTREAM
+        if not in_it and readable.patch is not None:
+            histories[readable.name] = lineage(repository, readable, head.id)
+    return Forecast(upstream=upstream, reference=reference, head=head, stack=result, histories=histories)
