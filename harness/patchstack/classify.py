@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from harness.patchstack.apply import (
     Applied,
@@ -12,7 +13,7 @@ from harness.patchstack.apply import (
     apply_patch,
     place_hunks,
 )
-from harness.patchstack.diff import Change, CorruptPatchError, Patch, UnsafePatchError
+from harness.patchstack.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError
 from harness.patchstack.endings import describe, may_be_endings, reencoded
 from harness.patchstack.parse import parse_patch
 from harness.patchstack.render import render_patch
@@ -178,22 +179,32 @@ def _misplacements(change: FileChange, blobs: HasBlobs | None) -> list[str]:
 def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     """Hunks that stand in another function or class than in the file the patch was made from."""
     path = change.patch.source
-    origin = place_hunks(change.patch.hunks, base)
-    if isinstance(origin, Misfit):
-        return []
     problems = []
-    for old, new in zip(origin[1], change.placements, strict=True):
-        lines = old.line + old.hunk.first_change, new.line + new.hunk.first_change
-        was, now = enclosing_quickly(path, base, lines[0]), enclosing_quickly(path, data, lines[1])
+    for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
+        at = new.line + new.hunk.first_change
+        now = enclosing_quickly(path, data, at)
         if was == now or only_renamed(was, now, base, data):
             continue
-        was, now = enclosing(base, lines[0]), enclosing(data, lines[1])
-        if was != now and not only_renamed(was, now, base, data):
+        before, after = enclosing(base, line), enclosing(data, at)
+        if before != after and not only_renamed(before, after, base, data):
             problems.append(
-                f"{path}:{new.line}: the hunk was written for {'.'.join(was) or 'the module'!r} "
-                f"and lands in {'.'.join(now) or 'the module'!r}"
+                f"{path}:{new.line}: the hunk was written for {'.'.join(before) or 'the module'!r} "
+                f"and lands in {'.'.join(after) or 'the module'!r}"
             )
     return problems
+
+
+@lru_cache(maxsize=256)
+def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Of each hunk the first changed line and its definitions in the file the patch was made from.
+
+    Empty when the patch does not apply to that.
+    """
+    placed = place_hunks(file.hunks, base)
+    if isinstance(placed, Misfit):
+        return ()
+    lines = [one.line + one.hunk.first_change for one in placed[1]]
+    return tuple((line, enclosing_quickly(file.source, base, line)) for line in lines)
 
 
 def _already(case: _Case) -> PatchVerdict | None:
