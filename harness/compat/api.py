@@ -148,7 +148,7 @@ def imported_modules(consumer: Surface, roots: tuple[str, ...]) -> frozenset[str
 
 
 def stated_versions(pins: Mapping[str, Any]) -> dict[str, str]:
-    """Package -> the exact version the cell states; an override wins, what is built from source is left out."""
+    """Package -> the exact version the cell states; an override wins, builds from source are left out."""
     found = {}
     for text in (*pins["requirements"], *pins["overrides"]):
         wanted = Requirement(text)

@@ -132,8 +132,8 @@ def test_changes_say_what_breaks(tmp_path: Path, before: str, after: str, said: 
 def test_the_command_shows_what_changed(
     stack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    options = ["--root", str(tmp_path), "--cache", str(tmp_path / "cache")]
     with pytest.raises(SystemExit) as stopped:
-        options = ["--root", str(tmp_path), "--cache", str(tmp_path / "cache")]
         main([*options, "api", "diff", "--json", "transformers==4.57.6", "transformers==5.5.4"])
     assert not stopped.value.code
     names = {change["name"] for change in json.loads(capsys.readouterr().out)["changes"]}
