@@ -1,4 +1,4 @@
-"""Precision and recall of the checks `api` and `npu-ops`: `python -m benchmarks.compat [--python PYTHON ...]`.
+"""Precision and recall of checks `api` and `npu-ops`: `python -m benchmarks.compat [--python PYTHON ...]`.
 
 Each `--python` is an interpreter with transformers installed: every name the verl releases import from it is
 then imported for real, and the checker's answer held against that. Nothing else here needs an environment.

@@ -1,8 +1,8 @@
 """python -m benchmarks.main_job [--only GLOB] : every figure as a count, or as a ratio measured in this run.
 
 A cold run (state, cache and uv's cache in a fresh folder), the same command again, and once more after one
-patch was touched. The obvious alternative to reuse is to run everything again: the cold run itself. Overhead is
-the wall time of the run in which no task was running. Start-up is compared with an empty interpreter.
+patch was touched. The obvious alternative to reuse is to run everything again: the cold run itself. Overhead
+is the wall time of the run in which no task was running. Start-up is compared with an empty interpreter.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         touch_a_patch(checkout)
         touched = timed(["run", "--only", arguments.only], checkout, environ)
         print(
-            f"one patch touched: {touched:.1f} s = {touched / cold:.0%} of cold; executed {executed(checkout)}"
+            f"one patch touched: {touched:.1f} s, {touched / cold:.0%} of cold; {executed(checkout)} executed"
         )
 
 
@@ -58,7 +58,7 @@ def start_up(checkout: Path, environ: dict[str, str]) -> None:
     for command in (["--help"], ["plan"]):
         seconds = median_seconds([sys.executable, "-m", "harness", *command], checkout, environ)
         print(
-            f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms = {seconds / nothing:.1f} x an empty interpreter"
+            f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms, {seconds / nothing:.1f} x an empty interpreter"
         )
 
 
