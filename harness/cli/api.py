@@ -37,14 +37,14 @@ def check(settings: Settings, cell: str, everything: bool, as_json: bool) -> int
 
     Exits with 1 when importing what every training imports would fail.
     """
-    from harness.compat.api import check_packages, said
+    from harness.compat.api import examine, gather, said
     from harness.plan.facets import facet_values
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
     packages = _locked(settings, found.id)
     tree = facet_values(found, ("verl_tree",), facet_inputs(settings, matrix))["verl_tree"]
-    facts = check_packages(packages, tree, _source(settings), lambda _line: None)
+    facts = examine(gather(packages, tree, _source(settings)))
     failed = any(finding["always"] for finding in facts["findings"])
     if as_json:
         report = {"schema": {"name": "npu-matrix.api-check", "version": 1}, "cell": found.id, **facts}

@@ -7,7 +7,7 @@ function runs is said, and does not: nobody knows from the text whether a recipe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from harness.check import TaskContext
+from harness.compat.analysis import analyse
 from harness.compat.border import BorderFinding, check_border
 from harness.compat.module_names import parse
 from harness.compat.published import commit_sources, fetch_sources, newest_version, required
@@ -75,45 +76,49 @@ class Source:
             return None
 
 
-def check_packages(
-    packages: Mapping[str, str], verl_tree: Mapping[str, Any], source: Source, log: Callable[[str], None]
-) -> dict[str, Any]:
-    """What the consumers among `packages` (name -> version) use that the others do not have, as JSON."""
+def gather(packages: Mapping[str, str], verl_tree: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    """What `examine` needs, with the sources of the consumers among `packages` (name -> version) fetched."""
     versions = {normal_name(name): version for name, version in packages.items()}
     commits = {}
     if verl_tree["version"]:
         versions["verl"] = verl_tree["version"]
         commits["verl"] = verl_tree.get("commit", "")
-    surfaces: dict[str, Surface | None] = {}
+    wanted = [
+        name
+        for consumer in CONSUMERS
+        if consumer.package in versions
+        for name in (consumer.package, *consumer.providers)
+        if name in versions
+    ]
+    files = {name: source.of(name, versions[name], commits.get(name, "")) for name in dict.fromkeys(wanted)}
+    return {
+        "versions": {name: versions[name] for name in files},
+        "files": {name: str(file) for name, file in files.items() if file},
+        "not_read": [
+            f"{name} {commits.get(name, '')[:12] or versions[name]}"
+            for name, file in files.items()
+            if not file
+        ],
+    }
 
-    def surface(package: str) -> Surface | None:
-        if package not in surfaces:
-            file = source.of(package, versions[package], commits.get(package, ""))
-            surfaces[package] = Surface(file) if file else None
-        return surfaces[package]
 
-    facts: dict[str, Any] = {"pairs": [], "not_read": [], "findings": []}
+def examine(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the consumers use that the others do not have: the measurements of check `api`."""
+    versions = request["versions"]
+    surfaces = {name: Surface(Path(file)) for name, file in request["files"].items()}
+    facts: dict[str, Any] = {"pairs": [], "not_read": request["not_read"], "findings": [], "uses": {}}
     for consumer in CONSUMERS:
-        if consumer.package not in versions:
+        own = surfaces.get(consumer.package)
+        providers = [name for name in consumer.providers if name in surfaces]
+        if own is None or not providers:
             continue
-        for name in (consumer.package, *consumer.providers):
-            if name in versions and surface(name) is None:
-                facts["not_read"].append(f"{name} {commits.get(name, '')[:12] or versions[name]}")
-        own = surface(consumer.package)
-        if own is None:
-            continue
-        providers = {
-            name: found for name in consumer.providers if name in versions and (found := surface(name))
-        }
-        uses, wrong = check_consumer(own, {f"{n} {versions[n]}": s for n, s in providers.items()})
+        uses, wrong = check_consumer(own, {f"{name} {versions[name]}": surfaces[name] for name in providers})
         reached = imported_modules(own, consumer.roots)
+        facts["uses"][consumer.package] = uses
         facts["pairs"] += [[consumer.package, versions[consumer.package], n, versions[n]] for n in providers]
-        facts.setdefault("uses", {})[consumer.package] = uses
         for finding in wrong:
             always = finding.breaks and finding.at_import and _module(finding.file) in reached
             facts["findings"].append({**finding.to_json(), "consumer": consumer.package, "always": always})
-            if finding.breaks:
-                log(f"{finding.file}:{finding.line}: {finding.text} ({finding.provider})")
     return facts
 
 
@@ -205,7 +210,9 @@ def run(ctx: TaskContext) -> Measured:
     packages = stated_versions(ctx.facets["pins"])
     if source.of("verl", tree["version"], tree.get("commit", "")):
         packages = with_newest(packages, ctx.facets["pins"], tree, source)
-    facts = check_packages(packages, tree, source, ctx.log)
+    facts = analyse(ctx, "api", gather(packages, tree, source))
+    for finding in facts["findings"]:
+        ctx.log(f"{'breaks' if finding['breaks'] else 'guarded'}: {said(finding)}")
     return Measured(measurements=facts, evidence=Evidence.STATIC)
 
 

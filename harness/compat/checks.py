@@ -10,6 +10,7 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 
 # What reading packages and holding them against each other is made of.
 READING = (
+    "harness.compat.analysis",
     "harness.compat.border",
     "harness.compat.module_names",
     "harness.compat.published",

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.check import TaskContext
+from harness.compat.analysis import analyse
 from harness.compat.border import check_border
 from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
@@ -182,44 +183,56 @@ def run(ctx: TaskContext) -> Measured:
     absent, sources = _sources(ctx, PROVIDER, wanted)
     if sources is None:
         return Measured(measurements={**facts, "not_read": [absent]}, evidence=Evidence.STATIC)
-    torch_npu = read_torch_npu(wanted["version"], sources)
+    consumers = []
     for facet, package in CONSUMERS.items():
         tree = ctx.facets[facet]
         if not tree["version"]:
             continue
-        why, consumer = _sources(ctx, package, tree)
-        if consumer is None:
+        why, file = _sources(ctx, package, tree)
+        if file is None:
             facts["not_read"].append(why)
             continue
-        uses = read_uses(consumer)
-        found, silent, pinned = _judged(package, uses, consumer, torch_npu, ctx)
-        facts["consumers"].append(
-            {"package": package, "version": tree["version"], "calls": len(uses.calls), "pinned": pinned}
-        )
+        pinned = pinned_torch_npu(file)
+        own = {"pinned": pinned, "pinned_file": _pinned(ctx, package, pinned, wanted["version"])}
+        consumers.append({"package": package, "version": tree["version"], "file": str(file), **own})
+    request = {"version": wanted["version"], "file": str(sources), "consumers": consumers}
+    answer = analyse(ctx, "npu_ops", request) if consumers else {}
+    for use in answer.get("uses", ()):
+        ctx.log(_said(use))
+    return Measured(measurements={**facts, **answer}, evidence=Evidence.STATIC)
+
+
+def examine(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the consumers use wrongly, what of it with their own torch_npu too, and what changed silently."""
+    torch_npu = read_torch_npu(request["version"], Path(request["file"]))
+    facts: dict[str, Any] = {"consumers": [], "uses": [], "silent": []}
+    for consumer in request["consumers"]:
+        package, pinned = consumer["package"], consumer["pinned"]
+        uses = read_uses(Path(consumer["file"]))
+        found: Sequence[Use] = misuses(package, uses, torch_npu)
+        if pinned == request["version"]:
+            found = [replace(use, own=True) for use in found]
+        elif consumer["pinned_file"]:
+            made_for = read_torch_npu(pinned, Path(consumer["pinned_file"]))
+            own = {(use.file, use.line, use.name) for use in misuses(package, uses, made_for)}
+            found = [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
+            changes = silent_changes(package, uses, made_for, torch_npu)
+            facts["silent"] += [{**asdict(change), "place": str(change)} for change in changes]
         facts["uses"] += [asdict(use) for use in found]
-        facts["silent"] += [{**asdict(change), "place": str(change)} for change in silent]
-        for line in (*found, *silent):
-            ctx.log(str(line))
-    return Measured(measurements=facts, evidence=Evidence.STATIC)
+        known = {name: consumer[name] for name in ("package", "version", "pinned")}
+        facts["consumers"].append({**known, "calls": len(uses.calls)})
+    return facts
 
 
-def _judged(
-    package: str, uses: Uses, sources: Path, torch_npu: TorchNpu, ctx: TaskContext
-) -> tuple[Sequence[Use], Sequence[SilentChange], str]:
-    """What is wrong here, what of it is wrong with the package's own torch_npu too, what changed silently."""
-    found = misuses(package, uses, torch_npu)
-    pinned = pinned_torch_npu(sources)
-    if not pinned or pinned == torch_npu.version:
-        return [replace(use, own=bool(pinned)) for use in found], (), pinned
+def _pinned(ctx: TaskContext, package: str, pinned: str, version: str) -> str:
+    """The sources of the torch_npu a package was made for, where that is another one; "" without any."""
+    if not pinned or pinned == version:
+        return ""
     try:
-        file = fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command)
+        return str(fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command))
     except ReleaseNotFoundError:
         ctx.log(f"{package} was made for torch_npu {pinned}, which is not on the index")
-        return found, (), pinned
-    made_for = read_torch_npu(pinned, file)
-    own = {(use.file, use.line, use.name) for use in misuses(package, uses, made_for)}
-    marked = [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
-    return marked, silent_changes(package, uses, made_for, torch_npu), pinned
+        return ""
 
 
 def _sources(ctx: TaskContext, package: str, tree: Mapping[str, Any]) -> tuple[str, Path | None]:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
+from harness.compat.analysis import analyse
 from harness.compat.api import judge, run, stated_versions
 from harness.compat.api_diff import api_changes
 from harness.compat.surface import Surface
+from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 
 MODEL = "from transformers import AutoModel\n"
@@ -159,3 +161,15 @@ def test_the_command_names_what_is_no_release(
         )
     assert stopped.value.code == 2
     assert spec.partition("==")[0] in capsys.readouterr().err
+
+
+def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"no archive")
+    request = {"versions": {"verl": "1"}, "files": {"verl": str(tmp_path / "x.zip")}, "not_read": []}
+    with pytest.raises(InputError, match="cannot be read"):
+        analyse(context({}), "api", request)
+
+
+def test_an_analysis_that_dies_is_no_verdict(context: Any) -> None:
+    with pytest.raises(InfrastructureError, match="exit code"):
+        analyse(context({}), "api", {})
