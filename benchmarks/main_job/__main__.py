@@ -58,7 +58,7 @@ def start_up(checkout: Path, environ: dict[str, str]) -> None:
     for command in (["--help"], ["plan"]):
         seconds = median_seconds([sys.executable, "-m", "harness", *command], checkout, environ)
         print(
-            f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms, {seconds / nothing:.1f} x an empty interpreter"
+            f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms, {seconds / nothing:.1f} x an empty Python"
         )
 
 
