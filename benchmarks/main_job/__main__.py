@@ -57,9 +57,7 @@ def start_up(checkout: Path, environ: dict[str, str]) -> None:
     nothing = median_seconds([sys.executable, "-c", "pass"], checkout, environ)
     for command in (["--help"], ["plan"]):
         seconds = median_seconds([sys.executable, "-m", "harness", *command], checkout, environ)
-        print(
-            f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms, {seconds / nothing:.1f} x an empty Python"
-        )
+        print(f"npu-matrix {command[0]}: {1000 * seconds:.0f} ms, {seconds / nothing:.1f} x an empty Python")
 
 
 def median_seconds(argv: Sequence[str], checkout: Path, environ: dict[str, str]) -> float:
