@@ -20,6 +20,9 @@ FLAGS = (
     "--no-first-run",
     "--disable-sync",
     "--hide-scrollbars",
+    # Tiles that are not painted yet are missing in the picture.
+    "--virtual-time-budget=5000",
+    "--run-all-compositor-stages-before-draw",
 )
 
 
