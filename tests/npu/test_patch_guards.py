@@ -199,7 +199,13 @@ def test_weights_are_synced_over_hccl_between_two_cards(tmp_path: Path, npu_devi
         subprocess.Popen(
             [sys.executable, *launcher, "worker.py", str(rank), *ports],
             cwd=tmp_path,
-            env={**os.environ, "NPU_SIM_COUNT": "2", "ASCEND_RT_VISIBLE_DEVICES": str(rank)},
+            env={
+                **os.environ,
+                "NPU_SIM_COUNT": "2",
+                "ASCEND_RT_VISIBLE_DEVICES": str(rank),
+                # Cells start Python without the script's own folder on its path.
+                "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
