@@ -9,10 +9,8 @@ from __future__ import annotations
 import email
 import hashlib
 import io
-import json
 import os
 import re
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
@@ -27,7 +25,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.compat.explain import Kind, explain
 from harness.compat.remote import NoRangesError, download, open_remote
-from harness.digest import digest_file
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.sources.archive import open_archive
 from harness.sources.fetch_failure import fetch_failure, machine_failure
@@ -39,7 +36,7 @@ from harness.sources.index import (
     redact_url,
     uv_binary,
 )
-from harness.sources.release import ReleaseNotFoundError, RunCommand
+from harness.sources.release import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
 from harness.sources.tree import path_problem
 
 LOCATE_TIMEOUT_S = 120.0
@@ -58,7 +55,6 @@ LARGEST_SDIST = 128 << 20
 LARGEST_SERVED = 96 << 20
 MOST_MEMBERS = 200_000
 ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
-MANIFEST = "manifest.json"
 FORM = 2
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -81,7 +77,7 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
     if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
         raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
     folder = cache / "sources" / f"text-{FORM}-{package.lower()}-{version}"
-    cached = _cached(folder)
+    cached = cached_file(folder)
     if cached:
         return cached
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +89,7 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
         ready.mkdir()
         target = ready / f"{package}-{version}.zip"
         _fetch(published, target, settings)
-        return _publish(_sealed(ready, target.name), folder)
+        return publish(sealed(ready, target.name), folder)
 
 
 def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
@@ -133,7 +129,7 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
         return None
     tree = repository.tree(commit)
     folder = cache / "sources" / f"text-{FORM}-{tree.commit}"
-    cached = _cached(folder)
+    cached = cached_file(folder)
     if cached:
         return cached
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -144,40 +140,7 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
             ready / "sources.zip",
             ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path)),
         )
-        return _publish(_sealed(ready, "sources.zip"), folder)
-
-
-def _sealed(ready: Path, name: str) -> Path:
-    manifest = {"file": name, "sha256": digest_file(ready / name)}
-    (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-    return ready
-
-
-def _cached(folder: Path) -> Path | None:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        file = folder / Path(str(manifest["file"])).name
-        return file if digest_file(file) == manifest["sha256"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _publish(ready: Path, folder: Path) -> Path:
-    """Move the finished folder into place; whoever was first wins, a damaged one is replaced."""
-    try:
-        ready.rename(folder)
-    except OSError:
-        if not _cached(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            ready.rename(folder)
-    found = _cached(folder)
-    if found is None:
-        raise InfrastructureError(
-            f"{folder} was written and cannot be read back",
-            why="the disk is full or failing",
-            fix="free space, or choose another cache folder",
-        )
-    return found
+        return publish(sealed(ready, "sources.zip"), folder)
 
 
 def _locate(

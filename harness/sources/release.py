@@ -30,7 +30,7 @@ _PASSED = (
     "REQUESTS_CA_BUNDLE",
     "HOME",
 )
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 
 
 class RunCommand(Protocol):
@@ -60,37 +60,43 @@ def fetch_release(package: str, version: str, *, cache: Path, command: RunComman
     if not _NAME.fullmatch(package) or not _VERSION.fullmatch(version):
         raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
     folder = cache / "sources" / f"{package.lower()}-{version}"
-    cached = _cached(folder)
+    cached = cached_file(folder)
     if cached:
         return cached
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
         wheel = _download(package, version, Path(temporary), command)
-        manifest = {"file": wheel.name, "sha256": digest_file(wheel)}
-        (wheel.parent / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-        return _publish(wheel.parent, folder)
+        return publish(sealed(wheel.parent, wheel.name), folder)
 
 
-def _cached(folder: Path) -> Path | None:
+def sealed(ready: Path, name: str) -> Path:
+    """Write down which file of the folder is meant and its digest; returns the folder."""
+    manifest = {"file": name, "sha256": digest_file(ready / name)}
+    (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    return ready
+
+
+def cached_file(folder: Path) -> Path | None:
+    """The file of a sealed folder; None when there is none, or it is not what was sealed."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         wheel = folder / Path(str(manifest["file"])).name
         return wheel if digest_file(wheel) == manifest["sha256"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _publish(ready: Path, folder: Path) -> Path:
-    """Move the finished folder into place; whoever was first wins, a damaged one is replaced."""
+def publish(ready: Path, folder: Path) -> Path:
+    """Move a sealed folder into place and return its file; the first wins, a damaged one is replaced."""
     try:
         ready.rename(folder)
     except OSError:
-        cached = _cached(folder)
+        cached = cached_file(folder)
         if cached:
             return cached
         shutil.rmtree(folder, ignore_errors=True)
         ready.rename(folder)
-    found = _cached(folder)
+    found = cached_file(folder)
     if found is None:
         raise InfrastructureError(
             f"{folder} was written and cannot be read back",
