@@ -83,6 +83,7 @@ def open_bench(
         code=code_digests(wanted, package_root or PACKAGE_ROOT),
         host=host_facts(host),
         notices=_expired(matrix),
+        without={} if checks else left_out(settings, matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
 
@@ -111,6 +112,21 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
         if name not in known:
             raise no_match("check", name, sorted(known))
     return with_needs(set(names), registered) if names else registered
+
+
+def left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
+    """Check -> why the profile does not run it; an InputError when it names a check that does not exist."""
+    from harness.plan.registry import all_checks
+
+    profile = matrix.profiles.get(settings["profile"])
+    if profile is None or not profile.without:
+        return {}
+    known = sorted(check.name for check in all_checks())
+    for one in profile.without:
+        if one.check not in known:
+            near = no_match("check", one.check, known).problems[0]
+            raise InputError(near.what, where=one.where, fix=near.fix)
+    return {one.check: f"not in profile {profile.name}: {one.reason}" for one in profile.without}
 
 
 def _nothing(matrix: Matrix, profile: str, only: Sequence[str], known: list[str]) -> NothingSelectedError:

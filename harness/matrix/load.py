@@ -22,7 +22,17 @@ from harness.matrix.constraints import (
 )
 from harness.matrix.form import checked
 from harness.matrix.matrix import Matrix
-from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
+from harness.matrix.model import (
+    Axis,
+    Expectation,
+    LeftOut,
+    PinRule,
+    Profile,
+    Recipe,
+    Runner,
+    Selection,
+    Stack,
+)
 from harness.matrix.pins import check_template, placeholders
 from harness.matrix.resolve import Resolver, mapping, text, texts
 from harness.matrix.versions import Scheme
@@ -294,8 +304,13 @@ class _Loader(Resolver):
             name=name,
             title=text(entry["title"]),
             select=tuple(self._selection((*path, index), part, stacks) for index, part in parts),
+            without=tuple(self._left_out(name, *item) for item in entry.get("without", {}).items()),
             where=self.document.where(("profiles", name), key=True),
         )
+
+    def _left_out(self, profile: str, check: str, reason: Any) -> LeftOut:
+        where = self.document.where(("profiles", profile, "without", check), key=True)
+        return LeftOut(check=check, reason=text(reason), where=where)
 
     def _selection(self, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
         if ("stacks" in entry) == ("product" in entry):

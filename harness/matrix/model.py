@@ -101,12 +101,22 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A check that a profile does not run, and why; naming it on the command line runs it all the same."""
+
+    check: str
+    reason: str
+    where: Location = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """What one command plans."""
 
     name: str
     title: str
     select: tuple[Selection, ...]
+    without: tuple[LeftOut, ...] = ()
     where: Location = field(compare=False)
 
 

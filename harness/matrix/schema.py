@@ -222,6 +222,7 @@ class ProfileEntry(Entry):
 
     title: Text
     select: list[SelectEntry] = Field(min_length=1)
+    without: dict[Name, Text] = Field({}, description="checks this profile leaves out, each with the reason")
 
 
 class RunnerEntry(Entry):

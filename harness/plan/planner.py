@@ -27,8 +27,13 @@ def make_plan(
     code: Mapping[str, str],
     host: HostFacts,
     notices: tuple[str, ...] = (),
+    without: Mapping[str, str] | None = None,
 ) -> Plan:
-    """One entry per (cell, check), one task per distinct key; `checks` must be in order of need."""
+    """One entry per (cell, check), one task per distinct key; `checks` must be in order of need.
+
+    `without`: checks the profile leaves out, with the reason; they and what needs them are planned as not run.
+    """
+    left_out = _with_dependents(without or {}, checks)
     entries: list[Entry] = []
     tasks: dict[str, Task] = {}
     ring = Keyring(checks, inputs, code)
@@ -38,6 +43,8 @@ def make_plan(
         asked: dict[str, str] = {}
         for check in checks:
             skip = device_skip(cell, check, host) or _idle(check, facets)
+            if skip is None and check.name in left_out:
+                skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
             key = ""
             if skip is None:
                 key = asked[check.name] = keys[check.name]
@@ -73,6 +80,15 @@ def part_of(plan: Plan, cell_ids: Collection[str]) -> Plan:
         entries=entries,
         tasks={key: task for key, task in plan.tasks.items() if key in keys},
     )
+
+
+def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dict[str, str]:
+    left_out = dict(without)
+    for check in checks:
+        missing = next((need for need in check.needs if need in left_out), None)
+        if missing and check.name not in left_out:
+            left_out[check.name] = f"it needs {missing}: {left_out[missing]}"
+    return left_out
 
 
 def _idle(check: Check, facets: Mapping[str, Facet]) -> Skip | None:

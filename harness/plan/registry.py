@@ -6,7 +6,7 @@ from importlib import import_module
 
 from harness.check import Check
 
-CHECK_ROOMS = ("compat", "patchstack", "builds", "numerics", "convergence")
+CHECK_ROOMS = ("compat", "patchstack", "builds", "numerics", "rollout", "convergence")
 
 
 def all_checks() -> tuple[Check, ...]:

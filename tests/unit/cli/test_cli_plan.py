@@ -130,6 +130,28 @@ def test_a_new_value_is_new_and_a_removed_cell_is_gone(command, checkout):
     assert report["gone"]
 
 
+WITHOUT = "    title: all\n    without:\n      {}: it takes minutes\n"
+
+
+def test_a_profile_can_leave_checks_out_and_the_command_line_can_ask_for_them(command, checkout):
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("    title: all\n", WITHOUT.format("grpo")))
+    entries = json.loads(command("plan", "--json")[1])["entries"]
+    assert {entry["skip"]["reason"] for entry in entries if entry["check"] == "grpo"} == {
+        "not in profile default: it takes minutes"
+    }
+    assert all(not entry["key"] for entry in entries if entry["check"] == "grpo")
+    asked = json.loads(command("plan", "--check", "grpo", "--json")[1])["entries"]
+    assert any(entry["key"] for entry in asked if entry["check"] == "grpo")
+
+
+def test_a_profile_that_leaves_out_a_check_nobody_declares(command, checkout):
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("    title: all\n", WITHOUT.format("grppo")))
+    code, _, err = command("plan")
+    assert code == EXIT_BAD_INPUT
+    assert "matrix.yaml:27:7" in err
+    assert "grpo" in err
+
+
 def test_a_revision_that_is_not_there(command):
     code, _, err = command("plan", "--changed-since", "nowhere")
     assert code == 2

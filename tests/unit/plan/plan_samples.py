@@ -48,7 +48,7 @@ INPUTS = FacetInputs(
 )
 
 
-def plan(cells, checks, host=None, inputs=INPUTS, code=None):
+def plan(cells, checks, host=None, inputs=INPUTS, code=None, without=None):
     return make_plan(
         cells,
         checks,
@@ -57,4 +57,5 @@ def plan(cells, checks, host=None, inputs=INPUTS, code=None):
         inputs=inputs,
         code=code or {each.name: "code" for each in checks},
         host=host or HostFacts(),
+        without=without,
     )

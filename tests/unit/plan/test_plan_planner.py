@@ -57,6 +57,14 @@ def test_a_host_with_fitting_cards_plans_the_hardware_check():
     assert entry.skip is None
 
 
+def test_what_a_profile_leaves_out_is_not_run_with_what_needs_it_and_keeps_its_reason():
+    checks = [check("lint"), check("train"), check("curve", needs=("train",))]
+    lint, train, curve = plan([cell()], checks, without={"train": "it takes minutes"}).entries
+    assert lint.key
+    assert (train.key, train.skip.status, train.skip.reason) == ("", Status.NOT_RUN, "it takes minutes")
+    assert (curve.key, curve.skip.reason) == ("", "it needs train: it takes minutes")
+
+
 def test_adding_a_cell_changes_no_other_key():
     checks = [check("whole"), check("tree", facets=("verl_tree", "patches[verl]"))]
     before = plan([cell()], checks)
