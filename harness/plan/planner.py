@@ -31,7 +31,7 @@ def make_plan(
 ) -> Plan:
     """One entry per (cell, check), one task per distinct key; `checks` must be in order of need.
 
-    `without`: checks the profile leaves out, with the reason; they and what needs them are planned as not run.
+    `without`: checks the profile leaves out, with the reason; they and what needs them are not run.
     """
     left_out = _with_dependents(without or {}, checks)
     entries: list[Entry] = []
