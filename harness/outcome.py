@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.digest import digest_json
+
 
 class Evidence(str, enum.Enum):
     """How an outcome was obtained, weakest first; never mixed up, never promoted."""
@@ -106,6 +108,7 @@ class Outcome:
     """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
 
     `facets` maps facet names to digests (their values stand in the plan); `log` is the task's merged output.
+    `inputs` maps the checks it was built on to their `answer` then; empty where that was not recorded.
     """
 
     key: str
@@ -123,6 +126,16 @@ class Outcome:
     finished: float = 0.0
     attempt: int = 1
     run_id: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> str:
+        """Digest of what tasks build on: its artifacts, and what it was itself built on.
+
+        The key of a task says what was asked. A package index gives another lock to the same question next
+        month, so an outcome built on the lock of today has to say which one it was.
+        """
+        return digest_json({"artifacts": {ref.name: ref.digest for ref in self.artifacts}, **self.inputs})
 
     @property
     def seconds(self) -> float:

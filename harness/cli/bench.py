@@ -194,6 +194,16 @@ def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
     )
 
 
+def cards(bench: Bench) -> dict[str, int]:
+    """Cell id -> cards its recipe asks for, on all its nodes."""
+    recipes = bench.matrix.recipes
+    return {
+        cell.id: recipes[cell.recipe].nodes * recipes[cell.recipe].cards
+        for cell in bench.plan.cells
+        if cell.recipe in recipes
+    }
+
+
 def host_facts(report: HostReport) -> Any:
     """The host as planning sees it."""
     from harness.devices.soc import driver_misfit

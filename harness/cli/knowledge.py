@@ -40,7 +40,18 @@ class Knowledge:
 
 def look_up(bench: Bench) -> Knowledge:
     """What the ledger knows of the plan."""
-    return look_up_keys(bench.settings, {key: task.check for key, task in bench.plan.tasks.items()})
+    from dataclasses import replace
+
+    from harness.plan.renewal import outdated
+
+    found = look_up_keys(bench.settings, {key: task.check for key, task in bench.plan.tasks.items()})
+    again = outdated(bench.plan.tasks, found.outcomes)
+    return replace(
+        found,
+        outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in again},
+        judgements={key: said for key, said in found.judgements.items() if key not in again},
+        lapsed={**found.lapsed, **again},
+    )
 
 
 def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
@@ -55,7 +66,7 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
     by_name = {check.name: check for check in checks.values()}
     with open_ledger(settings) as ledger:
         stored = ledger.get_many(_recorded(ledger, checks, by_name))
-        samples, rates = _history(ledger, by_name)
+        samples, rates = history(ledger, by_name)
         runs = ledger.runs(RUNS)
     judgements = {key: judge_outcome(checks[key], outcome) for key, outcome in stored.items()}
     asked_again = {
@@ -99,7 +110,7 @@ def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) ->
     }
 
 
-def _history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
+def history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
     """Completed executions (their host is still the run's id), and each check's share of failures."""
     from harness.outcome import Evidence, State, Status
     from harness.plan.cost import Sample

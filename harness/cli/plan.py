@@ -108,21 +108,17 @@ def _mark(check: str, is_known: bool) -> str:
 
 
 def _turns(bench: Bench, known: Knowledge, keys: set[str]) -> list[dict[str, Any]]:
+    from harness.cli.bench import cards
     from harness.outcome import Status
     from harness.plan.order import order
 
-    recipes = bench.matrix.recipes
     failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
     turns = order(
         bench.plan,
         seconds={key: known.costs.of_task(task).seconds for key, task in bench.plan.tasks.items()},
         failed_before=failed,
         failure_rate=known.failure_rate,
-        cards={
-            cell.id: recipes[cell.recipe].nodes * recipes[cell.recipe].cards
-            for cell in bench.plan.cells
-            if cell.recipe in recipes
-        },
+        cards=cards(bench),
     )
     return [
         {

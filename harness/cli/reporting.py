@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.matrix.matrix import Matrix
     from harness.plan.task import Plan
     from harness.report.inputs import ReportInputs
-    from harness.run.scheduler import RunResult
+    from harness.run.result import RunResult
     from harness.verdict.summary import Summary
     from harness.verdict.verdict import Verdict
 

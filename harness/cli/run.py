@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import Bench, cell_entry, expectations, open_bench
+from harness.cli.bench import Bench, cards, cell_entry, expectations, open_bench
+from harness.cli.knowledge import history
 from harness.cli.reporting import print_summary, write_report
 from harness.errors import EXIT_INTERRUPTED, InputError
 from harness.settings import Settings
@@ -20,7 +21,7 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.run.events import Event, Observer
-    from harness.run.scheduler import RunResult
+    from harness.run.result import RunResult
 
 
 @click.command(
@@ -76,8 +77,14 @@ def _run(bench: Bench, checks: set[str], options: dict[str, Any], stopped: Any) 
 
     settings = bench.settings
     fresh = {key for key, task in bench.plan.tasks.items() if not checks or task.check.name in checks}
-    policy = Policy(keep_going=options["keep_going"], rerun=fresh if options["fresh"] else frozenset())
     with Ledger.open(settings.path("state")) as ledger:
+        _, failure_rate = history(ledger, {task.check.name: task.check for task in bench.plan.tasks.values()})
+        policy = Policy(
+            keep_going=options["keep_going"],
+            rerun=fresh if options["fresh"] else frozenset(),
+            failure_rate=failure_rate,
+            cards=cards(bench),
+        )
         executor = LocalExecutor(_site(settings, keep=options["keep_work"]), settings.jobs)
         try:
             with _observing(options["events"]) as observer:

@@ -12,7 +12,7 @@ from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Tier
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """`outcome` as a JSON object; ValueError or TypeError when a measurement is no JSON (NaN is none)."""
-    return {
+    data = {
         "key": outcome.key,
         "check": outcome.check,
         "tier": outcome.tier.value,
@@ -29,6 +29,8 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "attempt": outcome.attempt,
         "run_id": outcome.run_id,
     }
+    # Outcomes of before this was recorded keep their identity.
+    return {**data, "inputs": dict(outcome.inputs)} if outcome.inputs else data
 
 
 def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
@@ -50,6 +52,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
         finished=data["finished"],
         attempt=data["attempt"],
         run_id=data["run_id"],
+        inputs=data.get("inputs", {}),
     )
 
 

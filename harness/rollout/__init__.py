@@ -1,1 +1,1 @@
-"""vLLM with vllm-ascend in the cell: imports, generation against a CPU reference, what a trainer does to it."""
+"""vLLM with vllm-ascend in the cell: imports, generation against a CPU reference, weight updates."""

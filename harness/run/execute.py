@@ -202,4 +202,5 @@ def _outcome(job: Job, result: _Result, log: ArtifactRef | None, started: float,
         finished=finished,
         attempt=job.attempt,
         run_id=job.run_id,
+        inputs={name: outcome.answer for name, outcome in sorted(job.inputs.items())},
     )

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from harness.check import Check
 from harness.outcome import Judgement, Outcome, State, Status
+from harness.plan.order import order
+from harness.plan.renewal import renewed_input
 from harness.plan.task import Entry, Plan, Task
 
 Judge = Callable[[Check, Outcome], Judgement]
@@ -52,17 +54,15 @@ class Rank(NamedTuple):
 
     tier: int
     again: bool
-    passed_before: bool
-    shorter: float
+    place: int
     key: str
 
 
 class Schedule:
     """The state of one run over a plan.
 
-    known: key -> reusable outcome. The same tasks are decided in the same order whatever order cells come in:
-    cheap tiers first, then what failed last time, then the longest first, so that the end is not one long
-    task.
+    known: key -> reusable outcome. Tasks start in the order of `harness.plan.order`, whatever order cells
+    come in; seconds and failure_rate are by check, cards by cell.
 
     A task runs when an entry wants it, or a task that is wanted needs it. An entry wants its task unless a
     need has failed, or unless (without `keep_going`) its cell has failed a cheaper tier; it waits until
@@ -78,24 +78,36 @@ class Schedule:
         keep_going: bool = False,
         failed_before: Collection[str] = (),
         seconds: Mapping[str, float] | None = None,
+        failure_rate: Mapping[str, float] | None = None,
+        cards: Mapping[str, int] | None = None,
     ) -> None:
         self.plan = plan
         self.running: set[str] = set()
         self.stopped = False
         self._judge = judge
         self._keep_going = keep_going
-        self._failed_before = frozenset(failed_before)
         self._seconds = seconds or {}
         self._results: dict[str, Result] = {}
         self._fallback: dict[str, Result] = {}
         self._trusted: set[str] = set()
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
+        self._dependents = _dependents(plan)
         self._decisions: dict[str, tuple[Decision, ...]] = {}
         self._undecided = set(self._cells)
         self._demands: dict[str, frozenset[str]] = {}
         self._demand: Counter[str] = Counter()
-        self._ranks = {key: self._rank(task) for key, task in plan.tasks.items()}
+        turns = order(
+            plan,
+            seconds={key: self.seconds(task) for key, task in plan.tasks.items()},
+            failed_before=frozenset(failed_before),
+            failure_rate=failure_rate,
+            cards=cards,
+        )
+        self._ranks = {
+            turn.key: Rank(plan.tasks[turn.key].check.tier.rank, again=False, place=place, key=turn.key)
+            for place, turn in enumerate(turns)
+        }
         self._queue: list[Rank] = []
         for key, outcome in known.items():
             if key in plan.tasks:
@@ -121,6 +133,19 @@ class Schedule:
         """The reused outcome of `key` cannot be built upon: its task runs again, because a task needs it."""
         self._fallback[key] = self._results.pop(key)
         self._touch(key)
+
+    def renew_after(self, key: str) -> dict[str, str]:
+        """Distrust earlier outcomes that were built on another answer of this task; key -> why."""
+        outcomes = {name: result.outcome for name, result in self._results.items()}
+        renewed = {
+            other: renewed_input(self.plan.tasks[other], result.outcome, outcomes)
+            for other in self._dependents.get(key, ())
+            if (result := self._results.get(other)) is not None and result.reused
+        }
+        renewed = {other: reason for other, reason in renewed.items() if reason}
+        for other in renewed:
+            self.distrust(other)
+        return renewed
 
     def inputs(self, task: Task) -> dict[str, Outcome]:
         """Check name -> outcome of each need; KeyError unless the task is ready."""
@@ -227,15 +252,16 @@ class Schedule:
         return frozenset(demanded)
 
     def _has_inputs(self, key: str) -> bool:
-        return all(need in self._results for need in self.plan.tasks[key].needs)
+        """Whether every need has a result that nothing still to run can make an earlier answer of."""
+        return all(need in self._results and self._is_settled(need) for need in self.plan.tasks[key].needs)
 
-    def _rank(self, task: Task) -> Rank:
-        return Rank(
-            tier=task.check.tier.rank,
-            again=False,
-            passed_before=task.key not in self._failed_before,
-            shorter=-self.seconds(task),
-            key=task.key,
+    def _is_settled(self, key: str) -> bool:
+        if not self._results[key].reused:
+            return True
+        return all(
+            need not in self._demand and need not in self.running and self._is_settled(need)
+            for need in self.plan.tasks[key].needs
+            if need in self._results or need in self._demand
         )
 
 
@@ -298,6 +324,15 @@ def _failure(check: str, judgement: Judgement) -> str:
     words = {Status.FAIL: "failed", Status.ERROR: "ended in an error", Status.NOT_RUN: "was not run"}
     word = words.get(judgement.status, f"is {judgement.status.value}")
     return f"{check} {word}" + (f": {judgement.reasons[0]}" if judgement.reasons else "")
+
+
+def _dependents(plan: Plan) -> dict[str, list[str]]:
+    """Key -> the keys of the tasks that need it."""
+    dependents: dict[str, list[str]] = {}
+    for key, task in plan.tasks.items():
+        for need in task.needs:
+            dependents.setdefault(need, []).append(key)
+    return dependents
 
 
 def _by_cell(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

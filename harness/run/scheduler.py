@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.check import lapsed
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Outcome, State, Status, Tier
-from harness.plan.task import Entry, Plan, Task
+from harness.plan.renewal import outdated
+from harness.plan.task import Plan, Task
+from harness.run.before import failed_before
 from harness.run.events import (
     EntryLeft,
     Event,
@@ -25,6 +27,7 @@ from harness.run.events import (
 from harness.run.execute import INFRASTRUCTURE
 from harness.run.executor import Executor, Finished
 from harness.run.job import Job
+from harness.run.result import EntryResult, RunResult
 from harness.run.schedule import Decision, Judge, Phase, Schedule
 
 TICK_SECONDS = 0.25
@@ -38,58 +41,14 @@ class Policy:
 
     keep_going: a cell that fails a tier still spends the dearer ones. retries: how often a task that ended
     in an infrastructure error runs again; nothing else is ever retried. rerun: keys whose stored outcomes
-    are not taken.
+    are not taken. failure_rate: check -> how often it fails. cards: cell -> cards its recipe asks for.
     """
 
     keep_going: bool = False
     retries: int = 1
     rerun: Collection[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EntryResult:
-    """How one entry of the plan ended. `outcome` is None where it has none, and `reason` says why."""
-
-    entry: Entry
-    status: Status
-    outcome: Outcome | None = None
-    reused: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """What a run did; one `EntryResult` per entry of the plan, in its order.
-
-    executed, reused, errors and retried count tasks; blocked, not_run and incomplete are of entries.
-    `incomplete` lists the planned entries that were neither answered nor blocked nor skipped: the run
-    stopped before them.
-    """
-
-    run_id: str
-    entries: tuple[EntryResult, ...]
-    executed: int
-    reused: int
-    errors: int
-    retried: int
-    seconds: float
-    interrupted: bool
-    incomplete: tuple[Entry, ...] = ()
-
-    @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """Key -> outcome, of every task of the plan that has one."""
-        return {one.outcome.key: one.outcome for one in self.entries if one.outcome}
-
-    @property
-    def blocked(self) -> int:
-        """Entries not run because a check before them failed."""
-        return sum(one.status is Status.BLOCKED and not one.outcome for one in self.entries)
-
-    @property
-    def not_run(self) -> int:
-        """Entries that cannot be run here, with the reason in each."""
-        return sum(one.entry.skip is not None for one in self.entries)
+    failure_rate: Mapping[str, float] = field(default_factory=dict)
+    cards: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_plan(
@@ -151,6 +110,9 @@ class _Run:
             if reason:
                 self._why[key] = reason
                 del known[key]
+        for key, reason in outdated(plan.tasks, known).items():
+            self._why[key] = reason
+            del known[key]
         self._schedule = Schedule(
             plan,
             known,
@@ -158,6 +120,8 @@ class _Run:
             keep_going=policy.keep_going,
             failed_before=failed_before(plan, ledger, judge, run_id, set(plan.tasks) - set(known)),
             seconds=ledger.typical_seconds(),
+            failure_rate=policy.failure_rate,
+            cards=policy.cards,
         )
 
     def go(self, stopped: Callable[[], bool]) -> RunResult:
@@ -253,6 +217,7 @@ class _Run:
             self._schedule.retry(outcome.key)
         else:
             judgement = self._schedule.finish(outcome)
+            self._why |= self._schedule.renew_after(outcome.key)
             self._counts.executed += 1
             self._counts.errors += outcome.state is State.ERROR
         self._tell(
@@ -386,28 +351,6 @@ class _Run:
                 self._observer(event)
             except OSError:
                 self._watched = False
-
-
-def failed_before(
-    plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
-) -> frozenset[str]:
-    """Of `keys`, those that answer an entry which failed in the run before this one, under whatever key."""
-    wanted = set(keys)
-    previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
-    if previous is None or not wanted:
-        return frozenset()
-    former = {(e["cell"], e["check"]): e["key"] for e in previous.plan.get("entries", ()) if e.get("key")}
-    pairs = [
-        (entry.key, former[entry.cell_id, entry.check])
-        for entry in plan.entries
-        if entry.key in wanted and (entry.cell_id, entry.check) in former
-    ]
-    outcomes = ledger.latest(old for _, old in pairs)
-    return frozenset(
-        key
-        for key, old in pairs
-        if old in outcomes and judge(plan.tasks[key].check, outcomes[old]).status is Status.FAIL
-    )
 
 
 def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:

@@ -26,7 +26,8 @@ from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Judgement, Outcome, State, Status, Tier
 from harness.plan.task import Plan, Task
 from harness.run.events import Event, TaskFinished, TaskStarted, Told
-from harness.run.scheduler import Policy, RunResult, run_plan
+from harness.run.result import RunResult
+from harness.run.scheduler import Policy, run_plan
 
 RESOLVE = make_check("resolve")
 LINT = make_check("lint")
@@ -82,6 +83,69 @@ def test_everything_runs_once_in_order_of_need_and_again_nothing_runs(ledger: Le
     assert again.started == []
     assert (second.executed, second.reused) == (0, 4)
     assert second.outcomes == first.outcomes
+
+
+def locks(ledger: Ledger, folder: Path, *texts: str) -> list[Callable[[Task], Outcome]]:
+    """Answers of `resolve` that leave these locks, one after the other."""
+
+    def answer(text: str) -> Callable[[Task], Outcome]:
+        file = folder / "lock.txt"
+        file.write_text(text)
+        ref = ledger.artifacts.put(file, "lock.txt", "text/plain")
+        return lambda task: outcome_of(task, artifacts=(ref,))
+
+    return [answer(text) for text in texts]
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_new_lock_makes_everything_anew_that_was_built_on_the_old_one(
+    ledger: Ledger, tmp_path: Path, slots: int
+) -> None:
+    old, new = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.8.0")
+    go(CELL, ledger, FakeExecutor(answers={resolve.key: [old]}))
+    executor = FakeExecutor(slots=slots, answers={resolve.key: [new]})
+    events: list[Event] = []
+    fresh = Policy(rerun=frozenset({resolve.key}))
+    result = go(CELL, ledger, executor, policy=fresh, observer=events.append)
+    assert names(executor) == ["resolve", "environment", "loss"]
+    assert (result.executed, result.reused) == (3, 1)
+    why = {event.check: event.why for event in events if isinstance(event, TaskStarted)}
+    assert why["environment"] == "resolve has a new answer since"
+    assert why["loss"] == "environment has a new answer since"
+    again = FakeExecutor()
+    go(CELL, ledger, again)
+    assert again.started == []
+
+
+def test_the_same_lock_again_leaves_what_was_built_on_it(ledger: Ledger, tmp_path: Path) -> None:
+    first, same = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.7.1")
+    go(CELL, ledger, FakeExecutor(answers={resolve.key: [first]}))
+    executor = FakeExecutor(answers={resolve.key: [same]})
+    go(CELL, ledger, executor, policy=Policy(rerun=frozenset({resolve.key})))
+    assert names(executor) == ["resolve"]
+
+
+def test_a_run_that_was_killed_after_the_new_lock_goes_on_with_what_needs_it(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    old, new = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.8.0")
+    go(CELL, ledger, FakeExecutor(answers={resolve.key: [old]}))
+    ledger.record(new(resolve))
+    executor = FakeExecutor()
+    go(CELL, ledger, executor)
+    assert names(executor) == ["environment", "loss"]
+
+
+def test_a_new_task_waits_for_the_new_lock_instead_of_the_old_environment(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    old, new = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.8.0")
+    before = make_plan([entry("c", one) for one in (resolve, environment)], [resolve, environment])
+    go(before, ledger, FakeExecutor(answers={resolve.key: [old]}))
+    executor = FakeExecutor(slots=4, answers={resolve.key: [new]})
+    go(CELL, ledger, executor, policy=Policy(rerun=frozenset({resolve.key})))
+    assert sorted(names(executor)) == ["environment", "lint", "loss", "resolve"]
+    assert names(executor).index("environment") < names(executor).index("loss")
 
 
 def test_what_was_not_run_is_asked_again_once_its_check_says_that_it_can_be(ledger: Ledger) -> None:
@@ -282,6 +346,17 @@ def test_a_circle_of_needs_is_incomplete_not_silent(ledger: Ledger) -> None:
 def test_a_need_outside_the_plan_blocks(ledger: Ledger) -> None:
     result = go(make_plan([entry("c", loss)], [loss]), ledger)
     assert statuses(result) == {"loss": Status.BLOCKED}
+
+
+def test_what_fails_more_often_and_saves_more_goes_first(ledger: Ledger) -> None:
+    steady, shaky, alone = (make_task(make_check(name)) for name in ("steady", "shaky", "alone"))
+    dear = make_task(make_check("dear", Tier.BUILD))
+    tasks = [steady, alone, shaky, dear]
+    entries = [entry("c", steady), entry("c", shaky), entry("c", dear), entry("d", alone)]
+    executor = FakeExecutor(slots=1)
+    policy = Policy(failure_rate={"steady": 0.1, "shaky": 0.9, "alone": 0.9, "dear": 0.5})
+    go(make_plan(entries, tasks), ledger, executor, policy=policy)
+    assert names(executor) == ["shaky", "steady", "alone", "dear"]
 
 
 def test_order_is_tier_then_failed_before_then_longest(ledger: Ledger) -> None:
