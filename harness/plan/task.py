@@ -10,6 +10,8 @@ from harness.check import Check
 from harness.outcome import Status, Tier
 
 SCHEMA = {"name": "npu-matrix.plan", "version": 1}
+# A cell with one of these in a tier does not spend a dearer one. Inconclusive and unsupported are no failure.
+STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
 
 
 @dataclass(frozen=True, kw_only=True)

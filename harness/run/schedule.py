@@ -13,12 +13,9 @@ from harness.check import Check
 from harness.outcome import Judgement, Outcome, State, Status
 from harness.plan.order import order
 from harness.plan.renewal import renewed_input
-from harness.plan.task import Entry, Plan, Task
+from harness.plan.task import STOPPING, Entry, Plan, Task
 
 Judge = Callable[[Check, Outcome], Judgement]
-
-# A cell with one of these in a tier does not spend a dearer one. Inconclusive and unsupported are no failure.
-STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
 
 
 class Phase(enum.Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
-from harness.plan.task import Entry, Plan
+from harness.plan.task import STOPPING, Entry, Plan
 from harness.verdict.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate import CellCheck, Side
 from harness.verdict.join import Disposition, judge_plan
@@ -16,8 +16,6 @@ from harness.verdict.verdict import Expected, judge_outcome
 HISTORY = 200
 #: What says something about a cell, and not about the machine that ran it.
 DECIDED = frozenset({State.COMPLETED, State.TIMEOUT})
-#: A cell with one of these in a tier spends no dearer one.
-STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
 
 
 @dataclass(frozen=True, kw_only=True)
