@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,10 +105,10 @@ def _word(finding: dict[str, Any]) -> str:
 
 
 def _source(settings: Settings) -> Source:
-    from harness.compat.api import MIRRORS, Source
+    from harness.compat.api import Source
+    from harness.sources.mirrors import mirrors_folder
 
-    folder = os.environ.get(MIRRORS)
-    return Source(cache=settings.cache, command=run_command, mirrors=Path(folder) if folder else None)
+    return Source(cache=settings.cache, command=run_command, mirrors=mirrors_folder())
 
 
 def _locked(settings: Settings, cell_id: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 #: How often a check that runs something is wrong, until its history says better; static checks are not.
 FALSE_FAIL, FALSE_PASS = 0.05, 0.02
-MIRRORS = "NPU_MATRIX_MIRRORS"
 #: A probe that cannot be answered: dearer than any other, and never asked.
 NEVER = 1e18
 
@@ -341,8 +339,9 @@ def _commits(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
     """Axes on which both cells name a commit of one line of history at hand: its values, oldest first."""
     from harness.plan.between import commit_values
     from harness.sources.git import find_mirror
+    from harness.sources.mirrors import mirrors_folder
 
-    mirrors = os.environ.get(MIRRORS)
+    mirrors = mirrors_folder()
     found: dict[str, list[str]] = {}
     for axis in matrix.axes.values() if mirrors else ():
         if good.axes.get(axis.name) == bad.axes.get(axis.name):
@@ -350,7 +349,7 @@ def _commits(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
         ends = [axis.parse(cell.axes[axis.name]) for cell in (good, bad) if axis.name in cell.axes]
         if len(ends) != 2 or not all(end.commit for end in ends):
             continue
-        repository = find_mirror(Path(mirrors or ""), ends[1].commit)
+        repository = find_mirror(mirrors, ends[1].commit) if mirrors else None
         values = commit_values(repository, *ends) if repository else []
         if values:
             found[axis.name] = values

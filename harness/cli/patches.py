@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -319,8 +318,8 @@ def _target(
     ref: str,
 ) -> tuple[Target, str]:
     """The tree that is asked for, and the upstream it is of."""
-    from harness.patchstack.checks import MIRRORS
     from harness.patchstack.target import commit_target, folder_target, version_target
+    from harness.sources.mirrors import mirrors_folder
 
     package = _package(patches, upstream)
     if path and repo:
@@ -331,13 +330,12 @@ def _target(
         from harness.sources.git import Repository
 
         return commit_target(Repository(repo), ref, package, version), package
-    mirrors = os.environ.get(MIRRORS)
     target = version_target(
         package,
         version,
         cache=settings.cache,
         command=fetcher(f"{package} {version}"),
-        mirrors=Path(mirrors) if mirrors else None,
+        mirrors=mirrors_folder(),
     )
     return target, package
 

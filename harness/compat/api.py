@@ -6,7 +6,6 @@ function runs is said, and does not: nobody knows from the text whether a recipe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ from harness.compat.surface import Surface
 from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.lockfile import normal_name
+from harness.sources.mirrors import mirrors_folder
 from harness.sources.release import ReleaseNotFoundError, RunCommand
 
-MIRRORS = "NPU_MATRIX_MIRRORS"
 MOST_SAID = 12
 
 
@@ -199,13 +198,12 @@ def _module(file: str) -> str:
 def holds(outcome: Outcome) -> str:
     """An outcome without a commit no longer holds once there may be a mirror that has it."""
     unread = outcome.measurements.get("not_read")
-    return "there is a folder of mirrors now" if unread and os.environ.get(MIRRORS) else ""
+    return "there is a folder of mirrors now" if unread and mirrors_folder() else ""
 
 
 def run(ctx: TaskContext) -> Measured:
     """Hold the packages of facet `pins` against each other."""
-    folder = os.environ.get(MIRRORS)
-    source = Source(cache=ctx.cache, command=ctx.command, mirrors=Path(folder) if folder else None)
+    source = Source(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
     tree = ctx.facets["verl_tree"]
     packages = stated_versions(ctx.facets["pins"])
     if source.of("verl", tree["version"], tree.get("commit", "")):

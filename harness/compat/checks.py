@@ -106,6 +106,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.compat.resolve",
             "harness.sources.fetch_failure",
             "harness.sources.index",
+            "harness.sources.pip_files",
             "harness.sources.lockfile",
         ),
         run=_run_resolve,

@@ -6,7 +6,6 @@ versions: it is said, and does not fail the cell.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,10 +23,10 @@ from harness.compat.published import commit_sources, fetch_sources, required
 from harness.compat.reach import Reference, references
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
+from harness.sources.mirrors import MIRRORS, mirrors_folder
 from harness.sources.release import ReleaseNotFoundError
 
 PROVIDER = "torch-npu"
-MIRRORS = "NPU_MATRIX_MIRRORS"
 # Folders whose code runs on another chip than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
 OTHER_CHIPS = ("_310p",)
 CONSUMERS = {"verl_tree": "verl", "vllm_ascend": "vllm-ascend"}
@@ -243,15 +242,14 @@ def _sources(ctx: TaskContext, package: str, tree: Mapping[str, Any]) -> tuple[s
             return "", fetch_sources(package, version, cache=ctx.cache, command=ctx.command)
     except ReleaseNotFoundError as error:
         return error.problems[0].what, None
-    folder = os.environ.get(MIRRORS)
-    found = commit_sources(tree["commit"], cache=ctx.cache, mirrors=Path(folder) if folder else None)
+    found = commit_sources(tree["commit"], cache=ctx.cache, mirrors=mirrors_folder())
     return f"{package} {version} is the commit {tree['commit'][:12]}, which is not at hand", found
 
 
 def holds(outcome: Outcome) -> str:
     """An outcome without a commit no longer holds once there may be a mirror that has it."""
     commits = [text for text in outcome.measurements.get("not_read", ()) if "is the commit" in text]
-    return "there is a folder of mirrors now" if commits and os.environ.get(MIRRORS) else ""
+    return "there is a folder of mirrors now" if commits and mirrors_folder() else ""
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:

@@ -29,13 +29,8 @@ from harness.errors import HarnessError, InfrastructureError, InputError, Locati
 from harness.sources.archive import open_archive
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.git import find_mirror
-from harness.sources.index import (
-    IndexSettings,
-    index_environment,
-    redact_text,
-    redact_url,
-    uv_binary,
-)
+from harness.sources.index import IndexSettings, index_environment, uv_binary
+from harness.sources.redact import redact_text, redact_url
 from harness.sources.release import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
 from harness.sources.tree import path_problem
 

@@ -20,8 +20,9 @@ from harness.compat.request import Request, names
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.fetch_failure import FetchFailure, fetch_failure, machine_failure
-from harness.sources.index import IndexSettings, index_environment, redact_url, uv_binary
+from harness.sources.index import IndexSettings, index_environment, uv_binary
 from harness.sources.lockfile import LockedPackage, parse_lock
+from harness.sources.redact import redact_url
 
 ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from harness.errors import InfrastructureError
-from harness.sources.index import redact_text, redact_url
+from harness.sources.redact import redact_text, redact_url
 
 FETCH = re.compile(r"Failed to fetch:?\s+`?(?P<url>[a-z+]+://[^\s`]+)`?")
 CAUSE = re.compile(r"^\s*(?:cause|Caused by):\s+(?P<text>.*)$", re.MULTILINE)

@@ -1,26 +1,25 @@
 """Where packages come from: pip's own configuration, read without pip and told to uv in uv's words.
 
 Users sit behind mirrors and private certificates, and have told pip about them. uv reads none of that, so
-every install here goes through `index_environment`. Locations and precedence are those of pip's documentation
-("Configuration files", "Precedence / Override order"); `pip config debug` shows the same list.
+every install here goes through `index_environment`.
 """
 
 from __future__ import annotations
 
-import configparser
 import math
-import os
 import ssl
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
-from harness.errors import InfrastructureError, InputError, Location
+from harness.errors import InfrastructureError, InputError
+from harness.sources.pip_files import merged_settings
+from harness.sources.redact import redact_text, redact_url
 
 # Long option names pip knows for one setting; in its files and variables any of them may stand.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
@@ -186,7 +185,7 @@ def index_environment(
     relative paths are taken from `cwd`. InputError for a configuration file that cannot be read.
     """
     site = prefix or Path(environ.get("VIRTUAL_ENV") or sys.prefix)
-    merged = _merged(environ, etc, site)
+    merged = merged_settings(environ, etc, site)
     values: dict[str, str] = {}
     origins: dict[str, str] = {}
     ignored: dict[str, str] = {}
@@ -204,26 +203,6 @@ def index_environment(
         for name, origin in sorted(ignored.items())
     ]
     return _settings(values, origins, notices, environ, cwd or Path.cwd())
-
-
-def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> list[Path]:
-    """The files pip reads, weakest first; they need not exist."""
-    explicit = environ.get("PIP_CONFIG_FILE")
-    if explicit == os.devnull:
-        return []
-    home = Path(environ.get("HOME") or Path.home())
-    if sys.platform == "darwin":
-        shared = [Path("/Library/Application Support/pip/pip.conf")]
-        library = home / "Library/Application Support/pip"
-        own = library if library.is_dir() else home / ".config/pip"
-    else:
-        xdg = environ.get("XDG_CONFIG_DIRS") or str(etc / "xdg")
-        shared = [Path(folder) / "pip/pip.conf" for folder in xdg.split(os.pathsep) if folder]
-        shared.append(etc / "pip.conf")
-        own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
-    # A PIP_CONFIG_FILE that exists takes the place of the user's files.
-    user = [] if explicit and Path(explicit).exists() else [home / ".pip/pip.conf", own / "pip.conf"]
-    return [*shared, *user, prefix / "pip.conf", *([Path(explicit)] if explicit else [])]
 
 
 _FINDING_UV = threading.Lock()
@@ -246,26 +225,6 @@ def uv_binary() -> str:
         ) from error
 
 
-def redact_url(url: str) -> str:
-    """`url` without its user name and password."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    name, colon, _secret = user.partition(":")
-    # A name without a password is a token.
-    return urlunsplit(parts._replace(netloc=f"{name}:****@{host}" if colon else f"****@{host}"))
-
-
-def redact_text(text: str) -> str:
-    """`text` with credentials removed from every URL in it."""
-    words = []
-    for word in _split_keeping_space(text):
-        start = word.find("://")
-        words.append(word if start < 0 or "@" not in word else _redact_word(word))
-    return "".join(words)
-
-
 def local_path(location: str) -> Path | None:
     """The local path `location` names, or None when it is remote."""
     if location.startswith("file:"):
@@ -273,60 +232,6 @@ def local_path(location: str) -> Path | None:
     if "://" in location:
         return None
     return Path(location)
-
-
-def _redact_word(word: str) -> str:
-    head, scheme, rest = word.partition("://")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    if not at:
-        return word
-    name, colon, _secret = user.partition(":")
-    return f"{head}{scheme}{name + ':' if colon else ''}****@{host}{slash}{_redact_tail(path)}"
-
-
-def _redact_tail(path: str) -> str:
-    return redact_text(path) if "://" in path else path
-
-
-def _split_keeping_space(text: str) -> Iterator[str]:
-    start = 0
-    for position, character in enumerate(text):
-        if character.isspace() or character in "'\"`,()<>":
-            yield text[start:position]
-            yield character
-            start = position + 1
-    yield text[start:]
-
-
-def _merged(environ: Mapping[str, str], etc: Path, prefix: Path) -> dict[tuple[str, str], tuple[str, str]]:
-    merged: dict[tuple[str, str], tuple[str, str]] = {}
-    for file in configuration_files(environ, etc, prefix):
-        for section, name, value in _read(file):
-            merged[section, name] = (value, str(file))
-    for variable, value in environ.items():
-        if variable.startswith("PIP_"):
-            name = variable[4:].lower().replace("_", "-")
-            merged[":env:", name] = (value, variable)
-    return merged
-
-
-def _read(file: Path) -> Iterator[tuple[str, str, str]]:
-    if not file.exists():
-        return
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read_string(file.read_text(encoding="utf-8"), source=str(file))
-    except (configparser.Error, UnicodeDecodeError, OSError) as error:
-        raise InputError(
-            "this pip configuration cannot be read",
-            where=Location(file),
-            why=str(error).replace("\n", " "),
-            fix="correct it, or point PIP_CONFIG_FILE to another one",
-        ) from error
-    for section in parser.sections():
-        for name, value in parser.items(section):
-            yield section, name.lower().replace("_", "-").removeprefix("--"), value
 
 
 def _settings(

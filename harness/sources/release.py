@@ -16,7 +16,7 @@ from typing import Protocol
 from harness.check import Completed
 from harness.digest import digest_file
 from harness.errors import InfrastructureError, InputError
-from harness.sources.index import redact_text
+from harness.sources.redact import redact_text
 
 FETCH_TIMEOUT_S = 300.0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

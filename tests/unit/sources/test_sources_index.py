@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import InputError
-from harness.sources.index import IndexSettings, index_environment, redact_text, redact_url
+from harness.sources.index import IndexSettings, index_environment
+from harness.sources.redact import redact_text, redact_url
 
 
 class Machine:
