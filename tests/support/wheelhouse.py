@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import subprocess
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.check import Completed
 
@@ -94,3 +97,27 @@ class Wheels:
             for path, text in content.items():
                 archive.writestr(path, text)
         return target
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
+    for variable in list(os.environ):
+        if variable.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(variable)
+    made = Wheels(tmp_path / "wheels")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(made.folder))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    return made
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Any:
+    """`context(facets)` is a task context in a fresh folder."""
+    count = iter(range(1000))
+
+    def make(facets: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> Context:
+        return Context(tmp_path / f"task-{next(count)}", facets, params)
+
+    return make
