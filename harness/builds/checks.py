@@ -32,7 +32,7 @@ CHECKS: tuple[Check, ...] = (
         name="environment",
         tier=Tier.BUILD,
         question="Can the environment be built from its lock, and does it hold what was locked and patched?",
-        facets=("pins", "platform", "verl_tree", "patches[verl]", "device"),
+        facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         sources=(
             "harness.builds.bundle",
             "harness.builds.environment",
@@ -45,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.fixtures.patch_probe",
             "harness.sources.fetch_failure",
             "harness.sources.index",
+            "harness.sources.pip_files",
             "harness.sources.lockfile",
         ),
         needs=("resolve", "patches"),

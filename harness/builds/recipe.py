@@ -117,7 +117,7 @@ def _cann_folder() -> Path | None:
 def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:
     outcome = ctx.inputs.get("patches")
     if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
-        if ctx.facets["patches[verl]"]:
+        if ctx.facets["patches[verl]"] or ctx.facets["patches[vllm_ascend]"]:
             raise StepError(
                 "patch", "The patches selected for this cell did not apply, so there is no patched tree."
             )

@@ -15,7 +15,7 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.builds.lock import CellLock
 
-FACETS = ("pins", "platform", "patches[verl]")
+FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 # Format -> the file it is written to with --output.
 FILES = {
     "requirements": "requirements.txt",
@@ -99,7 +99,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         next(one for one in plan.to_json()["cells"] if one["id"] == cell.id),
         facets["pins"],
         facets["platform"],
-        facets["patches[verl]"],
+        [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],
         text,
         base_digest,
     )

@@ -195,7 +195,15 @@ def _not_measured(measurements: Mapping[str, Any]) -> Judgement:
     )
 
 
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "device",
+    "versions",
+)
 
 
 def _check(algorithm: str) -> Check:

@@ -210,7 +210,15 @@ def _require(completed: Completed) -> None:
         )
 
 
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "device",
+    "versions",
+)
 
 CHECKS = (
     Check(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from harness.sources.release import RunCommand
     from harness.sources.tree import HasBlobs, Tree
 
+#: Whose stack is meant where several are and nothing says which.
+DEFAULT_UPSTREAM = "verl"
 _VERSION_FILES = ("{package}/version/version", "PKG-INFO")
 
 
@@ -38,8 +40,7 @@ def own_stack(folder: Path, upstream: str = "") -> PatchStack | None:
     """
     if (folder / SERIES).is_file() and any(folder.glob(f"*/{FILE_NAME}")):
         return load_stack(folder.parent, folder.name)
-    stacks = [name for name in upstreams(folder) if (folder / name / SERIES).is_file()]
-    stacks = [name for name in stacks if any((folder / name).glob(f"*/{FILE_NAME}"))]
+    stacks = stacks_in(folder)
     if not stacks:
         return None
     if not upstream and len(stacks) > 1:
@@ -54,6 +55,23 @@ def own_stack(folder: Path, upstream: str = "") -> PatchStack | None:
             f"there is no stack of {wanted!r} here", where=Location(folder), fix=f"one of {', '.join(stacks)}"
         )
     return load_stack(folder, wanted)
+
+
+def stacks_in(folder: Path) -> list[str]:
+    """The upstreams with a stack of this project's format below a folder."""
+    names = [name for name in upstreams(folder) if (folder / name / SERIES).is_file()]
+    return [name for name in names if any((folder / name).glob(f"*/{FILE_NAME}"))]
+
+
+def whose(folder: Path, upstream: str, tree: Tree | None = None) -> str:
+    """The upstream whose stack is meant: the named one, else that whose package the tree has, else verl."""
+    stacks = stacks_in(folder) if not upstream and folder.is_dir() else []
+    if len(stacks) < 2:
+        return upstream
+    inside = [name for name in stacks if tree is not None and tree.is_folder(name)]
+    if len(inside) == 1:
+        return inside[0]
+    return DEFAULT_UPSTREAM if DEFAULT_UPSTREAM in stacks else ""
 
 
 def all_bodies(folder: Path, upstream: str = "") -> tuple[Readable, ...]:

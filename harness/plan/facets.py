@@ -111,9 +111,20 @@ def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     return facet
 
 
+def _patches_and_tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
+    """Each patch with the tree it is for: cells without a patch share a key, whatever version they have."""
+    patches, tree = _patches(upstream), _tree(upstream)
+
+    def facet(cell: Cell, inputs: FacetInputs) -> Any:
+        return [{**patch, "tree": tree(cell, inputs)} for patch in patches(cell, inputs)]
+
+    return facet
+
+
 FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "device": _device,
     "patches[verl]": _patches("verl"),
+    "patches[vllm_ascend]": _patches_and_tree("vllm_ascend"),
     "pins": _pins,
     "platform": _platform,
     "recipe": _recipe,
@@ -130,6 +141,7 @@ UNSHARED = frozenset({"versions"})
 READS: Mapping[str, tuple[str, ...]] = {
     "device": ("soc", "cann", "device"),
     "patches[verl]": ("verl",),
+    "patches[vllm_ascend]": ("vllm_ascend",),
     "platform": ("python", "device"),
     "torch_npu": ("torch_npu",),
     "verl_tree": ("verl",),

@@ -21,12 +21,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
-PATCHES = Path(__file__).parents[2] / "patches" / "verl"
+PATCHES = Path(__file__).parents[2] / "patches"
 
 
-def body(name: str) -> list[str]:
+def body(name: str, upstream: str = "verl") -> list[str]:
     """The lines of the only body of a patch."""
-    (file,) = sorted((PATCHES / name).glob("*.patch"))
+    (file,) = sorted((PATCHES / upstream / name).glob("*.patch"))
     return file.read_text(encoding="utf-8").splitlines()
 
 
@@ -159,6 +159,46 @@ def test_experts_are_weighed_alike_in_training_and_inference() -> None:
     assert torch.equal(weights(patched, training=True), right)
     with pytest.raises((RuntimeError, AssertionError)):
         assert torch.equal(weights(without, training=True), right)
+
+
+def test_experts_of_groups_that_are_ruled_out_are_not_taken(npu_device: str) -> None:
+    """grouped-softmax-routing: which of two paths a model with group-limited softmax routing is sent on."""
+    lines = [line.rstrip("\r") for line in body("grouped-softmax-routing", "vllm_ascend")]
+    removed, added = (
+        "\n".join(line[1:] for line in lines if line.startswith(sign) and not line.startswith(sign * 3))
+        for sign in "-+"
+    )
+    tokens, experts, groups, kept, top_k = 64, 32, 8, 3, 6
+
+    def one_group(scores: torch.Tensor) -> torch.Tensor:
+        """What the fused operator is asked for with softmax scores: the best experts of all."""
+        return scores.topk(top_k, dim=-1)[1]
+
+    def of_the_best_groups(scores: torch.Tensor) -> torch.Tensor:
+        """DeepSeek-V2's rule (arXiv:2405.04434, 2.2.2): a group is as good as its best expert."""
+        by_group = scores.view(tokens, groups, -1)
+        best = by_group.max(-1)[0].topk(kept, dim=-1)[1]
+        mask = torch.zeros(tokens, groups, device=scores.device).scatter_(1, best, 1).unsqueeze(-1)
+        return (by_group * mask).flatten(1).topk(top_k, dim=-1)[1]
+
+    def groups_taken(decision: str, **asked: object) -> int:
+        """The most groups that any token's experts are of."""
+        names: dict[str, object] = {"fused": one_group, "native": of_the_best_groups}
+        head = (
+            "def select(scores, custom_routing_function, use_grouped_topk, scoring_func, num_expert_group):\n"
+        )
+        exec(f"{head}{decision}\n        return fused(scores)\n    return native(scores)\n", names)
+        logits = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(0))
+        model = {"use_grouped_topk": True, "scoring_func": "softmax", "num_expert_group": groups, **asked}
+        scores = logits.to(npu_device).softmax(-1)
+        chosen = names["select"](scores, None, **model)  # type: ignore[operator]
+        return max(len(set(row)) for row in (chosen // (experts // groups)).cpu().tolist())
+
+    assert groups_taken(added) <= kept
+    with pytest.raises(AssertionError):
+        assert groups_taken(removed) <= kept
+    for other in ({"use_grouped_topk": False}, {"scoring_func": "sigmoid"}, {"num_expert_group": 1}):
+        assert groups_taken(added, **other) == groups_taken(removed, **other)
 
 
 WORKER = """

@@ -51,6 +51,7 @@ class Cell:
                 "platform": {"python": PYTHON, "arch": platform.machine(), "host": True},
                 "verl_tree": {},
                 "patches[verl]": [],
+                "patches[vllm_ascend]": [],
                 "device": {"kind": "cpu", "count": 1},
             }
         )

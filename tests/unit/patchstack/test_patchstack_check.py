@@ -13,8 +13,9 @@ from harness.check import Completed
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
-from harness.patchstack.checks import CHECKS, MIRRORS, PATCHES
+from harness.patchstack.checks import CHECKS, PATCHES
 from harness.patchstack.threeway import difference
+from harness.sources.mirrors import MIRRORS
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
 
@@ -23,7 +24,7 @@ class Context:
     """A task in a temporary folder whose package index is a dictionary of wheels."""
 
     def __init__(self, root: Path, facets: Mapping[str, Any], wheel: Path | None = None) -> None:
-        self.root, self.facets, self.wheel = root, facets, wheel
+        self.root, self.facets, self.wheel = root, {"patches[vllm_ascend]": [], **facets}, wheel
         self.params: Mapping[str, Any] = {}
         self.inputs: Mapping[str, Outcome] = {}
         self.workdir, self.cache = root / "work", root / "cache"
@@ -84,7 +85,7 @@ def run(ctx: Context) -> tuple[Measured, Status, tuple[str, ...]]:
 
 def test_the_room_declares_its_check() -> None:
     assert [check.name for check in CHECKS] == ["patches"]
-    assert PATCHES.facets == ("verl_tree", "patches[verl]")
+    assert PATCHES.facets == ("verl_tree", "patches[verl]", "patches[vllm_ascend]")
 
 
 def test_a_patch_that_applies_passes_and_leaves_the_patched_files(tmp_path: Path) -> None:
@@ -160,6 +161,56 @@ def test_no_patches_need_no_tree(tmp_path: Path) -> None:
     assert set(measured.artifacts) == {"patched.zip", "patched.json"}
 
 
+def ascend(root: Path, commit_id: str, data: bytes) -> list[dict[str, Any]]:
+    """A patch of ours for vllm-ascend, as the facet has it."""
+    file = root / "patches" / "vllm_ascend" / "fix" / "1.patch"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    tree = {"package": "vllm_ascend", "kind": "commit", "version": "1.0", "commit": commit_id}
+    facts = {"id": "vllm_ascend/fix", "file": str(file.relative_to(root)), "digest": digest_bytes(data)}
+    return [{**facts, "version_range": ">=1", "series": 1, "tree": tree}]
+
+
+ASCEND = difference({"vllm_ascend/mod.py": (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nb = 3\r\n")})
+
+
+def test_patches_of_two_upstreams_go_into_one_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = commit(tmp_path / "mirrors" / "x.git", b"a = 1\r\nb = 2\r\n", "vllm_ascend")
+    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
+    tree, wheel = release(tmp_path)
+    facets = {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}
+    ctx = Context(tmp_path, {**facets, "patches[vllm_ascend]": ascend(tmp_path, mirror, ASCEND)}, wheel)
+    measured, status, reasons = run(ctx)
+    assert status is Status.PASS
+    assert [reason.split(" is ")[0] for reason in reasons] == [
+        "verl/fix on verl-1.0-py3-none-any.whl",
+        f"vllm_ascend/fix on {mirror[:12]}",
+    ]
+    with zipfile.ZipFile(ctx.workdir / measured.artifacts["patched.zip"]) as archive:
+        assert archive.read("verl/mod.py") == NEW
+        assert archive.read("vllm_ascend/mod.py") == b"a = 1\r\nb = 3\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "said"),
+    [(OLD, Status.NOT_RUN, "not at hand"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
+    ids=["fits", "does not"],
+)
+def test_an_upstream_that_is_not_at_hand_keeps_no_failure_of_the_other_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Status, said: str
+) -> None:
+    monkeypatch.delenv(MIRRORS, raising=False)
+    tree, wheel = release(tmp_path, content)
+    facets = {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}
+    ctx = Context(tmp_path, {**facets, "patches[vllm_ascend]": ascend(tmp_path, "a" * 40, ASCEND)}, wheel)
+    measured, status, reasons = run(ctx)
+    assert status is expected
+    assert measured.artifacts == {}
+    assert said in reasons[0]
+
+
 def test_no_network_is_an_infrastructure_error(tmp_path: Path) -> None:
     tree, _wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
@@ -185,12 +236,12 @@ def test_a_body_that_changed_after_the_plan_is_refused(tmp_path: Path) -> None:
         PATCHES.run(Context(tmp_path, {"verl_tree": tree, "patches[verl]": chosen}, wheel))
 
 
-def commit(folder: Path, content: bytes) -> str:
+def commit(folder: Path, content: bytes, package: str = "verl") -> str:
     repository = pygit2.init_repository(str(folder), bare=True)
     inner = repository.TreeBuilder()
     inner.insert("mod.py", repository.create_blob(content), pygit2.enums.FileMode.BLOB)
     root = repository.TreeBuilder()
-    root.insert("verl", inner.write(), pygit2.enums.FileMode.TREE)
+    root.insert(package, inner.write(), pygit2.enums.FileMode.TREE)
     who = pygit2.Signature("a", "a@example.org", 1, 0)
     return str(repository.create_commit("refs/heads/main", who, who, "m", root.write(), []))
 

@@ -72,6 +72,18 @@ def test_adding_a_cell_changes_no_other_key():
     assert set(before.tasks) <= set(after.tasks)
 
 
+def test_cells_share_the_facet_of_an_upstreams_patches_until_one_is_for_their_version():
+    chosen = {"1.0": [], "2.0": [], "3.0": [{"id": "vllm_ascend/fix", "digest": "d"}]}
+    inputs = replace(INPUTS, patches=lambda _upstream, version: chosen[version])
+    values = [
+        facet_values(cell(vllm_ascend=version), ("patches[vllm_ascend]",), inputs)["patches[vllm_ascend]"]
+        for version in chosen
+    ]
+    tree = {"package": "vllm_ascend", "version": "3.0", "kind": "release"}
+    assert values == [[], [], [{"id": "vllm_ascend/fix", "digest": "d", "tree": tree}]]
+    assert facet_values(cell(), ("patches[vllm_ascend]",), inputs) == {"patches[vllm_ascend]": []}
+
+
 @given(st.sampled_from(["code", "params", "patch", "verl"]))
 def test_a_key_changes_when_its_code_parameters_or_facets_do(part):
     checks = [check("tree", facets=("verl_tree", "patches[verl]"), params={"seed": 1})]

@@ -1,0 +1,70 @@
+"""Our own bodies, each applied to the text it was made from: line endings and all other bytes are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.patchstack.classify import classify, read_patch
+from harness.patchstack.diff import Change, Patch
+from harness.patchstack.verdict import Verdict
+from harness.sources.tree import File, MemoryTree
+
+PATCHES = Path(__file__).parents[3] / "patches"
+BODIES = sorted(PATCHES.glob("*/*/*.patch"))
+CRLF = [body for body in BODIES if b"\r\n" in body.read_bytes()]
+
+
+def named(body: Path) -> str:
+    return "/".join(body.relative_to(PATCHES).parts)
+
+
+def before(patch: Patch, filler: bytes) -> dict[str, bytes]:
+    """For each changed file its hunks' old text at the lines they say, `filler` lines around it."""
+    files = {}
+    for file in patch.files:
+        if file.change is Change.CREATE:
+            continue
+        lines: list[bytes] = []
+        for hunk in file.hunks:
+            lines += [filler] * (hunk.old_start - 1 - len(lines))
+            if hunk.section:
+                lines[-1] = hunk.section.rstrip(b"\r") + filler.removeprefix(b"filler")
+            lines += hunk.pre.splitlines(keepends=True)
+        files[file.source] = b"".join([*lines, filler])
+    return files
+
+
+def test_there_are_bodies_for_files_with_crlf_of_both_upstreams() -> None:
+    assert {body.relative_to(PATCHES).parts[0] for body in CRLF} == {"verl", "vllm_ascend"}
+
+
+@pytest.mark.parametrize("body", BODIES, ids=named)
+def test_a_body_goes_into_the_text_it_was_made_from(body: Path) -> None:
+    readable = read_patch(named(body), body.read_bytes())
+    assert readable.patch
+    ending = b"\r\n" if body in CRLF else b"\n"
+    files = before(readable.patch, b"filler" + ending)
+    verdict = classify(readable, MemoryTree(files={path: File(data=data) for path, data in files.items()}))
+    assert verdict.verdict is Verdict.CLEAN, verdict.reasons
+    for path in files:
+        changed = verdict.files[path]
+        assert changed
+        assert changed.data != files[path]
+        other = changed.data.replace(b"\r\n", b"") if body in CRLF else changed.data
+        assert (b"\n" if body in CRLF else b"\r") not in other
+
+
+@pytest.mark.parametrize("body", CRLF, ids=named)
+def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(body: Path) -> None:
+    readable = read_patch(named(body), body.read_bytes())
+    assert readable.patch
+    files = {path: data.replace(b"\r", b"") for path, data in before(readable.patch, b"filler\r\n").items()}
+    tree = MemoryTree(files={path: File(data=data) for path, data in files.items()})
+    verdict = classify(readable, tree)
+    assert verdict.verdict is Verdict.LINE_ENDINGS
+    assert verdict.candidate
+    again = classify(read_patch("again", verdict.candidate), tree)
+    assert again.verdict is Verdict.CLEAN
+    assert all(changed and b"\r" not in changed.data for changed in again.files.values())
