@@ -31,8 +31,10 @@ COMMANDS = {
     "gate": ("gate", "Say what a change newly breaks, against its base."),
     "expect": ("expect", "List and update the expected failures."),
     "triage": ("triage", "Say why a job failed, from its log."),
+    "junit": ("junit", "Merge the JUnit files of any test runner."),
     "bisect": ("bisect", "Find the change between a good and a bad cell that makes a check fail."),
     "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
+    "cleanup": ("cleanup", "Remove what dead runs left and nobody uses, and nothing else."),
     "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
 }
 

@@ -1,0 +1,168 @@
+"""JUnit files of any producer as events: any encoding, bounded memory, and what is wrong with the file."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Protocol
+from xml.parsers import expat
+
+from harness.digest import CHUNK_BYTES
+from harness.errors import InputError, Location
+from harness.outcome import Status
+
+# What XML 1.0 cannot hold in any form, escaped or not.
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REFERENCE = re.compile(r"&#(?:x(?P<hex>[0-9A-Fa-f]{1,8})|(?P<decimal>[0-9]{1,9}));")
+_LONGEST_REFERENCE = 13
+_DECLARED = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+# Encodings of text, by the names producers use; Python knows others that are none.
+_TEXT_CODECS = re.compile(r"(?:utf_?(?:8|16|32)|iso|latin|windows|cp|gb|big5|shift|euc|koi8|us_ascii|ascii)")
+#: Longer than any tag a producer writes: a parser must hold a tag as a whole.
+MOST_TAG_BYTES = 32 << 20
+DEEPEST = 64
+
+MARKS = {"failure": Status.FAIL, "error": Status.ERROR, "skipped": Status.NOT_RUN}
+#: Attempts before the last one, as surefire, failsafe, nextest, Gradle and Playwright write them.
+RERUNS = frozenset({"flakyFailure", "flakyError", "rerunFailure", "rerunError"})
+# What stands in `status` or `result` of a case without any mark: gtest and ctest write disabled tests so.
+_SAID = {
+    **dict.fromkeys(("notrun", "disabled", "suppressed", "skipped", "ignored", "pending"), Status.NOT_RUN),
+    **dict.fromkeys(("fail", "failed", "failure"), Status.FAIL),
+    "error": Status.ERROR,
+}
+
+
+class Handler(Protocol):
+    """Takes the events of one file; one that raises ValueError ends the file with that problem."""
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+
+    def end(self, name: str) -> None:
+        """The innermost element ends."""
+
+    def text(self, data: str) -> None:
+        """Text within the innermost element; may come in pieces."""
+
+
+def unmarked_status(attributes: Mapping[str, str]) -> Status:
+    """What a case without <failure>, <error> or <skipped> says by its attributes: not always a pass."""
+    said = [_SAID.get(attributes.get(name, "").lower(), Status.PASS) for name in ("status", "result")]
+    return next((status for status in said if status is not Status.PASS), Status.PASS)
+
+
+def parse(path: Path, handler: Handler) -> str:
+    """Send the file's events to `handler`; returns what is wrong with the file, "" for a sound one.
+
+    InputError when it cannot be read at all. A document type declaration is refused: no producer needs one,
+    and entities are how a small file becomes a large one.
+    """
+    try:
+        with path.open("rb") as stream:
+            return _parse(stream, handler)
+    except OSError as error:
+        raise InputError(
+            "cannot read the JUnit file",
+            where=Location(path),
+            why=error.strerror or str(error),
+            fix="name a file that a test runner wrote",
+        ) from error
+
+
+def _parse(stream: BinaryIO, handler: Handler) -> str:
+    # The encoding is said here: what the declaration says has been obeyed, or was no encoding of text.
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = True
+    guard = _Guard(handler)
+    parser.StartElementHandler = guard.start
+    parser.EndElementHandler = guard.end
+    parser.CharacterDataHandler = handler.text
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    fed = 0
+    try:
+        for chunk in _utf8(stream):
+            parser.Parse(chunk, False)
+            fed += len(chunk)
+            if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
+                return f"a tag in it is longer than {MOST_TAG_BYTES >> 20} MiB"
+        parser.Parse(b"", True)
+    except (expat.ExpatError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+class _Guard:
+    """Refuses what is no JUnit, and what is nested for its own sake."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._depth = 0
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        if not self._depth and name not in {"testsuites", "testsuite"}:
+            raise ValueError(f"it is no JUnit: its outermost element is <{name[:60]}>")
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ValueError(f"its elements are nested more than {DEEPEST} deep")
+        self._handler.start(name, attributes)
+
+    def end(self, name: str) -> None:
+        self._depth -= 1
+        self._handler.end(name)
+
+
+def _refuse_doctype(*_declaration: object) -> None:
+    raise ValueError("it has a document type declaration")
+
+
+def _utf8(stream: BinaryIO) -> Iterator[bytes]:
+    """The file as UTF-8; what XML cannot hold, and what is not of the file's encoding, becomes U+FFFD."""
+    head = stream.read(CHUNK_BYTES)
+    decoder = codecs.getincrementaldecoder(_codec(head))(errors="replace")
+    held, first = "", True
+    while True:
+        text = held + decoder.decode(head, not head)
+        if first:
+            text, first = text.lstrip("\ufeff \t\r\n"), False
+        cut = len(text)
+        if head:
+            start = text.rfind("&", max(0, cut - _LONGEST_REFERENCE))
+            cut = start if start >= 0 else cut
+        held = text[cut:]
+        yield _REFERENCE.sub(_allowed, FORBIDDEN.sub("\ufffd", text[:cut])).encode()
+        if not head:
+            return
+        head = stream.read(CHUNK_BYTES)
+
+
+def _allowed(reference: re.Match[str]) -> str:
+    number = int(reference["hex"], 16) if reference["hex"] else int(reference["decimal"])
+    fine = number <= 0x10FFFF and not FORBIDDEN.match(chr(number))
+    return reference[0] if fine else "\ufffd"
+
+
+def _codec(head: bytes) -> str:
+    marks = {
+        codecs.BOM_UTF8: "utf-8-sig",
+        codecs.BOM_UTF32_LE: "utf-32",
+        codecs.BOM_UTF32_BE: "utf-32",
+        codecs.BOM_UTF16_LE: "utf-16",
+        codecs.BOM_UTF16_BE: "utf-16",
+        b"<\0": "utf-16-le",
+        b"\0<": "utf-16-be",
+    }
+    for mark, name in marks.items():
+        if head.startswith(mark):
+            return name
+    declared = _DECLARED.match(head)
+    name = declared[1].decode().lower().replace("-", "_") if declared else "utf_8"
+    # A declaration that can be read as ASCII is not in one of the wide ones, whatever it says.
+    if not _TEXT_CODECS.match(name) or name.startswith(("utf_16", "utf16", "utf_32", "utf32")):
+        return "utf-8"
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return "utf-8"
