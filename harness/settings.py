@@ -69,6 +69,15 @@ class Settings:
         }
         return Settings({**self.values, **made}, self.root)
 
+    def flags(self, *names: str) -> tuple[str, ...]:
+        """The flags that give another shell the same values: of what neither the file nor a default says."""
+        return tuple(
+            text
+            for name in names
+            if self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
+            for text in (f"--{name}", self[name])
+        )
+
     def path(self, name: str) -> Path:
         """A setting that is a path, relative ones taken from the checkout."""
         return (self.root / self[name]).absolute()

@@ -165,3 +165,11 @@ EXPORTS: Mapping[str, Callable[[CellLock], str]] = {
     "conda": as_conda,
     "json": as_json,
 }
+#: Format -> the file it is written to.
+FILE_NAMES = {
+    "requirements": "requirements.txt",
+    "script": "install.sh",
+    "markdown": "CELL.md",
+    "conda": "environment.yml",
+    "json": "cell.lock.json",
+}

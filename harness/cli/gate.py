@@ -16,6 +16,7 @@ import click
 from harness.cli.bench import Bench, expectations, open_bench
 from harness.cli.elsewhere import joined_plans, with_answers_from_elsewhere
 from harness.cli.ledgers import open_ledger
+from harness.cli.reporting import OPTIONS
 from harness.errors import InputError, Location
 from harness.settings import Settings
 
@@ -107,6 +108,8 @@ def _inputs(
         notices=bench.plan.notices,
         strict_coverage=options["strict_coverage"],
         impacted_only=options["impacted"],
+        profile=bench.plan.profile,
+        options=bench.settings.flags(*OPTIONS),
     )
 
 

@@ -23,12 +23,13 @@ RUNS = 1000
 @click.command(
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
-    "  npu-matrix report --since 20261119\n"
+    "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json",
 )
-@click.option("--run", "run_id", help="The run to report. Default: the latest.")
+@click.option("--run", "run_id", help="The run to report, or a commit of the checkout. Default: the latest.")
 @click.option(
-    "--since", help="The run to say changes since: an id or its beginning. Default: the one before."
+    "--since",
+    help="The run to say changes since: an id, its beginning, or a commit. Default: the one before.",
 )
 @click.option(
     "--survival",
@@ -44,7 +45,7 @@ def command(
     expectations."""
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
-        stored = open_run(settings, ledger, _named(ledger, run_id) if run_id else None)
+        stored = open_run(settings, ledger, _named(settings, ledger, run_id) if run_id else None)
         folder = write_report(
             settings,
             stored.matrix,
@@ -54,19 +55,39 @@ def command(
             stored.run.run_id,
             stored.executed,
             stored.exit_code,
-            since=_named(ledger, since) if since else None,
+            since=_named(settings, ledger, since) if since else None,
             survival=survival,
         )
     click.echo(f"report: {folder / 'index.html'}")
 
 
-def _named(ledger: Ledger, wanted: str) -> str:
-    """The id of the one run that `wanted` is, or begins."""
+def _named(settings: Settings, ledger: Ledger, wanted: str) -> str:
+    """The id of the one run that `wanted` is, or begins; of a commit the last run that was made of it."""
+    from harness.plan.revision import resolve_revision
+    from harness.report.past import revision_of
+
     if ledger.run(wanted) is not None:
         return wanted
-    ids = [run.run_id for run in ledger.runs(RUNS)]
-    found = [run_id for run_id in ids if run_id.startswith(wanted)]
+    runs = ledger.runs(RUNS)
+    found = [run.run_id for run in runs if run.run_id.startswith(wanted)]
     if len(found) == 1:
         return found[0]
-    what = f"{wanted!r} is the beginning of {len(found)} runs" if found else f"there is no run {wanted!r}"
-    raise InputError(what, fix=f"one of: {', '.join((found or ids)[:10])}" if ids else "npu-matrix run")
+    offered = (
+        f"one of: {', '.join((found or [run.run_id for run in runs])[:10])}" if runs else "npu-matrix run"
+    )
+    if found:
+        raise InputError(f"{wanted!r} is the beginning of {len(found)} runs", fix=offered)
+    try:
+        commit = resolve_revision(settings.root, wanted).commit
+    except InputError:
+        raise InputError(f"there is no run and no commit {wanted!r}", fix=offered) from None
+    clean = [run.run_id for run in runs if revision_of(run) == commit]
+    changed = [run.run_id for run in runs if revision_of(run) == f"{commit}+"]
+    if not (clean or changed):
+        made = dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run))
+        raise InputError(
+            f"no run was made of commit {commit[:12]} ({wanted})",
+            why=f"there are runs of: {', '.join(list(made)[:10])}" if made else "no run recorded its commit",
+            fix=f"check it out and run it, or name a run: {offered}",
+        )
+    return (clean or changed)[0]

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.matrix.matrix import Matrix
     from harness.plan.task import Plan
-    from harness.report.inputs import ReportInputs
+    from harness.report.inputs import PublishedInput, ReportInputs
     from harness.run.result import RunResult
     from harness.verdict.summary import Summary
     from harness.verdict.verdict import Verdict
+
+
+#: The settings another shell has to be told to see the same ledger; the profile is the plan's.
+OPTIONS = ("matrix", "state", "cache")
 
 
 def gather_run(
@@ -40,6 +44,7 @@ def gather_run(
     """What the report of a run is made of; `since`: the run to hold it against, by default the one before."""
     from harness.report.gather import Gathered, gather
     from harness.report.inputs import ExcludedInput, RunFacts
+    from harness.report.past import revision_of
     from harness.report.survival import read_survival
 
     run = ledger.run(run_id)
@@ -49,12 +54,14 @@ def gather_run(
         run_id=run_id,
         command=" ".join(("npu-matrix", *(run.argv if run else ()))),
         profile=plan.profile,
+        revision=revision_of(run) if run else "",
         version=__version__,
         started=started,
         seconds=(run.finished if run and run.finished else now) - started,
         executed=len(executed),
         reused=len(plan.tasks) - len(executed),
         exit_code=code,
+        options=settings.flags(*OPTIONS),
     )
     known = plan.profile in matrix.profiles
     excluded = tuple(
@@ -65,7 +72,7 @@ def gather_run(
         )
         for out in (matrix.cells(plan.profile).excluded if known else ())
     )
-    host = {name: str(value) for name, value in (run.host if run else {}).items()}
+    host = {name: str(value) for name, value in (run.host if run else {}).items() if name != "revision"}
     return gather(
         plan,
         verdicts,
@@ -76,10 +83,34 @@ def gather_run(
             executed=executed,
             host=host,
             excluded=excluded,
+            published=_published(matrix, plan),
+            places={
+                "cache": str(settings.cache),
+                "state": str(settings.path("state")),
+                "checkout": str(settings.root),
+                "home": str(Path.home()),
+            },
             since=since,
             survival=read_survival(survival) if survival else None,
         ),
     )
+
+
+def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedInput, ...]:
+    """What the sources of stacks and recipes say, as the matrix has it: facts of a cell, never outcomes."""
+    from harness.report.inputs import PublishedInput
+
+    found = []
+    for cell in plan.cells:
+        stack, recipe = matrix.stacks.get(cell.stack), matrix.recipes.get(cell.recipe)
+        if stack:
+            said = ("these versions are what its source states", *stack.notes)
+            found += [PublishedInput(cell_id=cell.id, what=what, source=stack.source) for what in said]
+        if recipe:
+            found += [
+                PublishedInput(cell_id=cell.id, what=note, source=recipe.source) for note in recipe.notes
+            ]
+    return tuple(found)
 
 
 def write_report(
@@ -99,7 +130,7 @@ def write_report(
     import tempfile
 
     from harness.ledger.junit import write_junit
-    from harness.report.gather import junit_cases
+    from harness.report.gather import junit_cases, junit_suites
     from harness.report.model import build_model
     from harness.report.publish import render_all
 
@@ -109,16 +140,19 @@ def write_report(
     folder = settings.path("reports")
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
-        write_junit(junit, junit_cases(inputs))
+        write_junit(junit, junit_cases(inputs), suite_properties=junit_suites(inputs))
         render_all(build_model(inputs), folder, {"junit.xml": junit.read_bytes()})
     return folder
 
 
-def print_summary(plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult) -> None:
+def print_summary(
+    settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult
+) -> None:
     """What came out, everything unexpected with its reason, remedy and reproduce command."""
-    from harness.report.gather import reproduce_command
+    from harness.plan.reproduce import reproduce_command
     from harness.verdict.verdict import Expectation
 
+    options = settings.flags(*OPTIONS)
     quiet = {Expectation.AS_EXPECTED, Expectation.KNOWN}
     for verdict in verdicts:
         if verdict.standing in quiet:
@@ -128,7 +162,8 @@ def print_summary(plan: Plan, verdicts: Sequence[Verdict], summary: Summary, res
             click.echo(f"  {reason}")
         for remedy in verdict.remedies:
             click.echo(f"  do: {remedy}")
-        click.echo(f"  reproduce: {reproduce_command(plan, verdict.cell_id, verdict.check)}")
+        again = reproduce_command(verdict.cell_id, verdict.check, profile=plan.profile, options=options)
+        click.echo(f"  reproduce: {again}")
     known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")

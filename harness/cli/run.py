@@ -48,6 +48,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
 
     An interrupted run is resumed by the same command. Outcomes of unchanged tasks are reused.
     """
+    from harness.report.publish import ensure_writable
     from harness.run.interruption import Interruption
     from harness.run.lock import run_lock
 
@@ -55,6 +56,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
     settings = settings.overridden(flags)
     bench = open_bench(settings, only=only, checks=checks)
+    ensure_writable(settings.path("reports"))
     state = settings.path("state")
     with (
         Interruption() as stopped,
@@ -120,7 +122,7 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
     # Before the report: a folder that cannot be written must not keep anybody from what came out.
-    print_summary(bench.plan, verdicts, summary, result)
+    print_summary(bench.settings, bench.plan, verdicts, summary, result)
     for notice in bench.plan.notices:
         click.echo(f"note: {notice}")
     executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}
@@ -148,7 +150,10 @@ def _site(settings: Settings, *, keep: bool) -> Any:
 def _host(bench: Bench) -> dict[str, str]:
     import platform
 
+    from harness.plan.revision import checkout_revision
+
     return {
+        "revision": checkout_revision(bench.settings.root),
         "system": platform.platform(),
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -50,6 +50,15 @@ class Revision:
         return self.commit[:12] if self.commit.startswith(self.name) else f"{self.name} ({self.commit[:12]})"
 
 
+def checkout_revision(root: Path) -> str:
+    """The commit of a checkout, with a `+` where files differ from it; "" where there is none to tell."""
+    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    if head.returncode != 0:
+        return ""
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return head.stdout.decode().strip() + ("+" if changed.returncode == 0 and changed.stdout.strip() else "")
+
+
 def resolve_revision(root: Path, name: str) -> Revision:
     """The commit called `name`; InputError says how to fetch one that is not here."""
     if name.startswith("-"):

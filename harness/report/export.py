@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from harness.report.inputs import ResultInput
+from harness.report.inputs import CellInput, ResultInput
 from harness.report.model import ReportModel, Result, Row
 from harness.report.streak import stretches
 
@@ -43,7 +43,11 @@ def report_data(model: ReportModel) -> dict[str, Any]:
         "attention": plain(model.attention),
         "patterns": plain(model.patterns),
         "since": (
-            {"run": plain(model.earlier.run_id), "started": plain(model.earlier.started)}
+            {
+                "run": plain(model.earlier.run_id),
+                "started": plain(model.earlier.started),
+                "revision": plain(model.earlier.revision),
+            }
             if model.earlier
             else None
         ),
@@ -62,7 +66,12 @@ def _dump(value: Any) -> str:
 
 def _row(row: Row) -> dict[str, Any]:
     return {
-        **plain(row.cell),
+        **{
+            field.name: plain(getattr(row.cell, field.name))
+            for field in dataclasses.fields(CellInput)
+            if field.name != "exports"
+        },
+        "exports": [f"exports/{row.slug}/{name}" for name in row.cell.exports],
         "page": f"cells/{row.slug}.html",
         "worst": row.worst.value if row.worst else None,
         "published": plain(row.published),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit import Case
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status
+from harness.plan.reproduce import reproduce_command
 from harness.plan.task import CellFacts, Entry, Plan
+from harness.report.card import card_of, diagnosed
 from harness.report.inputs import (
     KNOWN,
     UNEXPECTED,
@@ -24,17 +26,22 @@ from harness.report.inputs import (
     ExpectationInput,
     FindingInput,
     HistoryInput,
+    PublishedInput,
     ReportInputs,
     ResultInput,
     RunFacts,
 )
+from harness.report.locks import exports_of
 from harness.report.past import Past
+from harness.report.places import Places
 from harness.report.survival import SurvivalFacts
-from harness.settings import DEFAULT_PROFILE
+from harness.verdict.diagnosis_text import in_short
 from harness.verdict.verdict import Expectation, Verdict
 
 #: More outcomes than any run records.
 MANY = 10_000_000
+#: Locks are long: of a larger matrix the report names the command that exports one.
+MOST_EXPORTED = 200
 STANDINGS = {
     Expectation.AS_EXPECTED: "",
     Expectation.KNOWN: KNOWN,
@@ -49,7 +56,7 @@ class Gathered:
     """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds.
 
     `since` is the run to hold this one against; by default the last one before it that asked
-    at least half of the same.
+    at least half of the same. `places`: folders of this machine by what they are, for paths in outcomes.
     """
 
     generated: float
@@ -57,14 +64,10 @@ class Gathered:
     executed: Collection[str] = ()
     host: Mapping[str, str]
     excluded: tuple[ExcludedInput, ...] = ()
+    published: tuple[PublishedInput, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
     since: str | None = None
     survival: SurvivalFacts | None = None
-
-
-def reproduce_command(plan: Plan, cell_id: str, check: str) -> str:
-    """The command that asks one question of one cell of the plan again."""
-    profile = "" if plan.profile == DEFAULT_PROFILE else f"--profile {plan.profile} "
-    return f"npu-matrix {profile}run --only {cell_id} --check {check} --fresh"
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
@@ -80,12 +83,20 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     past = Past(plan, ledger, more.run.run_id)
     since = more.since or past.previous
+    places = Places(more.places)
+    few = len(plan.cells) <= MOST_EXPORTED
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:
         planned.setdefault(entry.cell_id, []).append(entry.check)
     return ReportInputs(
         generated=more.generated,
-        cells=tuple(_cell(cell, planned.get(cell.id, [])) for cell in plan.cells),
+        cells=tuple(
+            replace(
+                _cell(cell, planned.get(cell.id, [])),
+                exports=exports_of(cell.id, plan, outcomes, ledger) if few else {},
+            )
+            for cell in plan.cells
+        ),
         checks=_columns(plan.entries),
         results=tuple(
             _result(
@@ -94,7 +105,8 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
                 by_entry[entry.cell_id, entry.check],
                 outcomes.get(entry.key),
                 ledger,
-                more.executed,
+                more,
+                places,
                 past.history(entry),
             )
             for entry in plan.entries
@@ -103,6 +115,8 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
         run=more.run,
         host=more.host,
         excluded=more.excluded,
+        published=more.published,
+        runs=past.runs,
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
         earlier=past.earlier(since) if since else None,
         survival=more.survival,
@@ -127,6 +141,14 @@ def junit_cases(inputs: ReportInputs) -> tuple[Case, ...]:
         )
         for result in inputs.results
     )
+
+
+def junit_suites(inputs: ReportInputs) -> dict[str, dict[str, str]]:
+    """Properties of each suite: the cell, its stack and its axes."""
+    return {
+        cell.id: {"cell": cell.id, **({"stack": cell.stack} if cell.stack else {}), **cell.axes}
+        for cell in inputs.cells
+    }
 
 
 def _junit_status(result: ResultInput) -> Status:
@@ -174,13 +196,15 @@ def _result(
     verdict: Verdict,
     outcome: Outcome | None,
     ledger: Ledger,
-    executed: Collection[str],
+    more: Gathered,
+    places: Places,
     history: tuple[HistoryInput, ...],
 ) -> ResultInput:
     task = plan.tasks.get(entry.key)
     expected = verdict.expected
-    facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger)
-    known, cures = _diagnosed(verdict, facts.get("log_path"))
+    facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger, places)
+    diagnosis = diagnosed(verdict, facts.get("log_path"))
+    known, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
     return ResultInput(
         cell_id=entry.cell_id,
         check=entry.check,
@@ -188,13 +212,18 @@ def _result(
         question=entry.question,
         status=verdict.status,
         expected=STANDINGS[verdict.standing],
-        reasons=(*verdict.reasons, *known),
-        remedies=(*verdict.remedies, *cures),
+        reasons=places.told((*verdict.reasons, *known)),
+        remedies=places.told((*verdict.remedies, *cures)),
         evidence=verdict.evidence,
         key=entry.key,
         facets=dict(task.facets) if task else {},
-        reused=bool(outcome) and entry.key not in executed,
-        reproduce=reproduce_command(plan, entry.cell_id, entry.check) if entry.key else "",
+        reused=bool(outcome) and entry.key not in more.executed,
+        reproduce=(
+            reproduce_command(entry.cell_id, entry.check, profile=plan.profile, options=more.run.options)
+            if entry.key
+            else ""
+        ),
+        diagnosis=card_of(diagnosis) if diagnosis else None,
         history=history,
         expectation=(
             ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)
@@ -205,21 +234,10 @@ def _result(
     )
 
 
-def _diagnosed(verdict: Verdict, log: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the catalogue of known error signatures says of the log of a failure: (reasons, remedies)."""
-    if log is None or verdict.status not in {Status.FAIL, Status.ERROR}:
-        return (), ()
-    from harness.verdict.diagnosis import triage_file
-    from harness.verdict.diagnosis_text import in_short
-
-    diagnosis = triage_file(log)
-    return in_short(diagnosis) if diagnosis.known else ((), ())
-
-
-def _outcome_fields(outcome: Outcome, ledger: Ledger) -> dict[str, Any]:
+def _outcome_fields(outcome: Outcome, ledger: Ledger, places: Places) -> dict[str, Any]:
     return {
-        "measurements": outcome.measurements,
-        "environment": outcome.environment,
+        "measurements": places.told(outcome.measurements),
+        "environment": places.told(outcome.environment),
         "started": outcome.started,
         "seconds": outcome.seconds,
         "attempt": outcome.attempt,

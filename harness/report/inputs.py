@@ -19,7 +19,11 @@ UNEXPECTED_PASS = "unexpected-pass"  # noqa: S105 - a verdict, not a credential
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The run a report was made after. `started` is Unix seconds; `exit_code` None means still running."""
+    """The run a report was made after.
+
+    `started` is Unix seconds; `exit_code` None means still running. `revision`: the commit of the checkout,
+    with a `+` where files differed from it. `options`: what another shell has to be told to see this ledger.
+    """
 
     run_id: str = ""
     command: str = ""
@@ -31,6 +35,7 @@ class RunFacts:
     executed: int = 0
     reused: int = 0
     exit_code: int | None = None
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ class CellInput:
 
     axes: axis -> version. provenance: axis -> place in the matrix file. planned: names of the checks planned
     for the cell; a planned check without a result makes the report incomplete. excluded: why the cell is not
-    run at all, or "".
+    run at all, or "". exports: the cell's lock in the forms people install from, by file name.
     """
 
     id: str
@@ -88,6 +93,7 @@ class CellInput:
     recipe: str = ""
     planned: tuple[str, ...] = ()
     excluded: str = ""
+    exports: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +110,7 @@ class HistoryInput:
     """What an earlier run said of the same check of the same cell; `time` is Unix seconds.
 
     `key` differs from one to the next where an input changed; `reused`: the run took an older outcome.
+    `figures`: the numbers the check is followed by (`trend.figures_of`).
     """
 
     time: float
@@ -112,6 +119,7 @@ class HistoryInput:
     evidence: Evidence | None = None
     key: str = ""
     reused: bool = False
+    figures: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +134,34 @@ class SaidInput:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierInput:
-    """The run a report is held against. `causes`: what differs between the inputs of then and now."""
+    """The run a report is held against. `causes`: what differs between the inputs of then and now.
+
+    revision: the commit of the checkout then, or "".
+    """
 
     run_id: str
     started: float
+    revision: str = ""
     said: Mapping[tuple[str, str], SaidInput]
     causes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisInput:
+    """What the catalogue of known failures says of a log: the root cause, or that nobody described it.
+
+    line: counted from 1. excerpt: that line. also: ids of what else was found.
+    """
+
+    id: str
+    known: bool
+    line: int
+    excerpt: str
+    cause: str = ""
+    remedy: str = ""
+    affects: str = ""
+    sources: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +208,24 @@ class ResultInput:
     reproduce: str = ""
     history: tuple[HistoryInput, ...] = ()
     expectation: ExpectationInput | None = None
+    diagnosis: DiagnosisInput | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInput:
+    """A run that is remembered: what one can choose to compare. `revision`: the commit then, or ""."""
+
+    run_id: str
+    started: float
+    revision: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportInputs:
-    """Everything `build_model` needs. `generated` is Unix seconds; `checks` are the columns in order."""
+    """Everything `build_model` needs. `generated` is Unix seconds; `checks` are the columns in order.
+
+    runs: the earlier runs that histories speak of, newest first.
+    """
 
     generated: float
     cells: tuple[CellInput, ...]
@@ -194,4 +237,5 @@ class ReportInputs:
     published: tuple[PublishedInput, ...] = ()
     notes: tuple[str, ...] = ()
     earlier: EarlierInput | None = None
+    runs: tuple[RunInput, ...] = ()
     survival: SurvivalFacts | None = None

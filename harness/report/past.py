@@ -16,10 +16,11 @@ from harness.ledger.store import Ledger, Run
 from harness.outcome import Outcome, State, Status
 from harness.plan.key import KeyChange, key_changes
 from harness.plan.task import Entry, Plan
-from harness.report.inputs import EarlierInput, HistoryInput, SaidInput
+from harness.report.inputs import EarlierInput, HistoryInput, RunInput, SaidInput
+from harness.report.trend import figures_of
 from harness.verdict.verdict import judge_outcome
 
-HISTORY_LENGTH = 20
+HISTORY_LENGTH = 50
 #: Runs looked through for those before a run that is not among the last ones.
 FURTHER_BACK = 500
 MAX_CAUSES = 12
@@ -30,12 +31,13 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """An outcome as today's check judges it; the measurements are left behind."""
+    """An outcome as today's check judges it; of the measurements only the figures that are followed stay."""
 
     run_id: str
     finished: float
     completed: bool
     said: SaidInput
+    figures: tuple[tuple[str, float], ...] = ()
 
 
 class Past:
@@ -50,6 +52,13 @@ class Past:
         self._known = {run.run_id for run in self._runs} | {run_id}
         self._entries = [_entries(run) for run in self._runs]
         self._left = [_dispositions(ledger, run) for run in self._runs]
+
+    @property
+    def runs(self) -> tuple[RunInput, ...]:
+        """The runs before this one, newest first."""
+        return tuple(
+            RunInput(run_id=run.run_id, started=run.started, revision=revision_of(run)) for run in self._runs
+        )
 
     @property
     def previous(self) -> str | None:
@@ -69,7 +78,7 @@ class Past:
             if pair in entries
         ]
         found += [
-            _history(judged.finished, judged.run_id, judged.said)
+            _history(judged.finished, judged.run_id, judged.said, judged.figures)
             for judged in self._outcomes(entry.key, entry.check)
             if judged.run_id not in self._known
         ]
@@ -84,7 +93,11 @@ class Past:
         entries = _entries(run)
         said = {pair: self._said(run, entry, left.get(pair))[0] for pair, entry in entries.items()}
         return EarlierInput(
-            run_id=run.run_id, started=run.started, said=said, causes=self._causes(run, entries)
+            run_id=run.run_id,
+            started=run.started,
+            revision=revision_of(run),
+            said=said,
+            causes=self._causes(run, entries),
         )
 
     def _causes(self, run: Run, entries: Mapping[Pair, Mapping[str, Any]]) -> dict[Pair, tuple[str, ...]]:
@@ -105,25 +118,32 @@ class Past:
 
     def _entry_of(self, run: Run, entry: Mapping[str, Any], left: SaidInput | None) -> HistoryInput:
         said, reused = self._said(run, entry, left)
-        return _history(run.started, run.run_id, said, reused=reused)
+        figures = reused.figures if reused else self._own_figures(run, entry)
+        return _history(run.started, run.run_id, said, figures, reused=reused is not None)
 
-    def _said(self, run: Run, entry: Mapping[str, Any], left: SaidInput | None) -> tuple[SaidInput, bool]:
-        """What `run` said of one entry of its plan, and whether it took an older outcome for it."""
+    def _own_figures(self, run: Run, entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+        outcomes = self._outcomes(entry["key"], entry["check"])
+        return next((judged.figures for judged in outcomes if judged.run_id == run.run_id), ())
+
+    def _said(
+        self, run: Run, entry: Mapping[str, Any], left: SaidInput | None
+    ) -> tuple[SaidInput, _Judged | None]:
+        """What `run` said of one entry of its plan, and the older outcome it took for it, if it did."""
         key = entry["key"]
         if entry["skip"]:
-            return SaidInput(status=Status(entry["skip"]["status"]), reason=entry["skip"]["reason"]), False
+            return SaidInput(status=Status(entry["skip"]["status"]), reason=entry["skip"]["reason"]), None
         outcomes = self._outcomes(key, entry["check"])
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
-            return own.said, False
+            return own.said, None
         if left is not None:
-            return left, False
+            return left, None
         end = run.started if run.finished is None else run.finished
         reused = next((judged for judged in outcomes if judged.completed and judged.finished <= end), None)
         if reused is not None:
-            return reused.said, True
+            return reused.said, reused
         reason = "this run left no outcome that could still be read"
-        return SaidInput(status=Status.NOT_RUN, reason=reason, key=key), False
+        return SaidInput(status=Status.NOT_RUN, reason=reason, key=key), None
 
     def _outcomes(self, key: str, check: str) -> tuple[_Judged, ...]:
         """All outcomes of a key, newest first."""
@@ -145,6 +165,7 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
         run_id=outcome.run_id,
         finished=outcome.finished,
         completed=outcome.state is State.COMPLETED,
+        figures=figures_of(outcome.measurements),
         said=SaidInput(
             status=judgement.status,
             reason=judgement.reasons[0] if judgement.reasons else "",
@@ -154,10 +175,28 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
     )
 
 
-def _history(time: float, run_id: str, said: SaidInput, *, reused: bool = False) -> HistoryInput:
+def _history(
+    time: float,
+    run_id: str,
+    said: SaidInput,
+    figures: tuple[tuple[str, float], ...],
+    *,
+    reused: bool = False,
+) -> HistoryInput:
     return HistoryInput(
-        time=time, status=said.status, run_id=run_id, evidence=said.evidence, key=said.key, reused=reused
+        time=time,
+        status=said.status,
+        run_id=run_id,
+        evidence=said.evidence,
+        key=said.key,
+        reused=reused,
+        figures=figures,
     )
+
+
+def revision_of(run: Run) -> str:
+    """The commit of the checkout a run was made in, with a `+` where files differed; "" when not recorded."""
+    return str(run.host.get("revision", ""))
 
 
 def _runs_before(ledger: Ledger, run_id: str) -> tuple[Run, ...]:

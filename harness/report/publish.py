@@ -59,6 +59,26 @@ def render_all(
     return [folder / path.relative_to(fresh) for path in written]
 
 
+def ensure_writable(folder: Path) -> None:
+    """Say before a long run what would keep its report from being written; errors as of `render_all`."""
+    folder = folder.resolve()
+    _refuse_foreign(folder)
+    place = folder if folder.is_mount() else folder.parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if not os.access(place, os.W_OK) and folder.is_dir():
+            place = folder
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise InfrastructureError(
+            "no report can be written here",
+            where=Location(folder),
+            why=error.strerror or str(error),
+            fix="choose another folder with --reports",
+        ) from error
+
+
 def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[Path]:
     written = [*render_html(model, folder), *write_badges(model, folder)]
     texts: dict[str, str | bytes] = {

@@ -36,6 +36,7 @@ class Run(_Part):
     executed: int
     reused: int
     exit_code: int | None
+    options: list[str]
 
 
 class CheckColumn(_Part):
@@ -140,6 +141,7 @@ class Since(_Part):
 
     run: str
     started: float
+    revision: str
 
 
 class ExpectationItem(_Part):
@@ -148,6 +150,20 @@ class ExpectationItem(_Part):
     reason: str
     source: str
     until: str
+
+
+class DiagnosisItem(_Part):
+    """What the catalogue of known failures says of the log; `line` counts from 1."""
+
+    id: str
+    known: bool
+    line: int
+    excerpt: str
+    cause: str
+    remedy: str
+    affects: str
+    sources: list[str]
+    also: list[str]
 
 
 class File(_Part):
@@ -187,6 +203,7 @@ class ResultItem(_Part):
     reproduce: str
     history: list[StretchItem]
     expectation: ExpectationItem | None
+    diagnosis: DiagnosisItem | None
 
 
 class CellItem(_Part):
@@ -202,6 +219,7 @@ class CellItem(_Part):
     recipe: str
     planned: list[str]
     excluded: str
+    exports: list[str]
     page: str
     worst: Mark | None
     published: list[PublishedItem]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Status
+from harness.plan.reproduce import reproduce_command
+from harness.settings import DEFAULT_PROFILE
 from harness.verdict.flake import FlakeDecision, Stability
 from harness.verdict.stacktrace import normalised
 from harness.verdict.verdict import UNANSWERED, Expectation, Verdict
@@ -70,6 +72,7 @@ class GateItem:
     evidence: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     place: Place | None = None
+    reproduce: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +133,8 @@ class GateInputs:
     notices: tuple[str, ...] = ()
     strict_coverage: bool = False
     impacted_only: bool = False
+    profile: str = DEFAULT_PROFILE
+    options: tuple[str, ...] = ()
 
 
 def judge_gate(inputs: GateInputs) -> GateReport:
@@ -162,6 +167,7 @@ def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
         blocks=blocks,
         status=verdict.status,
         key=head.key,
+        reproduce=reproduce_command(*name, profile=inputs.profile, options=inputs.options),
         obtained=verdict.evidence,
         reasons=(*verdict.reasons, *reasons),
         remedies=(*verdict.remedies, *remedies),

@@ -54,7 +54,7 @@ def as_text(report: GateReport) -> str:
             lines.append(f"  at: {item.place.file}:{item.place.line}")
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
         if item.blocks is not Blocks.NO:
-            lines.append(f"  reproduce: {reproduce(item)}")
+            lines.append(f"  reproduce: {item.reproduce}")
     lines += [f"error: {shown(problem)}" for problem in report.problems]
     lines += [f"no longer planned: {cell} {check}" for cell, check in report.gone]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
@@ -99,13 +99,8 @@ def _item_json(item: GateItem) -> dict[str, Any]:
         "changes": list(item.changes),
         "file": item.place.file if item.place else None,
         "line": item.place.line if item.place else None,
-        "reproduce": reproduce(item),
+        "reproduce": item.reproduce,
     }
-
-
-def reproduce(item: GateItem) -> str:
-    """The command that asks this question of this cell again."""
-    return f"npu-matrix run --only {item.cell_id} --check {item.check} --fresh"
 
 
 def as_github(report: GateReport) -> str:
@@ -137,7 +132,7 @@ def _sentences(item: GateItem) -> str:
         *map(shown, (*item.evidence, *item.reasons)),
         *(f"do: {shown(remedy)}" for remedy in item.remedies),
     ]
-    return "\n".join([*told, f"reproduce: {reproduce(item)}"])
+    return "\n".join([*told, f"reproduce: {item.reproduce}"])
 
 
 def as_markdown(report: GateReport) -> str:

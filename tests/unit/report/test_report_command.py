@@ -149,6 +149,6 @@ def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsy
     assert bench.ask("report", "--since", first[:-3]) == 0
     assert f"run <code>{first}</code>" in (bench.root / "reports" / "changes.html").read_text()
     assert bench.ask("report", "--since", "nothing") == 2
-    assert "there is no run 'nothing'" in capsys.readouterr().err
+    assert "there is no run and no commit 'nothing'" in capsys.readouterr().err
     assert bench.ask("report", "--since", first[0]) == 2
     assert "is the beginning of 3 runs" in capsys.readouterr().err

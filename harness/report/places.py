@@ -1,0 +1,30 @@
+"""Paths of this machine, told by where they are of: a report is read on other machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+class Places:
+    """Folders by the name that stands for them in a report, for example `{cache}`."""
+
+    def __init__(self, folders: Mapping[str, str]) -> None:
+        self._names = {path: f"{{{name}}}" for name, path in folders.items() if len(path) > 1}
+        # The longest first: a state folder may lie in the checkout.
+        paths = sorted(self._names, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, paths))
+        self._paths = re.compile(rf"(?:{pattern})(?![\w.-])") if paths else None
+
+    def told(self, value: Any) -> Any:
+        """`value` with every path in it, however deep, told by its place."""
+        if isinstance(value, str):
+            if self._paths is None or "/" not in value:
+                return value
+            return self._paths.sub(lambda found: self._names[found[0]], value)
+        if isinstance(value, Mapping):
+            return {name: self.told(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.told(item) for item in value)
+        return value
