@@ -1,0 +1,117 @@
+"""Labels on everything a run starts: whose it is, what it is for, and until when it may stay."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "npu-matrix."
+RUN, CELL, TASK, KEY = (PREFIX + name for name in ("run", "cell", "task", "key"))
+OWNER, EXPIRES, PARENT = (PREFIX + name for name in ("owner", "expires", "parent"))
+BOOT_ID = "sys/kernel/random/boot_id"
+START_TIME = 19  # place of `starttime` behind the command in /proc/PID/stat (proc(5): field 22)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A process, told from any other that ever had its number.
+
+    `started` is its start in clock ticks since the boot named by `boot`, `space` its PID namespace: in
+    another one the same number is somebody else.
+    """
+
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.boot}/{self.space}/{self.pid}/{self.started}"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """The owner in a label; None for a text that is none."""
+        parts = text.split("/")
+        if len(parts) != 5 or not (parts[3].isdecimal() and parts[4].isdecimal()):
+            return None
+        return cls(host=parts[0], boot=parts[1], space=parts[2], pid=int(parts[3]), started=int(parts[4]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessView:
+    """What can be seen of a host's processes from here. `proc` is the process file system."""
+
+    proc: Path = Path("/proc/self").parent
+    host: str = ""
+
+    def owner(self, pid: int) -> Owner | None:
+        """The identity of a living process, or None."""
+        started = self._start(pid)
+        if started is None:
+            return None
+        return Owner(
+            host=self.host or socket.gethostname(),
+            boot=self._read(BOOT_ID),
+            space=self._space(),
+            pid=pid,
+            started=started,
+        )
+
+    def state(self, owner: Owner) -> str:
+        """`alive`, `dead`, or why neither can be said from here."""
+        if owner.host != (self.host or socket.gethostname()):
+            return f"its owner is on {owner.host}"
+        if owner.boot != self._read(BOOT_ID):
+            return "dead"
+        if owner.space != self._space():
+            return "its owner is in another PID namespace"
+        return "alive" if self._start(owner.pid) == owner.started else "dead"
+
+    def _start(self, pid: int) -> int | None:
+        try:
+            text = (self.proc / str(pid) / "stat").read_text("utf-8", errors="replace")
+        except OSError:
+            return None
+        state, *fields = text.rpartition(")")[2].split()
+        return None if state in "ZX" else int(fields[START_TIME - 1])
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.proc / name).read_text("ascii").strip()
+        except OSError:
+            return ""
+
+    def _space(self) -> str:
+        try:
+            return str((self.proc / "self/ns/pid").stat().st_ino)
+        except OSError:
+            return ""
+
+
+def this_process(view: ProcessView | None = None) -> Owner:
+    """The identity of this process; where there is no /proc, one that nobody can take for dead."""
+    found = (view or ProcessView()).owner(os.getpid())
+    return found or Owner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
+
+
+def make_labels(
+    *, owner: Owner, expires: float, key: str, run: str = "", cell: str = "", task: str = ""
+) -> dict[str, str]:
+    """The labels of one thing; `expires` is a Unix time after which it may go whoever owns it."""
+    labels = {OWNER: str(owner), EXPIRES: str(int(expires)), KEY: key, RUN: run, CELL: cell, TASK: task}
+    return {name: value for name, value in labels.items() if value}
+
+
+def is_ours(labels: Mapping[str, str]) -> bool:
+    """Whether this program made the thing with these labels."""
+    return OWNER in labels and KEY in labels
+
+
+def expiry(labels: Mapping[str, str]) -> float | None:
+    """When the thing may go whoever owns it; None where it does not say."""
+    text = labels.get(EXPIRES, "")
+    return float(text) if text.isdecimal() else None

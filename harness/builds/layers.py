@@ -1,0 +1,172 @@
+"""A cell's image as layers: what changes seldom lies below what changes often, so that cells share.
+
+CANN base, Python, torch / torch_npu, vllm, vllm-ascend, what verl needs, verl, patches. A layer's key is made
+of its content and of the key below it: equal keys are one image, and N cells cost their distinct keys. The
+probes are not baked in: they are lent to a container read-only, so that a change of theirs rebuilds nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.builds.lock import CellLock, SourcePackage
+from harness.digest import digest_bytes, digest_json
+from harness.sources.lockfile import LockedPackage
+
+# Part of every key: raise it when layers are made differently.
+LAYOUT = 1
+PREFIX = "/cell/venv"
+LENT_INSTALLER = "/run/npu-matrix/uv"
+LENT_SETTINGS = "/run/npu-matrix/settings"
+SET_ENV = (
+    "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do "
+    'if [ -f "$file" ]; then set +u; source "$file"; set -u; fi; done'
+)
+READ_SETTINGS = f"set -a; source {LENT_SETTINGS}; set +a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One step of an image: files (absolute path -> content) that are put there, then commands of bash.
+
+    `key` names what the image is once this layer is in it, `below` the key it stands on.
+    """
+
+    name: str
+    key: str
+    below: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchedTree:
+    """Patched files by path below site-packages: content, or None for one that is removed; `before` is the
+    digest each must have before, "" for a new one."""
+
+    files: Mapping[str, bytes | None]
+    before: Mapping[str, str]
+
+
+def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) -> tuple[Layer, ...]:
+    """The layers of a cell above the base image whose content `base` names.
+
+    A package of the lock that is built from a repository stands in the layer of its name.
+    """
+    chain = _Chain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
+    chain.add("python", {}, (f"{LENT_INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
+    packages = dict(lock.layers())
+    sources = {name: tuple(s for s in lock.from_source if _layer_of(s) == name) for name in _names(lock)}
+    for name in _names(lock):
+        _add_packages(chain, name, packages.get(name, ()), sources[name], lock)
+    if patched is not None and patched.files:
+        chain.add("patches", *_patching(patched, lock.python))
+    return chain.layers
+
+
+class _Chain:
+    """Layers one on another."""
+
+    def __init__(self, base: str) -> None:
+        self.layers: tuple[Layer, ...] = ()
+        self._key = base
+
+    def add(self, name: str, files: Mapping[str, bytes], commands: Sequence[str]) -> None:
+        content = {
+            "below": self._key,
+            "name": name,
+            "files": {path: digest_bytes(data) for path, data in files.items()},
+            "commands": list(commands),
+        }
+        key = digest_json(content)[:32]
+        layer = Layer(name=name, key=key, below=self._key, files=dict(files), commands=tuple(commands))
+        self.layers = (*self.layers, layer)
+        self._key = key
+
+
+def _names(lock: CellLock) -> tuple[str, ...]:
+    from harness.builds.lock import LAYERS
+
+    used = {name for name, _packages in lock.layers()} | {_layer_of(source) for source in lock.from_source}
+    return tuple(name for name, _roots in LAYERS if name in used)
+
+
+def _layer_of(source: SourcePackage) -> str:
+    return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
+
+
+def _add_packages(
+    chain: _Chain,
+    name: str,
+    packages: Sequence[LockedPackage],
+    sources: Sequence[SourcePackage],
+    lock: CellLock,
+) -> None:
+    from harness.builds.export import requirements_text
+
+    built = sorted(package.name for package in packages if package.name in lock.compiled)
+    commands = [READ_SETTINGS]
+    if built or sources:
+        # What is compiled here is told about the device; other layers must not differ by it.
+        commands += [SET_ENV]
+        commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
+    files: dict[str, bytes] = {}
+    if packages:
+        listed = f"/cell/layers/{name}.txt"
+        files[listed] = requirements_text(tuple(packages)).encode()
+        binary = "".join(f" --no-binary {package}" for package in built)
+        commands.append(f"{_install()} --require-hashes{binary} --requirements {listed}")
+    commands += [command for source in sources for command in _from_source(source)]
+    chain.add(name, files, commands)
+
+
+def _install() -> str:
+    # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a lent cache would dangle.
+    return (
+        f"{LENT_INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy --no-deps "
+        "$INDEX_ARGUMENTS"
+    )
+
+
+def _from_source(source: SourcePackage) -> tuple[str, ...]:
+    """The repository comes from a lent mirror where there is one, and is gone when the layer is done."""
+    place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
+    return (
+        f"git init -q {place}",
+        f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
+        f'git -C {place} -c safe.directory="*" fetch -q --depth 1 "$from" {source.commit}',
+        f"git -C {place} checkout -q FETCH_HEAD",
+        f"{source.settings}{_install()} --no-build-isolation {place}",
+        f"rm -rf {place}",
+    )
+
+
+def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Patched files over installed ones, each only where the file it was made from lies."""
+    minor = ".".join(python.split(".")[:2])
+    site = f"{PREFIX}/lib/python{minor}/site-packages"
+    new = {path: data for path, data in sorted(patched.files.items()) if data is not None}
+    gone = sorted(path for path, data in patched.files.items() if data is None)
+    files = {f"/cell/patched/{path}": data for path, data in new.items()}
+    sums = "".join(f"{digest}  {path}\n" for path, digest in sorted(patched.before.items()) if digest)
+    files["/cell/patched.sha256"] = sums.encode()
+    added = [path for path in new if not patched.before.get(path)]
+    commands = [f"cd {site}"]
+    if sums:
+        commands.append("sha256sum --quiet --check /cell/patched.sha256")
+    commands += [f"test ! -e {shlex.quote(path)}" for path in added]
+    if new:
+        commands.append("cp -r /cell/patched/. .")
+    commands += [f"rm {shlex.quote(path)}" for path in gone]
+    return files, tuple(commands)
+
+
+def build_order(cells: Mapping[str, Sequence[Layer]]) -> tuple[Layer, ...]:
+    """Every distinct layer of several cells once, each after the one it stands on."""
+    distinct: dict[str, Layer] = {}
+    for layers in cells.values():
+        for layer in layers:
+            distinct.setdefault(layer.key, layer)
+    return tuple(distinct.values())
