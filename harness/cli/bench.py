@@ -245,12 +245,16 @@ def cell_entry(cache: Path) -> CellCommand:
     """How a module is started inside a built cell."""
     import harness
     from harness.builds.bundle import make_bundle
+    from harness.builds.cache_use import CacheUse
     from harness.builds.runtime import cell_command
+
+    # Kept by the function below: `cleanup` leaves alone what a living run may enter.
+    use = CacheUse(cache)
 
     def enter(
         environment: Outcome, module: str, args: Sequence[str]
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        bundle = make_bundle(Path(harness.__file__).parent, cache)
+        bundle = make_bundle(Path(harness.__file__).parent, use.cache)
         return cell_command(environment.measurements, bundle, module, args)
 
     return enter
