@@ -11,7 +11,7 @@ from harness.digest import digest_bytes, digest_json
 from harness.errors import InfrastructureError, Location
 
 ROOT_MODULES = ("__init__.py", "check.py", "digest.py", "errors.py", "outcome.py")
-PACKAGES = ("convergence", "devices/sim", "fixtures", "numerics")
+PACKAGES = ("convergence", "devices/sim", "fixtures", "numerics", "rollout")
 # Packages whose own __init__ is needed to import one above, but nothing else of them.
 PARENTS = ("devices",)
 

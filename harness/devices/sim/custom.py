@@ -12,6 +12,7 @@ from harness.devices.sim.plan import plan_of
 from harness.devices.sim.references import (
     activation,
     attention,
+    cache,
     cast,
     cross_entropy,
     losses,
@@ -19,12 +20,16 @@ from harness.devices.sim.references import (
     moe,
     norm,
     rotary,
+    routing,
+    sampling,
+    serving_attention,
 )
 from harness.devices.sim.torch_internals import overload, override, schema_of
 
 _MODULES: tuple[ModuleType, ...] = (
     activation,
     attention,
+    cache,
     cast,
     cross_entropy,
     losses,
@@ -32,6 +37,9 @@ _MODULES: tuple[ModuleType, ...] = (
     moe,
     norm,
     rotary,
+    routing,
+    sampling,
+    serving_attention,
 )
 
 # Operators that are another one under a second name or overload.

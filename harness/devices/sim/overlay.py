@@ -65,6 +65,7 @@ def _build(specs: tuple[faultspec.FaultSpec, ...]) -> Simulation:
     from harness.devices.sim.faults import FaultBook
     from harness.devices.sim.hostmemory import alias_maker, placer
     from harness.devices.sim.rng import random_source, use_host_generator
+    from harness.devices.sim.serving import install_serving
 
     npu = torch.npu
     if not npu.is_available():
@@ -87,12 +88,17 @@ def _build(specs: tuple[faultspec.FaultSpec, ...]) -> Simulation:
         coverage = install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
+        serving, serving_libraries = install_serving(machine)
     book = FaultBook(machine.interceptors)
     book.add(specs)
     if os.environ.get(COUNT_VARIABLE) == "1":
         book.count_calls()
     return Simulation(
-        machine=machine, faults=book, coverage=coverage, custom=custom, libraries=(aten, custom_library)
+        machine=machine,
+        faults=book,
+        coverage=coverage,
+        custom=(*custom, *serving),
+        libraries=(aten, custom_library, *serving_libraries),
     )
 
 

@@ -22,6 +22,13 @@ MIXED_DEVICES = frozenset(
         "aten::_pack_padded_sequence",
         "aten::_pad_packed_sequence",
         "aten::tensor_split.tensor_indices_or_sections",
+        # Attention of serving engines takes sequence lengths from the host, as does grouped matmul.
+        "atb::_npu_flash_attention",
+        "atb::_npu_flash_attention_qlens",
+        "atb::_npu_flash_attention_unpad",
+        "atb::_npu_paged_attention",
+        "atb::_npu_paged_attention_splitfuse",
+        "_C_ascend::swap_blocks",
     }
 )
 

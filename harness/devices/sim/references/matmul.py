@@ -78,6 +78,11 @@ def npu_grouped_matmul(
     return [torch.cat(results)] if split_item in {2, 3} else results
 
 
+def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803 - its name
+    """C (m, n), in place, plus x (k, m) transposed times weight (k, n)."""
+    C.add_(wide(x).t() @ wide(weight))
+
+
 def _ends(group_list: torch.Tensor | Sequence[int] | None, kind: int | None) -> list[int]:
     if group_list is None:
         raise ValueError("npu_grouped_matmul needs group_list for this group_type")

@@ -44,5 +44,24 @@ def npu_add_rms_norm(
     return y, rstd, total
 
 
+def add_rms_norm_bias(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor | None = None,
+    epsilon: float = 1e-6,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`npu_add_rms_norm` with beta added to the result."""
+    y, rstd, total = npu_add_rms_norm(x1, x2, gamma, epsilon)
+    return y if beta is None else (wide(y) + wide(beta)).to(y.dtype), rstd, total
+
+
+def npu_gemma_rms_norm(
+    x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMS norm with 1 + gamma."""
+    return npu_rms_norm(x, wide(gamma) + 1.0, epsilon)
+
+
 def _normalised(tensor: torch.Tensor, gamma: torch.Tensor) -> tuple[int, ...]:
     return tuple(range(tensor.dim() - gamma.dim(), tensor.dim()))

@@ -48,6 +48,62 @@ def npu_apply_rotary_pos_emb(
     return npu_rotary_mul(query, cos, sin, rotary_mode), npu_rotary_mul(key, cos, sin, rotary_mode)
 
 
+def rotary_embedding(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox_style: bool,
+) -> None:
+    """Rotate query and key (tokens, heads * head size) in place by the angles of their positions.
+
+    cos_sin_cache (positions, rotary size): cosines, then sines.
+    """
+    cos, sin = (wide(x)[:, None, :] for x in cos_sin_cache[positions.flatten().long()].chunk(2, -1))
+    for x in (query, key):
+        heads = x.view(positions.numel(), -1, head_size)
+        part = heads[..., : 2 * cos.shape[-1]]
+        part.copy_(_turned(part, cos, sin, is_neox_style))
+
+
+def npu_mrope(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    head_size: int,
+    *,
+    mrope_section: list[int] | None = None,
+    rotary_mode: str | None = "half",
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rotary_embedding` into new tensors; with sections, three positions per token turn their own angles."""
+    refuse("npu_mrope", cache_mode=others.get("cache_mode") not in {None, "default"})
+    cos, sin = wide(cos_sin_cache[positions.long()]).chunk(2, -1)
+    if mrope_section and any(mrope_section):
+        cos, sin = (
+            torch.cat([part[axis] for axis, part in enumerate(x.split(mrope_section, -1))], -1)
+            for x in (cos, sin)
+        )
+    cos, sin = (x.reshape(-1, 1, x.shape[-1]) for x in (cos, sin))
+    results = []
+    for x in (query, key):
+        heads = x.reshape(cos.shape[0], -1, head_size).clone()
+        part = heads[..., : 2 * cos.shape[-1]]
+        part.copy_(_turned(part, cos, sin, rotary_mode == "half"))
+        results.append(heads.view(x.shape))
+    return results[0], results[1]
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
+    """x (..., 2r) turned by r angles, one per pair."""
+    a, b = wide(x).chunk(2, -1) if halves else (wide(x)[..., ::2], wide(x)[..., 1::2])
+    first, second = a * cos - b * sin, b * cos + a * sin
+    turned = torch.cat([first, second], -1) if halves else torch.stack([first, second], -1).flatten(-2)
+    return turned.to(x.dtype)
+
+
 def _rotate(x: torch.Tensor, mode: str) -> torch.Tensor:
     if mode == "half":
         low, high = x.chunk(2, -1)

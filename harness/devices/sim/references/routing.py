@@ -1,0 +1,171 @@
+"""Mixture of experts for inference: choosing experts, sorting tokens by expert, and putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from harness.devices.sim.references.precision import refuse, wide
+
+_SOFTMAX, _SIGMOID = 0, 1
+_SORT_LAST = 1 << 30
+
+
+def npu_moe_gating_top_k_softmax(
+    x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Softmax of x (tokens, experts), its k largest, their experts (int32), and row numbers (int32).
+
+    Row numbers count expert choices by columns: token + choice * tokens.
+    """
+    refuse("npu_moe_gating_top_k_softmax", finished=finished is not None)
+    weights, experts = torch.softmax(wide(x), -1).topk(k, -1)
+    rows = torch.arange(x.shape[0] * k, dtype=torch.int32).view(k, -1).t().contiguous()
+    return weights.to(x.dtype), experts.to(torch.int32), rows
+
+
+def npu_moe_gating_top_k(
+    x: torch.Tensor,
+    k: int,
+    *,
+    bias: torch.Tensor | None = None,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = 0,
+    renorm: int = 0,
+    norm_type: int = _SOFTMAX,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights (tokens, k), experts (int32) and, with out_flag, all normalised scores (float32).
+
+    Scores are the softmax (norm_type 0) or sigmoid (1) of x. bias moves the choice, not the weights. With
+    groups, k_group groups remain: those of the largest score (mode 0) or sum of two (mode 1). Sigmoid
+    weights, and any with renorm 1, are divided by their sum.
+    """
+    refuse("npu_moe_gating_top_k", **{name: value is not None for name, value in others.items()})
+    scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
+    preference = scores if bias is None else scores + wide(bias)
+    if group_count > 1:
+        preference = _best_groups(preference, k_group, group_count, group_select_mode)
+    experts = preference.topk(k, -1).indices
+    weights = scores.gather(-1, experts)
+    if renorm == 1 or norm_type == _SIGMOID:
+        weights = weights / (weights.sum(-1, keepdim=True) + eps)
+    kept = scores if out_flag else scores.new_empty(0)
+    return (weights * routed_scaling_factor).to(x.dtype), experts.to(torch.int32), kept
+
+
+def gating_top_k(
+    x: torch.Tensor,
+    k: int,
+    k_group: int,
+    group_count: int,
+    group_select_mode: int,
+    renorm: int,
+    norm_type: int,
+    out_flag: bool,
+    routed_scaling_factor: float,
+    eps: float,
+    bias_opt: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`npu_moe_gating_top_k` as vllm-ascend's own kernel declares it."""
+    return npu_moe_gating_top_k(
+        x,
+        k,
+        bias=bias_opt,
+        k_group=k_group,
+        group_count=group_count,
+        group_select_mode=group_select_mode,
+        renorm=renorm,
+        norm_type=norm_type,
+        out_flag=out_flag,
+        routed_scaling_factor=routed_scaling_factor,
+        eps=eps,
+    )
+
+
+def npu_moe_init_routing_v2(
+    x: torch.Tensor,
+    expert_idx: torch.Tensor,
+    *,
+    scale: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,  # noqa: ARG001 - only read in padded mode
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x (tokens, h) repeated for its experts in expert_idx (tokens, k) and sorted by expert.
+
+    Second result (int32): for every entry of expert_idx its row in the first (row_idx_type 0), or for every
+    row its entry (1). Third (int64): tokens per expert (expert_tokens_num_type 1) or their running sum (0).
+    Choices outside the active experts come last and are not counted.
+    """
+    entries = expert_idx.numel()
+    refuse(
+        "npu_moe_init_routing_v2",
+        drop_pad_mode=drop_pad_mode,
+        quantisation=quant_mode != -1 and (scale is not None or quant_mode > 0),
+        offset=offset is not None,
+        active_num=active_num not in {-1, 0, entries},
+        expert_tokens_num_type=expert_tokens_num_type not in {0, 1},
+        **{name: value is not None for name, value in others.items()},
+    )
+    first, last = active_expert_range or (0, expert_num)
+    experts = expert_idx.reshape(-1).long()
+    active = (experts >= first) & (experts < last)
+    order = torch.argsort(torch.where(active, experts, _SORT_LAST), stable=True)
+    rows = torch.argsort(order, stable=True) if row_idx_type == 0 else order
+    counts = torch.bincount(experts[active] - first, minlength=last - first)
+    if expert_tokens_num_type == 0:
+        counts = counts.cumsum(0)
+    tokens = x[torch.div(order, expert_idx.shape[1], rounding_mode="floor")]
+    counted = counts if expert_tokens_num_flag else counts.new_zeros(0)
+    return tokens, rows.to(torch.int32), counted, x.new_empty(0, dtype=torch.float32)
+
+
+def npu_moe_finalize_routing(
+    expanded_permuted_rows: torch.Tensor,
+    skip1: torch.Tensor | None,
+    skip2: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    expanded_src_to_dst_row: torch.Tensor,
+    export_for_source_row: torch.Tensor | None,
+    drop_pad_mode: int | None = 0,
+    **others: object,
+) -> torch.Tensor:
+    """Tokens in their first order: their experts' rows (+ bias of the expert), weighted by scales and summed.
+
+    expanded_src_to_dst_row counts choices by columns: token + choice * tokens (drop_pad_mode 0).
+    """
+    refuse("npu_moe_finalize_routing", drop_pad_mode=drop_pad_mode, k=others.get("k") not in {None, 1})
+    choices = 1 if scales is None else scales.shape[1]
+    rows = expanded_src_to_dst_row.view(choices, -1).t().long()
+    taken = wide(expanded_permuted_rows)[rows]
+    if bias is not None and export_for_source_row is not None:
+        taken = taken + wide(bias)[export_for_source_row.long()]
+    if scales is not None:
+        taken = taken * wide(scales)[..., None]
+    result = taken.sum(1)
+    for skip in (skip1, skip2):
+        result = result if skip is None else result + wide(skip)
+    return result.to(expanded_permuted_rows.dtype)
+
+
+def _best_groups(scores: torch.Tensor, kept: int, groups: int, mode: int) -> torch.Tensor:
+    """Scores with every group but the best ones at minus infinity."""
+    grouped = scores.unflatten(-1, (groups, -1))
+    strength = grouped.amax(-1) if mode == 0 else grouped.topk(2, -1).values.sum(-1)
+    chosen = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, strength.topk(kept, -1).indices, True)
+    return grouped.masked_fill(~chosen[..., None], float("-inf")).flatten(1)

@@ -1,0 +1,423 @@
+"""Attention of serving engines: new tokens against keys and values that lie packed or in a paged cache.
+
+T all new tokens, N heads, G key heads (G divides N), D head size, H = N*D. The causal diagonal ends in the
+last row and column: the new tokens are the newest of their sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from harness.devices.sim.references.cache import load_rows
+from harness.devices.sim.references.precision import refuse, wide
+
+Lengths: TypeAlias = torch.Tensor | Sequence[int] | None
+
+_FUSED = "npu_fused_infer_attention_score"
+_NO_MASK, _LEFT_UP, _RIGHT_DOWN, _BAND = 0, 2, 3, 4
+# Arguments that choose how a kernel works, not what it computes.
+_HINTS = frozenset({"inner_precise", "block_size", "workspace"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """What one fused call asks for. before, after: how far the band of sparse mode 4 reaches."""
+
+    heads: int
+    key_heads: int
+    scale: float
+    mask: torch.Tensor | None
+    sparse_mode: int
+    before: int
+    after: int
+    sink: torch.Tensor | None = None
+
+
+def npu_fused_infer_attention_score(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Lengths = None,
+    actual_seq_lengths_kv: Lengths = None,
+    block_table: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    softmax_lse_flag: bool = False,
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention in the query's layout, and the log of the softmax's sum (float32; zero unless asked for)."""
+    _refuse_others(others)
+    call = _Call(
+        heads=num_heads,
+        key_heads=num_key_value_heads or num_heads,
+        scale=scale,
+        mask=atten_mask,
+        sparse_mode=sparse_mode,
+        before=pre_tokens,
+        after=next_tokens,
+    )
+    out, lse = _fused(
+        call, input_layout, query, key, value, actual_seq_lengths, actual_seq_lengths_kv, block_table
+    )
+    return out, lse if softmax_lse_flag else torch.zeros(1)
+
+
+def npu_fused_infer_attention_score_v2(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_qlen: Lengths = None,
+    actual_seq_kvlen: Lengths = None,
+    block_table: torch.Tensor | None = None,
+    learnable_sink: torch.Tensor | None = None,
+    num_query_heads: int = 1,
+    num_key_value_heads: int = 0,
+    softmax_scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    sparse_mode: int = 0,
+    return_softmax_lse: bool = False,
+    **others: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with other names and a learnable sink (N,): a score without a value."""
+    _refuse_others(others)
+    call = _Call(
+        heads=num_query_heads,
+        key_heads=num_key_value_heads or num_query_heads,
+        scale=softmax_scale,
+        mask=atten_mask,
+        sparse_mode=sparse_mode,
+        before=pre_tokens,
+        after=next_tokens,
+        sink=learnable_sink,
+    )
+    out, lse = _fused(call, input_layout, query, key, value, actual_seq_qlen, actual_seq_kvlen, block_table)
+    return out, lse if return_softmax_lse else torch.zeros(1)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    workspace: torch.Tensor | None = None,  # noqa: ARG001 - memory, no arithmetic
+) -> None:
+    """One new token per sequence against the cache; context_lens counts the new token."""
+    ones = [1] * len(context_lens)
+    _packed_against_cache(
+        (query, key_cache, value_cache, out),
+        block_table,
+        ones,
+        context_lens,
+        num_heads,
+        num_kv_heads,
+        scale_value,
+    )
+
+
+def paged_attention_splitfuse(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    mask: torch.Tensor,
+    seq_len: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: torch.Tensor,
+) -> None:
+    """Packed new tokens (seq_len each) against the cache (context_lens each), causal."""
+    _require_causal("_npu_paged_attention_splitfuse", mask)
+    _packed_against_cache(
+        (query, key_cache, value_cache, out),
+        block_table,
+        seq_len,
+        context_lens,
+        num_heads,
+        num_kv_heads,
+        scale_value,
+    )
+
+
+def flash_attention_qlens(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    mask: torch.Tensor,
+    seq_len: torch.Tensor,
+    context_lens: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: torch.Tensor,
+) -> None:
+    """`paged_attention_splitfuse` with its arguments in another order."""
+    _require_causal("_npu_flash_attention_qlens", mask)
+    _packed_against_cache(
+        (query, key_cache, value_cache, out),
+        block_table,
+        seq_len,
+        context_lens,
+        num_heads,
+        num_kv_heads,
+        scale_value,
+    )
+
+
+def flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    seq_len: torch.Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: torch.Tensor,
+) -> None:
+    """Packed sequences (seq_len tokens each), causal: tokens see their own sequence only."""
+    _require_causal("_npu_flash_attention", mask)
+    call = _plain_call(num_heads, num_kv_heads, scale_value, _RIGHT_DOWN)
+    _packed(call, query, key, value, seq_len, out)
+
+
+def flash_attention_unpad(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seq_len: torch.Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: torch.Tensor,
+) -> None:
+    """`flash_attention` without a mask: every token sees its whole sequence."""
+    _packed(_plain_call(num_heads, num_kv_heads, scale_value, _NO_MASK), query, key, value, seq_len, out)
+
+
+def _plain_call(heads: int, key_heads: int, scale: float, sparse_mode: int) -> _Call:
+    return _Call(
+        heads=heads, key_heads=key_heads, scale=scale, mask=None, sparse_mode=sparse_mode, before=0, after=0
+    )
+
+
+def _packed(
+    call: _Call,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: Lengths,
+    out: torch.Tensor,
+) -> None:
+    start = 0
+    for length in _numbers(lengths):
+        rows = slice(start, start + length)
+        start += length
+        q = query[rows].reshape(length, call.heads, -1)
+        k, v = (x[rows].reshape(length, call.key_heads, -1) for x in (key, value))
+        out[rows] = _attend(call, q, k, v)[0].reshape(out[rows].shape).to(out.dtype)
+
+
+def _packed_against_cache(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    table: torch.Tensor,
+    query_lengths: Lengths,
+    key_lengths: Lengths,
+    heads: int,
+    key_heads: int,
+    scale: float,
+) -> None:
+    query, key_cache, value_cache, out = tensors
+    call = _plain_call(heads, key_heads, scale, _RIGHT_DOWN)
+    start = 0
+    for index, (length, seen) in enumerate(zip(_numbers(query_lengths), _numbers(key_lengths), strict=True)):
+        rows = slice(start, start + length)
+        start += length
+        q = query[rows].reshape(length, heads, -1)
+        k, v = (load_rows(cache, table[index], seen, key_heads) for cache in (key_cache, value_cache))
+        out[rows] = _attend(call, q, k, v)[0].reshape(out[rows].shape).to(out.dtype)
+
+
+def _fused(
+    call: _Call,
+    layout: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_lengths: Lengths,
+    key_lengths: Lengths,
+    table: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if call.sparse_mode not in {_NO_MASK, _LEFT_UP, _RIGHT_DOWN, _BAND}:
+        refuse(_FUSED, **{f"sparse_mode {call.sparse_mode}": True})
+    if call.sparse_mode == _NO_MASK:
+        # Whether the window counts without a mask differs between CANN versions.
+        refuse(_FUSED, **{"a window in sparse_mode 0": call.before < _longest(key, key_lengths)})
+        refuse(_FUSED, **{"a mask in sparse_mode 0": call.mask is not None})
+    elif call.mask is None:
+        raise RuntimeError(f"{_FUSED}: sparse_mode {call.sparse_mode} needs the compressed atten_mask")
+    if layout == "TND":
+        return _fused_packed(call, query, key, value, query_lengths, key_lengths, table)
+    if layout in {"BSH", "BSND", "BNSD"}:
+        return _fused_batch(call, layout, query, key, value, query_lengths, key_lengths, table)
+    raise NotImplementedError(f"{_FUSED} is not simulated in layout {layout!r}")
+
+
+def _fused_packed(
+    call: _Call,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: Lengths,
+    key_lengths: Lengths,
+    table: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Layout TND. Queries end at query_ends; keys end at key_lengths, or have that length in a cache."""
+    out = query.new_zeros(*query.shape[:2], value.shape[-1] if table is None else query.shape[-1])
+    lse = torch.zeros(*query.shape[:2], 1, dtype=wide(query).dtype)
+    start = key_start = 0
+    for index, (end, key_end) in enumerate(zip(_numbers(query_ends), _numbers(key_lengths), strict=True)):
+        if table is None:
+            k, v = key[key_start:key_end], value[key_start:key_end]
+            key_start = key_end
+        else:
+            k, v = (load_rows(cache, table[index], key_end, call.key_heads) for cache in (key, value))
+        if end > start:
+            own, sums = _attend(call, query[start:end], k, v)
+            out[start:end], lse[start:end] = own.to(out.dtype), sums
+        start = end
+    return out, lse
+
+
+def _fused_batch(
+    call: _Call,
+    layout: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_lengths: Lengths,
+    key_lengths: Lengths,
+    table: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Layouts BSH, BSND, BNSD: one sequence per entry, the rows after its length are zero."""
+    queries = _rows_first(query, layout, call.heads)
+    batch, rows = queries.shape[:2]
+    out = queries.new_zeros(queries.shape)
+    lse = torch.zeros(batch, call.heads, rows, 1, dtype=wide(query).dtype)
+    lengths = _per_sequence(query_lengths, batch, rows)
+    for index in range(batch):
+        if table is None:
+            keys, values = (_rows_first(x, layout, call.key_heads)[index] for x in (key, value))
+            seen = _per_sequence(key_lengths, batch, keys.shape[0])[index]
+            k, v = keys[:seen], values[:seen]
+        else:
+            seen = _per_sequence(key_lengths, batch, 0)[index]
+            k, v = (load_rows(cache, table[index], seen, call.key_heads) for cache in (key, value))
+        own, sums = _attend(call, queries[index, : lengths[index]], k, v)
+        out[index, : lengths[index]] = own.to(out.dtype)
+        lse[index, :, : lengths[index]] = sums.transpose(0, 1)
+    if layout == "BSH":
+        return out.flatten(2), lse
+    return (out.transpose(1, 2).contiguous() if layout == "BNSD" else out), lse
+
+
+def _attend(
+    call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(S, N, D) against (K, G, D): (S, N, D), zero where nothing is seen, and the log-sum (S, N, 1)."""
+    q, k, v = (wide(x).transpose(0, 1) for x in (query, key, value))
+    repeats = call.heads // call.key_heads
+    k, v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
+    scores = q @ k.transpose(-1, -2) * call.scale
+    hidden = _hidden(call, q.shape[1], k.shape[1])
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    largest = scores.amax(-1, keepdim=True)
+    if call.sink is not None:
+        sink = wide(call.sink).view(-1, 1, 1)
+        largest = torch.maximum(largest, sink)
+    weights = torch.exp(scores - largest).nan_to_num(0.0)
+    total = weights.sum(-1, keepdim=True)
+    if call.sink is not None:
+        total = total + torch.exp(sink - largest)
+    out = (weights / total).nan_to_num(0.0) @ v
+    return out.transpose(0, 1), (largest + total.log()).transpose(0, 1)
+
+
+def _hidden(call: _Call, queries: int, keys: int) -> torch.Tensor | None:
+    """True where a query must not look."""
+    if call.sparse_mode == _NO_MASK:
+        return None
+    shift = 0 if call.sparse_mode == _LEFT_UP else keys - queries
+    distance = torch.arange(keys)[None, :] - torch.arange(queries)[:, None] - shift
+    if call.sparse_mode == _BAND:
+        return (distance > call.after) | (-distance > call.before)
+    return distance > 0
+
+
+def _rows_first(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
+    """(B, S, N, D)"""
+    if layout == "BSH":
+        return x.unflatten(-1, (heads, -1))
+    return x.transpose(1, 2) if layout == "BNSD" else x
+
+
+def _per_sequence(lengths: Lengths, batch: int, whole: int) -> list[int]:
+    if lengths is None:
+        return [whole] * batch
+    numbers = _numbers(lengths)
+    return numbers * batch if len(numbers) == 1 else numbers
+
+
+def _longest(key: torch.Tensor, key_lengths: Lengths) -> int:
+    return max(_numbers(key_lengths), default=0) if key_lengths is not None else max(key.shape)
+
+
+def _numbers(lengths: Lengths) -> list[int]:
+    if lengths is None:
+        raise RuntimeError("packed sequences need their lengths")
+    return [int(x) for x in (lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)]
+
+
+def _require_causal(operator: str, mask: torch.Tensor) -> None:
+    """The reference is causal: any other mask is refused, not ignored."""
+    square = mask if mask.dim() == 2 else mask.flatten(0, -3)[0]
+    size = min(square.shape[-2:])
+    square = square[:size, :size] != 0
+    refuse(
+        operator, **{"a mask that is not causal": not torch.equal(square, torch.ones_like(square).triu(1))}
+    )
+
+
+def _refuse_others(others: dict[str, object]) -> None:
+    refuse(
+        _FUSED,
+        **{
+            name: True
+            for name, value in others.items()
+            if name not in _HINTS and value is not None and not (isinstance(value, int) and value == 0)
+        },
+    )

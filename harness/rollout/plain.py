@@ -1,0 +1,253 @@
+"""What the operators of serving engines compute, written plainly: one row, one head, one token at a time.
+
+Nothing here is shared with the simulated device's references: a misreading would have to be made twice.
+Tensors are float64 unless they count or choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Values = Mapping[str, Any]
+Tensors = tuple[Any, ...]
+
+
+def rms_norm(values: Values) -> Tensors:
+    """y = x / sqrt(mean(x^2) + epsilon) * gamma."""
+    x = values["input"]
+    return (x / torch.sqrt((x * x).mean(-1, keepdim=True) + values["epsilon"]) * values["gamma"],)
+
+
+def add_rms_norm(values: Values) -> Tensors:
+    """RMS norm of x1 + x2, plus beta where there is one; and the sum."""
+    total = values["x1"] + values["x2"]
+    (y,) = rms_norm({**values, "input": total})
+    return (y + values["beta"] if "beta" in values else y), total
+
+
+def gemma_rms_norm(values: Values) -> Tensors:
+    """RMS norm with 1 + gamma."""
+    return rms_norm({**values, "input": values["x"], "gamma": 1 + values["gamma"]})
+
+
+def swiglu(values: Values) -> Tensors:
+    """silu of the first half times the second."""
+    gate, up = values["input"].chunk(2, -1)
+    return (gate * torch.sigmoid(gate) * up,)
+
+
+def matmul_add(values: Values) -> Tensors:
+    """C + x^T weight."""
+    return (values["C"] + values["x"].t() @ values["weight"],)
+
+
+def product(values: Values) -> Tensors:
+    """Matrix product."""
+    return (values["self"] @ values["mat2"],)
+
+
+def log_softmax(values: Values) -> Tensors:
+    """x - log(sum(exp(x)))."""
+    return (functional.log_softmax(values["self"], values["dim"]),)
+
+
+def rotary(values: Values) -> Tensors:
+    """Each pair of each head turned by its position's angle; pairs are (i, i + r/2) or (2i, 2i + 1)."""
+    size, cache = values["head_size"], values["cos_sin_cache"]
+    half = cache.shape[-1] // 2
+    cos, sin = cache[values["positions"], :half], cache[values["positions"], half:]
+    places = torch.arange(half)
+    first, second = (places, places + half) if values["is_neox_style"] else (2 * places, 2 * places + 1)
+    results = []
+    for name in ("query", "key"):
+        heads = values[name].unflatten(-1, (-1, size))
+        turned = heads.clone()
+        for head in range(heads.shape[1]):
+            a, b = heads[:, head][:, first], heads[:, head][:, second]
+            turned[:, head, first] = a * cos - b * sin
+            turned[:, head, second] = b * cos + a * sin
+        results.append(turned.flatten(-2))
+    return tuple(results)
+
+
+def store(values: Values) -> Tensors:
+    """Rows of key and value in their slots; negative slots are padding."""
+    results = []
+    slots = values["slot_indices" if "slot_indices" in values else "slot_mapping"].tolist()
+    for rows, name in ((values["key"], "key_cache"), (values.get("value"), "value_cache")):
+        if rows is None:
+            continue
+        cache = values[name].clone()
+        for row, slot in zip(rows, slots, strict=True):
+            if slot >= 0:
+                cache[slot // cache.shape[1], slot % cache.shape[1]] = row
+        results.append(cache)
+    return tuple(results)
+
+
+def attention(
+    query: Any, keys: Any, values: Any, scale: float, *, causal: bool, window: int = 1 << 30, sink: Any = None
+) -> Any:
+    """(S, N, D) against (K, G, D), a head at a time; the last query is as new as the last key.
+
+    A query sees keys at most `window` places older than itself. sink (N,): a score that has no value.
+    """
+    heads, shared = query.shape[1], query.shape[1] // keys.shape[1]
+    columns = []
+    for head in range(heads):
+        scores = query[:, head] @ keys[:, head // shared].t() * scale
+        if causal:
+            age = (torch.arange(len(query))[:, None] + len(keys) - len(query)) - torch.arange(len(keys))[None]
+            scores = scores.masked_fill((age < 0) | (age > window), float("-inf"))
+        if sink is not None:
+            scores = torch.cat([scores, sink[head].expand(len(query), 1)], -1)
+        weights = torch.softmax(scores, -1)[:, : len(keys)]
+        columns.append(weights @ values[:, head // shared])
+    return torch.stack(columns, 1)
+
+
+def from_cache(cache: Any, table: Any, length: int, heads: int) -> Any:
+    """The rows (length, heads, D) of one sequence, fetched slot by slot."""
+    size = cache.shape[1]
+    rows = [cache[int(table[place // size]), place % size] for place in range(length)]
+    return torch.stack(rows).reshape(length, heads, -1)
+
+
+def fused_attention(values: Values) -> Tensors:
+    """Layout TND: packed sequences, keys packed too or in a paged cache."""
+    second = "softmax_scale" in values
+    names = (
+        ("actual_seq_qlen", "actual_seq_kvlen") if second else ("actual_seq_lengths", "actual_seq_lengths_kv")
+    )
+    return packed_attention(
+        values,
+        _lengths(values[names[0]]),
+        values[names[1]] if "block_table" in values else _lengths(values[names[1]]),
+        values["softmax_scale" if second else "scale"],
+        causal=values["sparse_mode"] != 0,
+    )
+
+
+def atb_attention(values: Values) -> Tensors:
+    """ATB's: lengths are counts; without `seq_len` there is one new token per sequence."""
+    seen = values.get("context_lens", values.get("seq_len"))
+    new = values.get("seq_len", [1] * len(seen))
+    names = {
+        "key": values.get("key", values.get("key_cache")),
+        "value": values.get("value", values.get("value_cache")),
+    }
+    return packed_attention(
+        {**values, **names, "num_key_value_heads": values["num_kv_heads"]},
+        [int(x) for x in new],
+        [int(x) for x in seen],
+        values["scale_value"],
+        causal="mask" in values or "context_lens" in values,
+    )
+
+
+def packed_attention(
+    values: Values, new: Sequence[int], seen: Sequence[int], scale: float, *, causal: bool
+) -> Tensors:
+    """New tokens of each sequence against its own keys."""
+    heads = values["num_key_value_heads"]
+    window = values.get("pre_tokens", 1 << 30)
+    results, row, key_row = [], 0, 0
+    for index, (count, length) in enumerate(zip(new, seen, strict=True)):
+        if "block_table" in values:
+            keys, vals = (
+                from_cache(values[name], values["block_table"][index], length, heads)
+                for name in ("key", "value")
+            )
+        else:
+            keys, vals = (values[name][key_row : key_row + length] for name in ("key", "value"))
+        query = values["query"][row : row + count]
+        results.append(
+            attention(
+                query, keys, vals, scale, causal=causal, window=window, sink=values.get("learnable_sink")
+            )
+        )
+        row, key_row = row + count, key_row + length
+    return (torch.cat(results),)
+
+
+def gating(values: Values) -> Tensors:
+    """Weights of the k experts a token prefers, largest first, and the experts."""
+    scores = torch.softmax(values["x"], -1) if not values.get("norm_type") else torch.sigmoid(values["x"])
+    preference = scores + values["bias_opt"] if "bias_opt" in values else scores
+    weights, experts = [], []
+    for row, liked in zip(scores, preference, strict=True):
+        chosen = sorted(range(len(row)), key=lambda expert: -float(liked[expert]))[: values["k"]]
+        picked = row[chosen]
+        if values.get("renorm") or values.get("norm_type"):
+            picked = picked / picked.sum()
+        weights.append(picked * values.get("routed_scaling_factor", 1.0))
+        experts.append(torch.tensor(chosen))
+    return torch.stack(weights), torch.stack(experts)
+
+
+def sorted_by_expert(values: Values) -> Tensors:
+    """Tokens repeated for their experts in the experts' order, where each choice went, tokens per expert."""
+    choices = [
+        (int(expert), token * values["expert_idx"].shape[1] + place)
+        for token, row in enumerate(values["expert_idx"])
+        for place, expert in enumerate(row)
+    ]
+    order = [entry for _, entry in sorted(choices)]
+    went = torch.empty(len(order), dtype=torch.int64)
+    went[order] = torch.arange(len(order))
+    counts = [sum(expert == wanted for expert, _ in choices) for wanted in range(values["expert_num"])]
+    per_token = values["expert_idx"].shape[1]
+    return values["x"][[entry // per_token for entry in order]], went, torch.tensor(counts)
+
+
+def grouped_product(values: Values) -> Tensors:
+    """Each expert's rows times its own matrix."""
+    row, results = 0, []
+    for expert, count in enumerate(values["group_list"].tolist()):
+        results.append(values["x"][0][row : row + count] @ values["weight"][0][expert])
+        row += count
+    return (torch.cat(results),)
+
+
+def unpermuted(values: Values) -> Tensors:
+    """Tokens in their first order: their experts' rows weighted and summed."""
+    probs = values["probs"]
+    rows = values["permuted_tokens"][values["sorted_indices"].long()].unflatten(0, probs.shape)
+    return (
+        torch.stack(
+            [sum(p * r for p, r in zip(*pair, strict=True)) for pair in zip(probs, rows, strict=True)]
+        ),
+    )
+
+
+def limited(values: Values) -> Tensors:
+    """Logits of the tokens that may be drawn: the k largest, of those the fewest that reach probability p."""
+    results = values["logits"].clone()
+    for row, logits in enumerate(values["logits"]):
+        order = torch.argsort(logits, descending=True)[: int(values["k"][row])]
+        chances = torch.softmax(logits[order], -1)
+        before = torch.cat([chances.new_zeros(1), chances.cumsum(-1)[:-1]])
+        kept = order[before < values["p"][row]]
+        hidden = torch.ones_like(logits, dtype=torch.bool)
+        hidden[kept] = False
+        results[row][hidden] = float("-inf")
+    return (results,)
+
+
+def own_rows(values: Values) -> Tensors:
+    """Rows of this card's part of the vocabulary, and which tokens it has not."""
+    original = range(values["org_vocab_start_index"], values["org_vocab_end_index"])
+    added = range(values["added_vocab_start_index"], values["added_vocab_end_index"])
+    held = [*original, *[None] * values["num_org_vocab_padding"], *added]
+    tokens = values["input"].tolist()
+    rows = [held.index(token) if token in held else 0 for token in tokens]
+    missing = [token not in held for token in tokens]
+    return torch.tensor(rows), torch.tensor(missing)
+
+
+def _lengths(ends: Sequence[int]) -> list[int]:
+    return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,0 +1,138 @@
+"""Operators of serving engines on the device, against plain formulas in float64, on random shapes and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+
+from harness.devices.sim import serving  # noqa: E402
+from harness.devices.sim.faultspec import parse_faults  # noqa: E402
+from harness.rollout import operators  # noqa: E402
+from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
+
+pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
+
+# Of vllm-ascend 0.18.0, for cells that do not have its extension: the references are the same.
+ENGINE_SCHEMAS = (
+    (
+        "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, float epsilon=1e-6) "
+        "-> (Tensor y, Tensor rstd, Tensor x)"
+    ),
+    "npu_gemma_rms_norm(Tensor x, Tensor gamma, float epsilon=1e-6) -> (Tensor y, Tensor rstd)",
+    (
+        "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "
+        "int norm_type, bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) "
+        "-> (Tensor y, Tensor expert_idx, Tensor out)"
+    ),
+    (
+        "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, Tensor? offset=None, "
+        "int active_num=-1, int expert_capacity=-1, int expert_num=-1, int drop_pad_mode=0, "
+        "int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, int quant_mode=0, "
+        "int[2] active_expert_range=[], int row_idx_type=0) -> (Tensor, Tensor, Tensor, Tensor)"
+    ),
+    "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor",
+    (
+        "get_masked_input_and_mask(Tensor input, int org_vocab_start_index, int org_vocab_end_index, "
+        "int num_org_vocab_padding, int added_vocab_start_index, int added_vocab_end_index) "
+        "-> (Tensor masked_input, Tensor mask)"
+    ),
+    "swap_blocks(Tensor(a!) x, Tensor(b!) y, Tensor z) -> ()",
+)
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def budget(case: OperatorCase, seed: int, dtype: torch.dtype) -> float:
+    values = operators.draw(case, seed, dtype)
+    expected = operators.expectation(case, values, dtype)
+    return operators.worst_budget(operators.compute(case, values, "npu:0", dtype), expected)
+
+
+def present(case: OperatorCase) -> OperatorCase:
+    if operators.find_operator(case.operator) is None:
+        pytest.skip(f"this cell has no operator {case.operator}")
+    return case
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine() -> Iterator[None]:
+    """vllm-ascend's operators: its extension where the cell has it, else their schemas."""
+    try:
+        import vllm_ascend.vllm_ascend_C  # noqa: F401
+    except ImportError:
+        simulation = overlay.installed()
+        assert simulation is not None
+        definitions = torch.library.Library("_C_ascend", "FRAGMENT")
+        for schema in ENGINE_SCHEMAS:
+            definitions.define(schema)
+        kept = (definitions, serving.install_engine(simulation.machine))
+        yield
+        del kept
+        return
+    yield
+
+
+@DTYPES
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_operator_agrees_with_the_plain_formula(case: OperatorCase, dtype: torch.dtype) -> None:
+    present(case)
+    assert max(budget(case, seed, dtype) for seed in range(5)) <= 1
+
+
+# The fault, and the operators it must be found in: no other, and no fewer.
+FAULTS = {
+    "npu_swiglu;scale;forward;factor=1.002": {"npu::npu_swiglu"},
+    "npu_rms_norm;round;any": {"npu::npu_rms_norm"},
+    "npu_add_rms_norm_bias;round;any": {"_C_ascend::npu_add_rms_norm_bias"},
+    "npu_fused_infer_attention_score;round;any": {"npu::npu_fused_infer_attention_score"},
+    "_npu_paged_attention;scale;any;factor=1.002": {"atb::_npu_paged_attention"},
+    "_npu_rotary_embedding;round;any": {"atb::_npu_rotary_embedding"},
+    "_npu_reshape_and_cache;stale;any;output=1": {"atb::_npu_reshape_and_cache"},
+    "npu_grouped_matmul;round;any": {"npu::npu_grouped_matmul"},
+    "*npu_moe_token_unpermute;zero;any;elements=0.02": {"npu::npu_moe_token_unpermute"},
+    "moe_gating_top_k;scale;any;factor=1.002": {"_C_ascend::moe_gating_top_k"},
+    "npu_top_k_top_p;zero;any;elements=0.01": {"npu::npu_top_k_top_p"},
+    "_log_softmax;round;any": {"aten::_log_softmax"},
+    "mm;lowacc;any;dtype=bfloat16": {"aten::mm"},
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
+    simulation = overlay.installed()
+    assert simulation is not None
+    with simulation.faults.injected(*parse_faults(text)) as (fault,):
+        entries = operators.measure("npu:0", torch.float32)
+    if not fault.hits:
+        pytest.skip(f"this cell calls no operator that {text} would hit")
+    wrong = {
+        entry["operator"] for entry in entries if entry.get("budget", 0) > 1 or entry["state"] == "raised"
+    }
+    assert wrong == FAULTS[text]
+
+
+def test_an_operator_without_a_reference_names_itself() -> None:
+    tokens = torch.zeros(2, 8, device="npu:0")
+    with pytest.raises(NotImplementedError, match="not simulated: atb::_npu_paged_attention_mla"):
+        torch.ops.atb._npu_paged_attention_mla(
+            tokens, tokens, 1, 1, 1.0, tokens, torch.tensor([1]), 8, tokens
+        )
+
+
+def test_a_slot_outside_the_cache_is_refused() -> None:
+    rows, cache = torch.zeros(1, 2, 8, device="npu:0"), torch.zeros(3, 4, 2, 8, device="npu:0")
+    with pytest.raises(IndexError, match="slot 12"):
+        torch.ops.atb._npu_reshape_and_cache_siso(rows, cache, torch.tensor([12], device="npu:0"))
+
+
+def test_a_mask_that_is_not_causal_is_refused() -> None:
+    case = next(case for case in CASES if case.operator == "atb::_npu_flash_attention")
+    values = operators.draw(case, 0, torch.float32)
+    values["mask"] = torch.zeros_like(values["mask"])
+    with pytest.raises(NotImplementedError, match="not causal"):
+        operators.compute(case, values, "npu:0", torch.float32)
