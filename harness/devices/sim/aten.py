@@ -99,6 +99,9 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
         (replaced if own else added).append(name)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
+    for name, function in _BEFORE_2_10.items():
+        if _registered(name, AUTOGRAD_KEY):
+            override(library, name, function, AUTOGRAD_KEY)
     return Coverage(replaced=tuple(replaced), added=tuple(added), uncovered=tuple(uncovered))
 
 
@@ -114,6 +117,22 @@ def _refusing(name: str) -> Callable[..., Any]:
         raise NotImplementedError(f"the simulated device does not compute aten::{name}")
 
     return refuse
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.native_dropout(x, p, train)[0] if train and p else x
+    return result
+
+
+def _dropout_in_place(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if not train or not p:
+        return x
+    kept = torch.empty_like(x).bernoulli_(1 - p)
+    return x.mul_(kept.div_(1 - p) if p < 1 else kept)
+
+
+# torch_npu before 2.10 calls kernels of its own for these below the dispatcher; later it decomposes them.
+_BEFORE_2_10: Mapping[str, Callable[..., Any]] = {"dropout": _dropout, "dropout_": _dropout_in_place}
 
 
 def _attention(

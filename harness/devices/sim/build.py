@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from harness.devices.sim import cuda
 from harness.devices.sim.compiler import compile_library, find_compiler
 from harness.devices.sim.wheel import RUNTIME_SONAME, Expectations, expectations
 from harness.digest import digest_file, digest_json
@@ -80,13 +81,15 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
 
 
 def _digest(expected: Expectations) -> str:
-    files = sorted([*_RUNTIME.glob("*.[ch]"), *(_HERE / name for name in ("build.py", "compiler.py"))])
+    own = (_HERE / name for name in ("build.py", "compiler.py", "cuda.py"))
+    files = sorted([*_RUNTIME.glob("*.[ch]"), cuda.SOURCE, *own])
     return digest_json(
         {
             "machine": expected.machine,
             "torch_npu": expected.torch_npu,
             "sonames": expected.sonames,
             "symbols": expected.symbols,
+            "cuda": [expected.cuda.sonames, dict(expected.cuda.symbols)],
             "files": {file.name: digest_file(file) for file in files},
         }
     )[:32]
@@ -100,6 +103,8 @@ def _build(expected: Expectations, compiler: Sequence[str], work: Path) -> None:
         # One library under all names: the loader knows it by its inode, and a symbol that is looked up
         # through any of the names is found.
         (work / name).symlink_to(RUNTIME_SONAME)
+    if expected.cuda.sonames:
+        _build_absent_cuda(expected.cuda, compiler, work)
     manifest = {
         "schema": "npu-matrix/simulated-runtime/1",
         "simulated": True,
@@ -108,10 +113,20 @@ def _build(expected: Expectations, compiler: Sequence[str], work: Path) -> None:
         "torch_npu": expected.torch_npu,
         "sonames": expected.sonames,
         "symbols": expected.symbols,
+        "cuda": expected.cuda.sonames,
         "compiler": list(compiler),
     }
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     work.chmod(0o755)
+
+
+def _build_absent_cuda(absent: cuda.AbsentCuda, compiler: Sequence[str], work: Path) -> None:
+    stubs, versions = work / "absent-cuda.c", work / "absent-cuda.map"
+    stubs.write_text(cuda.absent_source(absent.symbols), encoding="utf-8")
+    versions.write_text(cuda.version_script(absent.symbols), encoding="utf-8")
+    compile_library(compiler, [cuda.SOURCE, stubs], work / cuda.LIBRARY, versions)
+    for name in absent.sonames:
+        (work / name).symlink_to(cuda.LIBRARY)
 
 
 def stub_source(symbols: Iterable[str]) -> str:

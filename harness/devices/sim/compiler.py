@@ -41,9 +41,12 @@ def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     )
 
 
-def compile_library(compiler: Sequence[str], sources: Sequence[Path], output: Path) -> None:
+def compile_library(
+    compiler: Sequence[str], sources: Sequence[Path], output: Path, version_script: Path | None = None
+) -> None:
     """Compile and link `sources` into the shared library `output`, whose soname is its file name.
 
+    version_script: the linker's file that gives symbols their versions.
     InfrastructureError with the compiler's last lines when it fails.
     """
     command = [
@@ -54,6 +57,7 @@ def compile_library(compiler: Sequence[str], sources: Sequence[Path], output: Pa
         "-pthread",
         "-fvisibility=hidden",
         f"-Wl,-soname,{output.name}",
+        *((f"-Wl,--version-script={version_script}",) if version_script else ()),
         "-o",
         str(output),
         *map(str, sources),

@@ -37,12 +37,14 @@ class Imports:
 
     needed: sonames of DT_NEEDED, in order.
     undefined: strong undefined symbol -> the soname its symbol version names, "" when it has no version.
+    versions: strong undefined symbol with a version -> the version's name.
     """
 
     machine: str
     soname: str
     needed: tuple[str, ...]
     undefined: Mapping[str, str]
+    versions: Mapping[str, str]
 
 
 class SharedObject:
@@ -74,11 +76,13 @@ class SharedObject:
         """Everything this object asks of others; InputError when a table is corrupt."""
         try:
             soname = self._dynamic.get(_DT_SONAME)
+            undefined = list(self._undefined())
             return Imports(
                 machine=self.machine,
                 soname=self._name(soname[0]) if soname else "",
                 needed=tuple(self._name(offset) for offset in self._dynamic.get(_DT_NEEDED, ())),
-                undefined=dict(self._undefined()),
+                undefined={name: file for name, file, _version in undefined},
+                versions={name: version for name, _file, version in undefined if version},
             )
         except _CorruptError as error:
             raise _unreadable(self.path, str(error)) from error
@@ -155,19 +159,20 @@ class SharedObject:
     def _symbol(self, index: int) -> tuple[int, ...]:
         return self._unpack("<IBBHQQ", self._symbols + index * _SYMBOL_BYTES)
 
-    def _undefined(self) -> Iterator[tuple[str, str]]:
-        versions = self._version_files()
+    def _undefined(self) -> Iterator[tuple[str, str, str]]:
+        """Name, the soname its version is of, its version."""
+        versions = self._needed_versions()
         table = self._dynamic.get(_DT_VERSYM)
         version_table = self._offset(table[0]) if table else None
         for index in range(1, self._undefined_bound()):
             name, info, _other, section, _value, _size = self._symbol(index)
             if section != _SHN_UNDEF or info >> 4 == _STB_WEAK or not name:
                 continue
-            file = ""
+            file, version = "", ""
             if version_table is not None:
-                (version,) = self._unpack("<H", version_table + 2 * index)
-                file = versions.get(version & 0x7FFF, "")
-            yield self._name(name), file
+                (number,) = self._unpack("<H", version_table + 2 * index)
+                file, version = versions.get(number & 0x7FFF, ("", ""))
+            yield self._name(name), file, version
 
     def _undefined_bound(self) -> int:
         """One past the last symbol that can be undefined."""
@@ -190,23 +195,24 @@ class SharedObject:
                 return self._unpack("<Q", position + 32)[0] // _SYMBOL_BYTES
         raise _CorruptError("nothing says how many symbols it has")
 
-    def _version_files(self) -> dict[int, str]:
+    def _needed_versions(self) -> dict[int, tuple[str, str]]:
+        """Number of a symbol version -> the soname it is of, its name."""
         table = self._dynamic.get(_DT_VERNEED)
-        files: dict[int, str] = {}
+        versions: dict[int, tuple[str, str]] = {}
         if not table:
-            return files
+            return versions
         position = self._offset(table[0])
         for _ in range(_MAX_VERSIONS):
             _version, count, file, first, following = self._unpack("<HHIII", position)
             entry = position + first
             for _ in range(count):
-                _hash, _flags, other, _name, step = self._unpack("<IHHII", entry)
-                files[other & 0x7FFF] = self._name(file)
+                _hash, _flags, other, name, step = self._unpack("<IHHII", entry)
+                versions[other & 0x7FFF] = (self._name(file), self._name(name))
                 if not step:
                     break
                 entry += step
             if not following:
-                return files
+                return versions
             position += following
         raise _CorruptError("it names more symbol versions than there can be")
 

@@ -8,28 +8,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.devices.sim.cuda import AbsentCuda, absent_cuda
 from harness.devices.sim.elf import Imports, SharedObject
+from harness.devices.sim.system import has_system_library, system_library
 from harness.errors import InputError, Location
 
 RUNTIME_SONAME = "libascendcl.so"
 
-# What every Linux has. Anything else is looked up in the loader's default folders only: never in
-# LD_LIBRARY_PATH, where a real CANN would be found and leave the simulation half real.
-_SYSTEM_SONAME = re.compile(
-    r"(ld-linux[-\w]*|lib(c|m|dl|rt|pthread|util|stdc\+\+|gcc_s|gomp|z|crypt|resolv))\.so(\.\d+)*"
-)
-_DEFAULT_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+# Packages beside torch_npu whose compiled parts need CANN too.
+_COMPILED_AGAINST_CANN = ("vllm_ascend",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """sonames: missing libraries; symbols: functions no library defines; machine: its ELF name. Sorted."""
+    """sonames: missing libraries; symbols: functions no library defines; machine: its ELF name. Sorted.
+
+    cuda: what torch itself needs of NVIDIA and nobody has.
+    """
 
     machine: str
     torch: str
     torch_npu: str
     sonames: tuple[str, ...]
     symbols: tuple[str, ...]
+    cuda: AbsentCuda
 
 
 def expectations(site_packages: Path) -> Expectations:
@@ -42,18 +44,21 @@ def expectations(site_packages: Path) -> Expectations:
     providers += sorted(
         path for path in (site_packages / "torch" / "lib").glob("*.so*") if path.name.startswith("lib")
     )
+    for package in _COMPILED_AGAINST_CANN:
+        own += sorted((site_packages / package).glob("*.so"))
     imports = [_imports(path) for path in own]
     present = {path.name for path in [*own, *providers]} | {item.soname for item in imports}
     needed = {name for item in imports for name in item.needed}
     absent = sorted(needed - present)
-    sonames = [name for name in absent if not _SYSTEM_SONAME.fullmatch(name) and not _on_system(name)]
-    system = [path for name in absent if name not in sonames and (path := _on_system(name))]
+    sonames = [name for name in absent if not has_system_library(name)]
+    system = [path for name in absent if name not in sonames and (path := system_library(name))]
     return Expectations(
         machine=imports[0].machine,
         torch=_version(site_packages, "torch"),
         torch_npu=_version(site_packages, "torch_npu"),
         sonames=tuple(sonames),
         symbols=tuple(sorted(_unsatisfied(imports, [*own, *providers, *system], set(sonames)))),
+        cuda=absent_cuda(site_packages),
     )
 
 
@@ -87,12 +92,6 @@ def _unsatisfied(imports: Iterable[Imports], definers: Iterable[Path], missing: 
             library = stack.enter_context(SharedObject(path))
             wanted = {name for name in wanted if not library.defines(name)}
     return wanted
-
-
-def _on_system(soname: str) -> Path | None:
-    folders = [Path(folder) for folder in _DEFAULT_FOLDERS]
-    folders += [path for folder in folders for path in folder.glob("*-linux-gnu")]
-    return next((folder / soname for folder in folders if (folder / soname).is_file()), None)
 
 
 def _version(site_packages: Path, package: str) -> str:

@@ -1,0 +1,111 @@
+"""Stand-ins for the NVIDIA libraries a CUDA build of torch loads and, without a GPU, never calls.
+
+The package index has no other build of torch for x86_64, and the libraries weigh more than all else in a
+cell. They are left out of its lock, and what torch's own libraries ask of them is stubbed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.devices.sim.elf import Imports, SharedObject
+from harness.devices.sim.system import has_system_library, system_library
+from harness.errors import InputError
+
+SOURCE = Path(__file__).parent / "absent" / "cuda.c"
+LIBRARY = "libnpusim_cuda_absent.so"
+
+# What Python's import of torch loads; libraries that torch opens on first use of CUDA are not among it.
+_ENTRIES = ("libtorch_python.so", "libtorch_global_deps.so")
+_VENDOR_FOLDERS = "nvidia/*/lib"
+_DEFINED = re.compile(r"^ABSENT_API [^;{]*?(\w+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbsentCuda:
+    """sonames: NVIDIA libraries torch needs and nobody has. symbols: function -> the symbol version it is
+    asked for, "" for none. Both are empty for a build of torch without CUDA."""
+
+    sonames: tuple[str, ...] = ()
+    symbols: Mapping[str, str]
+
+
+def absent_cuda(site_packages: Path) -> AbsentCuda:
+    """What the import of torch in `site_packages` needs of NVIDIA; InputError for a corrupt library."""
+    folder = site_packages / "torch" / "lib"
+    loaded = _closure(folder)
+    vendor = {path.name for path in site_packages.glob(f"{_VENDOR_FOLDERS}/*.so*")}
+    needed = {name for imports in loaded.values() for name in imports.needed}
+    unknown = needed - vendor - {path.name for path in folder.glob("*.so*")}
+    sonames = {name for name in unknown if not has_system_library(name)}
+    if not sonames:
+        return AbsentCuda(symbols={})
+    system = [path for name in unknown - sonames if (path := system_library(name))]
+    return AbsentCuda(
+        sonames=tuple(sorted(sonames)),
+        symbols=dict(sorted(_asked(loaded, sonames, [*(folder / name for name in loaded), *system]).items())),
+    )
+
+
+def _asked(loaded: Mapping[str, Imports], sonames: set[str], definers: Iterable[Path]) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for imports in loaded.values():
+        for name, file in imports.undefined.items():
+            if file in sonames:
+                wanted[name] = imports.versions[name]
+            elif not file and not re.match(r"_?Py", name):
+                # The interpreter defines its own API.
+                wanted.setdefault(name, "")
+    for path in definers:
+        with SharedObject(path) as library:
+            wanted = {
+                name: version for name, version in wanted.items() if version or not library.defines(name)
+            }
+    return wanted
+
+
+def absent_source(symbols: Mapping[str, str]) -> str:
+    """C text of functions that end the process with their name, for all that cuda.c does not define."""
+    functional = frozenset(_DEFINED.findall(SOURCE.read_text("utf-8")))
+    lines = [
+        "void cuda_absent(const char *function);\n",
+        '#define ABSENT(name) __attribute__((visibility("default"))) '
+        "int name(void) { cuda_absent(#name); return 0; }\n",
+    ]
+    for name in symbols:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise InputError(f"torch needs a symbol that cannot be a C function: {name!r}")
+        if name not in functional:
+            lines.append(f"ABSENT({name})\n")
+    return "".join(lines)
+
+
+def version_script(symbols: Mapping[str, str]) -> str:
+    """A linker's version script: each function under the symbol version torch asks for."""
+    versions: dict[str, list[str]] = {}
+    for name, version in symbols.items():
+        if version:
+            versions.setdefault(version, []).append(name)
+    return "".join(
+        f"{version} {{ global: {' '.join(f'{name};' for name in names)} }};\n"
+        for version, names in sorted(versions.items())
+    )
+
+
+def _closure(folder: Path) -> dict[str, Imports]:
+    """Library of torch -> what it asks of others, for all that the import of torch loads."""
+    found: dict[str, Imports] = {}
+    waiting = [name for name in _ENTRIES if (folder / name).is_file()]
+    while waiting:
+        name = waiting.pop()
+        with SharedObject(folder / name) as library:
+            found[name] = library.imports()
+        waiting += [
+            needed
+            for needed in found[name].needed
+            if needed not in found and needed not in waiting and (folder / needed).is_file()
+        ]
+    return found
