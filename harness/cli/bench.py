@@ -60,17 +60,19 @@ def open_bench(
     host: HostReport | None = None,
     package_root: Path | None = None,
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
+    leave_out: str = "",
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
-    `choose` names other cells than the profile's.
+    `choose` names other cells than the profile's, `leave_out` a patch that is not applied.
     """
+    from harness.cli.migrations import followed
     from harness.digest import digest_file
     from harness.plan.code import PACKAGE_ROOT, code_digests
     from harness.plan.planner import make_plan
 
-    matrix = open_matrix(settings)
+    matrix, moving = followed(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
     wanted = select_checks(checks)
     host = host or look_at_host()
@@ -79,10 +81,10 @@ def open_bench(
         wanted,
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
-        inputs=facet_inputs(settings, matrix),
+        inputs=facet_inputs(settings, matrix, leave_out),
         code=code_digests(wanted, package_root or PACKAGE_ROOT),
         host=host_facts(host),
-        notices=_expired(matrix),
+        notices=(*_expired(matrix), *moving),
         without={} if checks else left_out(settings, matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
@@ -174,15 +176,16 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
     )
 
 
-def facet_inputs(settings: Settings, matrix: Matrix) -> Any:
-    """What facets read beyond the cell, gathered once."""
+def facet_inputs(settings: Settings, matrix: Matrix, leave_out: str = "") -> Any:
+    """What facets read beyond the cell, gathered once; `leave_out` names a patch that is not applied."""
     from harness.patchstack.stack import selected_patches
     from harness.plan.code import simulator_digest
     from harness.plan.facets import FacetInputs
 
     @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
-        return tuple(selected_patches(settings.root, upstream, version))
+        selected = selected_patches(settings.root, upstream, version)
+        return tuple(patch for patch in selected if patch["id"] != leave_out)
 
     return FacetInputs(
         host_python=f"{sys.version_info.major}.{sys.version_info.minor}",

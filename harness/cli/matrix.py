@@ -1,4 +1,4 @@
-"""`npu-matrix matrix`: validate matrix.yaml, print its schema, hold published tables against each other."""
+"""`npu-matrix matrix`: validate matrix.yaml, print its schema, contradictions of tables, version bumps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.bench import open_matrix
+from harness.cli.migrations import migrations, retire
 from harness.errors import InputError, Problem
 from harness.settings import Settings
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
 )
 def command() -> None:
-    """Validate matrix.yaml, print its schema, hold published tables against each other."""
+    """Validate matrix.yaml, print its schema, contradictions of published tables, and version bumps."""
 
 
 @command.command("validate")
@@ -96,3 +97,7 @@ def drift(settings: Settings, as_json: bool) -> None:
     for contradiction in found:
         click.echo(str(contradiction))
     click.echo(f"{len(found)} contradictions between {len(open_matrix(settings).published)} published tables")
+
+
+command.add_command(migrations)
+command.add_command(retire)

@@ -14,6 +14,7 @@ import click
 
 from harness.cli.bench import Bench, cards, cell_entry, expectations, open_bench
 from harness.cli.knowledge import history
+from harness.cli.migrations import ended
 from harness.cli.reporting import print_summary, write_report
 from harness.errors import EXIT_INTERRUPTED, InputError
 from harness.settings import Settings
@@ -123,7 +124,7 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
     ledger.finish_run(result.run_id, code)
     # Before the report: a folder that cannot be written must not keep anybody from what came out.
     print_summary(bench.settings, bench.plan, verdicts, summary, result)
-    for notice in bench.plan.notices:
+    for notice in (*bench.plan.notices, *ended(bench.matrix, bench.plan, verdicts)):
         click.echo(f"note: {notice}")
     executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}
     folder = write_report(

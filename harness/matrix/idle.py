@@ -73,7 +73,8 @@ def _stacks_and_recipes(matrix: Matrix) -> Iterator[Problem]:
     selections = [selection for profile in matrix.profiles.values() for selection in profile.select]
     selected = {name for selection in selections for name in selection.stacks}
     for stack in matrix.stacks.values():
-        if stack.name not in selected:
+        moved = matrix.migrations.get(stack.name)
+        if (moved.stack if moved else stack.name) not in selected:
             yield Problem(f"stack {stack.name!r} is in no profile", stack.where)
     wanted = {stack.recipe for stack in matrix.stacks.values()} | {one.recipe for one in selections}
     built_on = {base for name in wanted if name for base in matrix.recipes[name].bases}

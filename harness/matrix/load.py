@@ -22,6 +22,7 @@ from harness.matrix.constraints import (
 )
 from harness.matrix.form import checked
 from harness.matrix.matrix import Matrix
+from harness.matrix.migrations import read_migration
 from harness.matrix.model import (
     Axis,
     Expectation,
@@ -85,11 +86,12 @@ class _Loader(Resolver):
         for name, entry in data.get("published", {}).items():
             self.tables[name] = self._table(name, entry)
         recipes = data.get("recipes", {})
+        stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
         pins, overrides = data.get("pins", []), data.get("overrides", [])
-        return Matrix(
+        matrix = Matrix(
             file=self.document.file,
             axes=self.axes,
-            stacks={name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()},
+            stacks=stacks,
             published=self.tables,
             constraints={
                 name: self._constraint(name, entry) for name, entry in data.get("constraints", {}).items()
@@ -100,14 +102,17 @@ class _Loader(Resolver):
             ),
             recipes={name: self._recipe(name, recipes) for name in recipes},
             profiles={
-                name: self._profile(name, entry, list(data.get("stacks", {})))
-                for name, entry in data["profiles"].items()
+                name: self._profile(name, entry, list(stacks)) for name, entry in data["profiles"].items()
             },
             runners={name: self._runner(name, entry) for name, entry in data.get("runners", {}).items()},
             expectations={
                 name: self._expectation(name, entry) for name, entry in data.get("expectations", {}).items()
             },
+            migrations={
+                name: read_migration(self, name, entry) for name, entry in data.get("migrations", {}).items()
+            },
         )
+        return matrix.moved({})
 
     def _axis(self, name: str, entry: Entry) -> Axis:
         path: NodePath = ("axes", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from harness.errors import InputError, Location, Problem
 from harness.matrix.cells import Cell, CellSet, Excluded, Finding, cell_id
 from harness.matrix.constraints import Constraint, Table
 from harness.matrix.expand import Assignment, expand
+from harness.matrix.migrations import Migration
 from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
 from harness.matrix.pins import requirements, resolve_rules
 from harness.matrix.product import ProductCells
@@ -34,6 +35,7 @@ class Matrix:
     profiles: Mapping[str, Profile]
     runners: Mapping[str, Runner]
     expectations: Mapping[str, Expectation]
+    migrations: Mapping[str, Migration] = field(default_factory=dict)
 
     def cells(self, profile: str) -> CellSet:
         """The cells of a profile, those of stacks first come first; InputError for an unknown profile.
@@ -51,8 +53,9 @@ class Matrix:
         excluded: list[Excluded] = []
         for selection in self.profiles[profile].select:
             for stack in selection.stacks:
-                if stack in self.stacks:
-                    _add(cells, self.stack_cell(stack), selection)
+                for name in (stack, *(one.name for one in self.migrations.values() if one.stack == stack)):
+                    if name in self.stacks:
+                        _add(cells, self.stack_cell(name), selection)
             if not selection.product:
                 continue
             product, fixed = self._values_of(selection)
@@ -69,6 +72,18 @@ class Matrix:
                 else:
                     excluded.append(_excluded(assignment, assignment.constraint))
         return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
+
+    def moved(self, commits: Mapping[str, Mapping[str, str]]) -> Matrix:
+        """With the rows that migrations move to; `commits` says migration -> axis -> what it follows is at.
+
+        A migration that follows a ref whose commit is not known has no row.
+        """
+        rows = {
+            name: row
+            for name, one in self.migrations.items()
+            if one.stack in self.stacks and (row := one.row(self.stacks[one.stack], commits.get(name)))
+        }
+        return replace(self, stacks={**self.stacks, **rows})
 
     def stack_cell(self, name: str) -> Cell:
         """The cell of a named stack."""

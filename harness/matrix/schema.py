@@ -248,6 +248,21 @@ class ExpectationEntry(Entry):
     until: Text = Field(description="a date, 2027-01-31, or an axis and a specifier, 'verl >=0.7.0'")
 
 
+class MigrationEntry(Entry):
+    """A version bump: the row and the one it moves to are both planned until the new one is green."""
+
+    stack: Name
+    title: Text
+    to: dict[AxisName, Text] = Field(
+        min_length=1,
+        description="axis: value; `0.10.0.dev0@main` is the commit main is at when it is planned",
+    )
+    reason: Text
+    source: Text
+    owner: Text
+    until: Text = Field(description="when it should be done: a date, 2027-01-31")
+
+
 class MatrixFile(Entry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
@@ -262,6 +277,7 @@ class MatrixFile(Entry):
     profiles: dict[Name, ProfileEntry] = Field(min_length=1)
     runners: dict[Name, RunnerEntry] = {}
     expectations: dict[Name, ExpectationEntry] = {}
+    migrations: dict[Name, MigrationEntry] = {}
 
 
 def json_schema() -> dict[str, Any]:

@@ -63,6 +63,10 @@ class Repository:
         except (KeyError, ValueError, pygit2.GitError):
             return False
 
+    def has_ref(self, name: str) -> bool:
+        """Whether there is a reference of this full name, or HEAD."""
+        return name in self.objects.references
+
     def has_tag(self, name: str) -> bool:
         """Whether there is a tag of this name."""
         return f"refs/tags/{name}" in self.objects.references
@@ -152,7 +156,7 @@ class GitTree:
 
 def find_mirror(mirrors: Path, commit: str) -> Repository | None:
     """The repository below `mirrors` that holds `commit`, or None: the id decides, not the folder's name."""
-    for folder in sorted(_git_folders(mirrors, MIRROR_DEPTH)):
+    for folder in sorted(git_folders(mirrors)):
         repository = Repository(folder)
         try:
             if repository.has(commit):
@@ -162,10 +166,11 @@ def find_mirror(mirrors: Path, commit: str) -> Repository | None:
     return None
 
 
-def _git_folders(folder: Path, depth: int) -> Iterator[Path]:
+def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
+    """Clones and bare repositories in a folder, not deeper than `depth`; none inside one another."""
     if ((folder / "objects").is_dir() and (folder / "HEAD").is_file()) or (folder / ".git").exists():
         yield folder
     elif depth and folder.is_dir():
         for child in folder.iterdir():
             if child.is_dir() and not child.is_symlink():
-                yield from _git_folders(child, depth - 1)
+                yield from git_folders(child, depth - 1)

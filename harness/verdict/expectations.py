@@ -15,6 +15,7 @@ import yaml
 
 from harness.errors import InputError, Location
 from harness.matrix.cells import Cell
+from harness.matrix.edit import WIDTH, end_of, section_of, without
 from harness.matrix.load import parse_matrix
 from harness.matrix.matrix import Matrix
 from harness.outcome import Status
@@ -22,7 +23,7 @@ from harness.verdict.verdict import Expectation as Standing
 from harness.verdict.verdict import Verdict
 
 FIELDS = ("cells", "check", "state", "reason", "source", "owner", "until")
-WIDTH = 116
+SECTION = "expectations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ def apply_edit(text: str, edit: Edit, file: Path | str = "matrix.yaml") -> str:
 
     What comes out is read again: nothing but the expectations named may differ.
     """
-    edited = _without(text, edit.remove)
+    edited = without(text, SECTION, edit.remove)
     if edit.add:
         edited = _with(edited, edit.add)
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
@@ -206,49 +207,10 @@ def difference(before: str, after: str, name: str) -> str:
     )
 
 
-def _section(text: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
-    root = yaml.compose(text, yaml.SafeLoader)
-    for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
-        if key.value == "expectations":
-            return key, value
-    return None
-
-
-def _without(text: str, names: Collection[str]) -> str:
-    found = _section(text)
-    if not names or found is None:
-        return text
-    text = text if text.endswith("\n") else f"{text}\n"
-    key, section = found
-    if not isinstance(section, yaml.MappingNode) or section.flow_style:
-        return _rewritten(text, names)
-    lines = text.splitlines(keepends=True)
-    entries = section.value
-    drop: set[int] = set()
-    for name, value in entries:
-        if name.value in names:
-            drop |= set(range(name.start_mark.line, _end(lines, value)))
-    if all(name.value in names for name, _value in entries):
-        drop.add(key.start_mark.line)
-    return "".join(line for number, line in enumerate(lines) if number not in drop)
-
-
-def _end(lines: list[str], value: yaml.Node) -> int:
-    """The line after the last one of a value; comments and blank lines behind it are not its own."""
-    # A mapping in block style ends where the next thing begins, anything else where it ends itself.
-    block = isinstance(value, yaml.MappingNode) and not value.flow_style
-    end = value.end_mark.line + (0 if block else 1)
-    while end > value.start_mark.line + 1 and (
-        not lines[end - 1].strip() or lines[end - 1].lstrip()[0] == "#"
-    ):
-        end -= 1
-    return end
-
-
 def _with(text: str, entries: Sequence[Entry]) -> str:
     block = "".join(_lines(one) for one in entries)
     text = text if text.endswith("\n") else f"{text}\n"
-    found = _section(text)
+    found = section_of(text, SECTION)
     if found is None:
         return f"{text}\nexpectations:\n{block}"
     key, section = found
@@ -256,23 +218,8 @@ def _with(text: str, entries: Sequence[Entry]) -> str:
     if not isinstance(section, yaml.MappingNode) or not section.value:
         lines[key.start_mark.line] = "expectations:\n"
         return "".join([*lines[: key.start_mark.line + 1], block, *lines[key.start_mark.line + 1 :]])
-    end = _end(lines, section.value[-1][1])
+    end = end_of(lines, section.value[-1][1])
     return "".join([*lines[:end], block, *lines[end:]])
-
-
-def _rewritten(text: str, names: Collection[str]) -> str:
-    """For a list in flow style: written again as ruamel.yaml does, with comments kept."""
-    from ruamel.yaml import YAML
-
-    rt = YAML()
-    rt.preserve_quotes = True
-    rt.width = WIDTH
-    data = rt.load(text)
-    for name in names:
-        data["expectations"].pop(name, None)
-    out = io.StringIO()
-    rt.dump(data, out)
-    return out.getvalue()
 
 
 def _lines(entry: Entry) -> str:

@@ -1,0 +1,63 @@
+"""How far a migration is: the row it moves to, held against the row it comes from, check by check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.outcome import Status
+from harness.verdict.verdict import Verdict
+
+#: Says that this check has nothing to ask here, or nobody to ask; it holds nobody up.
+SILENT = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One check of both rows; `holds_up` says why the old row cannot retire because of it, or ""."""
+
+    check: str
+    old: Status | None
+    new: Status | None
+    holds_up: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """All checks of a migration. It is done when some check of the new row passed and none holds it up."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def done(self) -> bool:
+        """Whether the old row can retire."""
+        return any(step.new is Status.PASS for step in self.steps) and not self.waits_for
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """Why it is not done."""
+        return tuple(f"{step.check}: {step.holds_up}" for step in self.steps if step.holds_up)
+
+
+def advance(old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str] = ()) -> Advance:
+    """Hold the verdicts of two rows against each other; `checks` are those planned, answered or not.
+
+    The new row must be green: a failure that is on the list of expectations holds it up as well. Where the
+    old row passes, "not run" is no answer either.
+    """
+    before = {verdict.check: verdict for verdict in old}
+    after = {verdict.check: verdict for verdict in new}
+    names = dict.fromkeys([*checks, *after, *before])
+    return Advance(steps=tuple(_step(check, before.get(check), after.get(check)) for check in names))
+
+
+def _step(check: str, old: Verdict | None, new: Verdict | None) -> Step:
+    was, now = (old.status if old else None), (new.status if new else None)
+    reason = ""
+    if now is None:
+        reason = "the new row has no answer yet"
+    elif now in SILENT and was is Status.PASS:
+        reason = f"passes on the old row, {now.value} on the new one"
+    elif now is not Status.PASS and now not in SILENT:
+        reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
+    return Step(check=check, old=was, new=now, holds_up=reason)
