@@ -68,14 +68,15 @@ def rebase(
     from harness.patchstack.export import must_be_empty
     from harness.patchstack.rebase import rebase as move
     from harness.patchstack.rebase import rebased_files
-    from harness.patchstack.target import bodies_for, named, newest_bodies
+    from harness.patchstack.target import bodies_for, named, newest_bodies, whose
     from harness.sources.git import Repository
 
     patches = folder or settings.root / "patches"
-    bodies = bodies_for(patches, version, upstream) if version else newest_bodies(patches, upstream)
-    chosen = named(bodies, names)
     repository = Repository(repo)
     commit = repository.commit(to)
+    upstream = whose(patches, upstream, repository.tree(commit))
+    bodies = bodies_for(patches, version, upstream) if version else newest_bodies(patches, upstream)
+    chosen = named(bodies, names)
     must_be_empty(out)
     results = move(repository, chosen, commit, out, progress("rebase, patches"))
     files = rebased_files(results)
@@ -267,12 +268,12 @@ def export(
     With --check alone, every body is compared with its canonical form.
     """
     from harness.patchstack.export import canonical_problems, export_problems, export_stack
-    from harness.patchstack.target import own_stack
+    from harness.patchstack.target import own_stack, stacks_in, whose
 
     patches = folder or settings.root / "patches"
     if bool(out) != bool(version) or not (out or checks):
         raise click.UsageError("give --version and --out, or --check")
-    stack = own_stack(patches, upstream)
+    stack = own_stack(patches, whose(patches, upstream))
     if stack is None:
         raise InputError(
             "there is no stack of this project's format here",
@@ -281,7 +282,10 @@ def export(
         )
     problems: list[Problem] = []
     files: Sequence[Path] = ()
-    if checks:
+    if checks and not out and not upstream:
+        stacks = [own_stack(patches, name) for name in stacks_in(patches)] or [stack]
+        problems = [problem for one in stacks if one for problem in canonical_problems(one)]
+    elif checks:
         problems = export_problems(stack, version, out) if out else canonical_problems(stack)
     elif out:
         files = export_stack(stack, version, out)
@@ -293,5 +297,5 @@ def export(
     else:
         say(*map(str, problems))
         done = f"{len(files)} files written" if files else f"{len(problems)} differences"
-        click.echo(f"{out or stack.folder}: {done}")
+        click.echo(f"{out or (stack.folder if upstream else patches)}: {done}")
     return EXIT_UNEXPECTED if problems else EXIT_OK

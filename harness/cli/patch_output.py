@@ -31,7 +31,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def stack_options(function: Any) -> Any:
     """Which patches."""
-    function = click.option("--upstream", default="", help="Whose stack, when there are several.")(function)
+    function = click.option(
+        "--upstream", default="", help="Whose stack, of several. Default: the one the tree is of, else verl."
+    )(function)
     return click.option("--patches", "folder", type=ANY, help="The patches. Default: those of the checkout.")(
         function
     )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.patch_ablate import ablate
+from harness.cli.patch_forecast import forecast
 from harness.cli.patch_moves import export, import_command, rebase
 from harness.cli.patch_output import (
     ANY,
@@ -27,6 +29,7 @@ from harness.cli.patch_output import (
     today,
     write_file,
 )
+from harness.cli.patch_target import chosen_for, matrix_versions, package_of, target_of
 from harness.errors import (
     EXIT_BAD_INPUT,
     EXIT_OK,
@@ -98,8 +101,8 @@ def check(
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         return _lint(settings, patches, upstream, as_json=as_json)
-    target, package = _target(settings, patches, upstream, version, path, repo, ref)
-    chosen = _chosen(patches, target, upstream, names)
+    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
+    chosen = chosen_for(patches, target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}",
@@ -123,11 +126,11 @@ def _applied(
         from harness.patchstack.sequence import apply_readable
 
         return apply_readable(target.tree, chosen, target.blobs), {}
-    from harness.patchstack.forecast import forecast
+    from harness.patchstack.forecast import forecast as look_ahead
     from harness.sources.git import Repository
 
     tell = progress("looking for what broke them, patches")
-    found = forecast(package, Repository(repo), chosen, ref, tell)
+    found = look_ahead(package, Repository(repo), chosen, ref, tell)
     return found.stack, {name: history.broke for name, history in found.histories.items() if history.broke}
 
 
@@ -162,7 +165,7 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
             where=Location(patches),
             fix="expected patches/<upstream>/series; to check other patches name a tree: --tree, --repo, ...",
         )
-    versions = {name: _matrix_versions(settings, name) for name in known}
+    versions = {name: matrix_versions(settings, name) for name in known}
     problems = [
         problem for name in known for problem in lint_stack(patches, name, versions[name], today=today())
     ]
@@ -177,19 +180,6 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
             click.echo(f"{patches / name}: in order over {count} versions of the matrix")
         click.echo("applied to nothing: name a tree with --version, --tree or --repo")
     return EXIT_BAD_INPUT if problems else EXIT_OK
-
-
-def _matrix_versions(settings: Settings, upstream: str) -> list[str]:
-    """The versions of an upstream in the matrix, newest first; none when there is no such axis."""
-    from packaging.version import Version
-
-    from harness.cli.bench import open_matrix
-
-    if not settings.path("matrix").is_file():
-        return []
-    axis = upstream.replace("-", "_")
-    found = {cell.axes[axis] for cell in open_matrix(settings).all_cells if axis in cell.axes}
-    return sorted(found, key=lambda version: (Version(version.partition("@")[0]), version), reverse=True)
 
 
 @command.command(
@@ -223,18 +213,22 @@ def survival(
     for each commit. Without --repo the releases in the matrix stand for the commits.
     """
     from harness.patchstack.heatmap import as_html, as_svg, as_text, turns
-    from harness.patchstack.target import all_bodies
+    from harness.patchstack.target import all_bodies, whose
 
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range go together")
     patches = folder or settings.root / "patches"
-    bodies = all_bodies(patches, upstream)
     if repo and revisions:
         from harness.patchstack.survival import survival as follow
         from harness.sources.git import Repository
 
-        found = follow(Repository(repo), revisions, bodies, progress("survival, commits"))
+        repository = Repository(repo)
+        tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
+        bodies = all_bodies(patches, whose(patches, upstream, tip))
+        found = follow(repository, revisions, bodies, progress("survival, commits"))
     else:
+        upstream = whose(patches, upstream)
+        bodies = all_bodies(patches, upstream)
         found = _over_releases(settings, patches, upstream, bodies)
     if html:
         write_file(html, as_html(found))
@@ -251,8 +245,8 @@ def _over_releases(settings: Settings, patches: Path, upstream: str, bodies: Seq
     from harness.patchstack.survival import survival_of_releases
     from harness.patchstack.target import version_target
 
-    package = _package(patches, upstream)
-    versions = [version for version in _matrix_versions(settings, package) if "@" not in version]
+    package = package_of(patches, upstream)
+    versions = [version for version in matrix_versions(settings, package) if "@" not in version]
     if not versions:
         raise InputError(
             f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
@@ -300,62 +294,17 @@ def summary(
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         raise click.UsageError("name a tree with --version, --tree or --repo")
-    target, package = _target(settings, patches, upstream, version, path, repo, ref)
-    found = summarise(package, _chosen(patches, target, upstream, names), target.tree, target.blobs)
+    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
+    found = summarise(package, chosen_for(patches, target, package, names), target.tree, target.blobs)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     upstreamed = Verdict.ALREADY_UPSTREAM
     good = all(one.files or one.verdict is upstreamed for one in found.patches)
     return EXIT_OK if good else EXIT_UNEXPECTED
 
 
-def _target(
-    settings: Settings,
-    patches: Path,
-    upstream: str,
-    version: str,
-    path: Path | None,
-    repo: Path | None,
-    ref: str,
-) -> tuple[Target, str]:
-    """The tree that is asked for, and the upstream it is of."""
-    from harness.patchstack.target import commit_target, folder_target, version_target
-    from harness.sources.mirrors import mirrors_folder
-
-    package = _package(patches, upstream)
-    if path and repo:
-        raise click.UsageError("--tree and --repo exclude each other")
-    if path:
-        return folder_target(path, package, version), package
-    if repo:
-        from harness.sources.git import Repository
-
-        return commit_target(Repository(repo), ref, package, version), package
-    target = version_target(
-        package,
-        version,
-        cache=settings.cache,
-        command=fetcher(f"{package} {version}"),
-        mirrors=mirrors_folder(),
-    )
-    return target, package
-
-
-def _package(patches: Path, upstream: str) -> str:
-    from harness.patchstack.target import own_stack
-
-    stack = own_stack(patches, upstream) if patches.is_dir() else None
-    return stack.upstream if stack else upstream or "verl"
-
-
-def _chosen(patches: Path, target: Target, upstream: str, names: Sequence[str]) -> tuple[Readable, ...]:
-    from harness.patchstack.target import bodies_for, named
-
-    return named(bodies_for(patches, target.version, upstream), names)
-
-
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-for _moving in (rebase, import_command, export):
+for _moving in (ablate, forecast, rebase, import_command, export):
     command.add_command(_moving)

@@ -74,10 +74,12 @@ def judge_ablation(
     """Compare a cell's verdicts, check -> status, with the patch and without it.
 
     A verdict has moved when a check that passed no longer does; `dead?` when none has and every guard ran.
-    A guard is `check` or `check:case`; only checks are compared here.
+    A guard is `check` or `check:case`; one that is a test is not run here and keeps a patch from being dead.
     """
     moved = [name for name, status in full.items() if status is Status.PASS and _worse(left_out.get(name))]
-    guards = sorted({guard.split(":")[0] for guard in guarded_by} & set(full))
+    named = tuple(guarded_by)
+    tests = [guard for guard in named if "::" in guard]
+    guards = sorted({guard.split(":")[0] for guard in named if guard not in tests})
     if moved:
         reasons = [f"{name} is {left_out[name].value} without it" for name in moved]
         silent = [guard for guard in guards if guard not in moved]
@@ -88,10 +90,12 @@ def judge_ablation(
     ]
     missing = [name for name in guards if name not in compared]
     if missing or not compared:
-        what = ", ".join(missing) or "no check"
-        return Ablation(
-            patch=patch, result=UNKNOWN, reasons=(f"{what} passed both times or was not run both times",)
-        )
+        what = f"its guard {', '.join(missing)}" if missing else "no check of this cell"
+        return Ablation(patch=patch, result=UNKNOWN, reasons=(f"{what} did not pass both times",))
+    if tests:
+        same = f"no verdict moved without it: {', '.join(compared)} pass as before"
+        reason = f"its guard {', '.join(tests)} is a test that shows both sides; it is run inside a cell"
+        return Ablation(patch=patch, result=UNKNOWN, reasons=(same, reason))
     return Ablation(
         patch=patch,
         result=DEAD,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.patchstack.classify import Readable
@@ -16,13 +16,18 @@ from harness.sources.history import Commit, one_commit
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A stack on an upstream's head. histories: for each patch that does not apply, how it came to that."""
+    """A stack on an upstream's head.
+
+    histories: for each patch that does not apply, how it came to that.
+    ended: patches that are for no version as new as this -> the versions they are for; they were not tried.
+    """
 
     upstream: str
     reference: str
     head: Commit
     stack: StackResult
     histories: dict[str, Lineage]
+    ended: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fair(self) -> bool:
@@ -41,6 +46,7 @@ class Forecast:
                 name: history.broke.to_json() if history.broke else None
                 for name, history in self.histories.items()
             },
+            "ended": dict(self.ended),
         }
 
     def to_text(self) -> str:
@@ -55,6 +61,7 @@ class Forecast:
             if history and history.broke:
                 broke = history.broke
                 lines.append(f"      broken by {broke.id[:9]} {broke.date[:10]} {broke.subject}")
+        lines += [f"  ended  {name} (for {versions})" for name, versions in self.ended.items()]
         return "\n".join([*lines, *(f"  {sentence}" for sentence in self.stack.relations)])
 
 
@@ -64,6 +71,7 @@ def forecast(
     patches: Sequence[Readable],
     reference: str = "HEAD",
     progress: Callable[[int, int], None] | None = None,
+    ended: Mapping[str, str] | None = None,
 ) -> Forecast:
     """Apply a stack to `reference`; `progress` is told (done, all).
 
@@ -79,4 +87,11 @@ def forecast(
         in_it = alone.verdict.applies or alone.verdict is Verdict.ALREADY_UPSTREAM
         if not in_it and readable.patch is not None:
             histories[readable.name] = lineage(repository, readable, head.id)
-    return Forecast(upstream=upstream, reference=reference, head=head, stack=result, histories=histories)
+    return Forecast(
+        upstream=upstream,
+        reference=reference,
+        head=head,
+        stack=result,
+        histories=histories,
+        ended=ended or {},
+    )

@@ -106,6 +106,33 @@ def newest_bodies(folder: Path, upstream: str = "") -> tuple[Readable, ...]:
     return tuple(read_patch(f"{stack.upstream}/{patch.id}", body.file.read_bytes()) for patch, body in bodies)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Current:
+    """Bodies that somebody still relies on; of patches that have ended, id -> the versions they were for."""
+
+    bodies: tuple[Readable, ...]
+    ended: Mapping[str, str]
+
+
+def current_bodies(folder: Path, versions: Sequence[str], upstream: str = "") -> Current:
+    """The body of each patch for the first of `versions` it has one for; of another format all there are.
+
+    Give the version of a development head, then the newest release: what is for neither has ended.
+    """
+    stack = own_stack(folder, upstream) if folder.is_dir() else None
+    if stack is None:
+        return Current(bodies=collect_patches(folder), ended={})
+    found, ended = [], {}
+    for patch in stack.patches:
+        name = f"{stack.upstream}/{patch.id}"
+        body = next(filter(None, map(patch.body_for, versions)), None)
+        if body is None:
+            ended[name] = patch.applies_to
+        else:
+            found.append(read_patch(name, body.file.read_bytes()))
+    return Current(bodies=tuple(found), ended=ended)
+
+
 def named(patches: Sequence[Readable], names: Sequence[str]) -> tuple[Readable, ...]:
     """The patches with these names (or globs); all when there are none. InputError when one names nothing."""
     import difflib
@@ -126,6 +153,12 @@ def _is_named(patch: Readable, name: str) -> bool:
 
 def folder_target(path: Path, package: str, version: str = "") -> Target:
     """A working folder, an installed package's parent folder, a wheel or an sdist."""
+    tree = open_folder(path)
+    return Target(tree=tree, version=version or version_in(tree, package))
+
+
+def open_folder(path: Path) -> Tree:
+    """The tree of a folder, a wheel or an sdist; InputError when there is none."""
     from harness.sources.archive import open_archive
     from harness.sources.tree import DirectoryTree
 
@@ -133,8 +166,7 @@ def folder_target(path: Path, package: str, version: str = "") -> Target:
         raise InputError(
             "there is no such tree", where=Location(path), fix="give a folder, a wheel or an sdist"
         )
-    tree: Tree = DirectoryTree(root=path) if path.is_dir() else open_archive(path)
-    return Target(tree=tree, version=version or version_in(tree, package))
+    return DirectoryTree(root=path) if path.is_dir() else open_archive(path)
 
 
 def commit_target(repository: Repository, reference: str, package: str, version: str = "") -> Target:
