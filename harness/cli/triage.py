@@ -14,18 +14,29 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.verdict.catalogue import Catalogue
-    from harness.verdict.diagnosis import Diagnosis
+    from harness.verdict.diagnosis import Compared, Diagnosis
 
 
 @click.command(
     "triage",
     epilog="\b\nExamples:\n  npu-matrix triage train.log\n  npu-matrix triage --json *.log\n"
+    "  npu-matrix triage npu.log --reference gpu.log\n"
+    "  npu-matrix triage --run latest\n"
     "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
     "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
     "Exit codes: 0 every failure is explained, or nothing was found; 1 a failure is not known.",
 )
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.triage).")
+@click.option(
+    "--run", "run_id", metavar="RUN", help="Look into the logs of what failed in a run, or `latest`."
+)
+@click.option(
+    "--reference", type=click.Path(path_type=Path), help="Hold metrics against the log of a right run."
+)
+@click.option(
+    "--repeat", type=click.Path(path_type=Path), help="The log of a second run of the same cell and seed."
+)
 @click.option("--list", "list_all", is_flag=True, help="Print the catalogue instead.")
 @click.option("--learn", "learns", is_flag=True, help="Turn the unknown failure of LOG into a signature.")
 @click.option("--id", "name", help="With --learn: the signature's id.")
@@ -39,6 +50,9 @@ def command(
     /,
     logs: tuple[str, ...],
     as_json: bool,
+    run_id: str | None,
+    reference: Path | None,
+    repeat: Path | None,
     list_all: bool,
     learns: bool,
     **described: str | None,
@@ -46,38 +60,77 @@ def command(
     """Say why a job failed: its root cause with remedy and source, or that it is not known.
 
     LOG is a file of any size, or `-`. Failures that are not in the catalogue are grouped by their stacks.
-    A file signatures.yaml beside matrix.yaml is read on top of the catalogue.
+    A file signatures.yaml beside matrix.yaml is read on top of the catalogue. Metrics of steps are held
+    against the catalogue's limits; most of them need a reference, a log of the same recipe that is right.
     """
     from harness.verdict.catalogue import LOCAL_NAME, catalogue_with
+    from harness.verdict.diagnosis import Compared, read_series
 
     local = settings.root / LOCAL_NAME
     catalogue = catalogue_with(local)
     if list_all:
         _list(catalogue, as_json=as_json)
         return EXIT_OK
-    if not logs:
-        raise click.UsageError("name a log file, or - for standard input")
-    diagnoses = {log: _diagnose(log, catalogue) for log in dict.fromkeys(logs)}
+    if not logs and not run_id:
+        raise click.UsageError("name a log file, - for standard input, or --run")
+    beside = Compared(
+        reference=read_series(reference, catalogue) if reference else None,
+        repeat=read_series(repeat, catalogue) if repeat else None,
+    )
+    diagnoses = {log: _diagnose(log, catalogue, beside) for log in dict.fromkeys(logs)}
+    if run_id:
+        diagnoses |= _of_run(settings, run_id, catalogue)
     if learns:
         _learn(diagnoses, catalogue, local, described)
         return EXIT_OK
     if as_json:
-        _print_json(diagnoses)
+        _print_json(diagnoses, as_list=run_id is not None)
     else:
         _print_text(diagnoses)
     return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
 
 
-def _diagnose(log: str, catalogue: Catalogue) -> Diagnosis:
+def _diagnose(log: str, catalogue: Catalogue, beside: Compared) -> Diagnosis:
     from harness.verdict.diagnosis import triage, triage_file
 
-    return triage(sys.stdin.buffer, catalogue) if log == "-" else triage_file(Path(log), catalogue)
+    if log == "-":
+        return triage(sys.stdin.buffer, catalogue, beside=beside)
+    return triage_file(Path(log), catalogue, beside=beside)
 
 
-def _print_json(diagnoses: dict[str, Diagnosis]) -> None:
+def _of_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
+    """What failed in a run, as `CELL CHECK`; a task several cells share is looked into once."""
+    from harness.cli.ledgers import open_ledger
+    from harness.cli.stored import open_run
+    from harness.errors import InfrastructureError
+    from harness.outcome import Status
+    from harness.report.gather import outcomes_of_run
+    from harness.verdict.diagnosis import triage_file
+
+    found: dict[str, Diagnosis] = {}
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, None if run_id == "latest" else run_id)
+        outcomes = outcomes_of_run(ledger, stored.plan.tasks, stored.run.run_id)
+        by_key: dict[str, Diagnosis | None] = {}
+        for entry, verdict in zip(stored.plan.entries, stored.verdicts, strict=True):
+            outcome = outcomes.get(entry.key)
+            if verdict.status not in {Status.FAIL, Status.ERROR} or not outcome or not outcome.log:
+                continue
+            if entry.key not in by_key:
+                try:
+                    by_key[entry.key] = triage_file(ledger.artifacts.get(outcome.log), catalogue)
+                except InfrastructureError:
+                    by_key[entry.key] = None
+            diagnosis = by_key[entry.key]
+            if diagnosis is not None:
+                found[f"{entry.cell_id} {entry.check}"] = diagnosis
+    return found
+
+
+def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
     from harness.verdict.diagnosis import SCHEMA, cluster
 
-    if len(diagnoses) == 1:
+    if len(diagnoses) == 1 and not as_list:
         log, found = next(iter(diagnoses.items()))
         click.echo(json.dumps({**found.to_json(), "log": log}, indent=2))
         return
@@ -93,6 +146,8 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
     from harness.verdict.diagnosis import cluster
     from harness.verdict.diagnosis_text import describe
 
+    if not diagnoses:
+        click.echo("nothing that failed left a log")
     for log, found in diagnoses.items():
         if len(diagnoses) > 1:
             click.echo(f"\n{log}")
@@ -152,7 +207,8 @@ def _list(catalogue: Catalogue, *, as_json: bool) -> None:
         ]
         metrics = [
             {"id": one.id, "metrics": list(one.metrics), "symptom": one.symptom, "cause": one.cause}
-            | {"remedy": one.remedy, "sources": list(one.sources)}
+            | {"remedy": one.remedy, "sources": list(one.sources), "rule": one.rule}
+            | {"limit": one.limit, "derivation": one.derivation}
             for one in catalogue.metrics
         ]
         schema = {"name": "npu-matrix.signatures", "version": 1}

@@ -23,9 +23,13 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # Each of them lets a long hostile line take quadratic time.
 UNBOUNDED = re.compile(r"(?<!\\)\.[*+]")
+_NEVER = re.compile(r"(?!)")
 
 Severity = Literal["error", "warning", "note"]
 Role = Literal["cause", "symptom"]
+MetricRule = Literal[
+    "above", "far-below-reference", "nothing-at-first", "mean-apart", "worse-at-last", "not-repeatable"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,10 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSignature:
-    """A failure that shows in metrics; there is no threshold where no source states one."""
+    """A failure that shows in metrics: `rule` with its `limit` (see signatures/metrics.yaml).
+
+    metrics: names as verl logs them, the first that a log has counts; one that ends in `/` is a beginning.
+    """
 
     id: str
     metrics: tuple[str, ...]
@@ -63,6 +70,27 @@ class MetricSignature:
     cause: str
     remedy: str
     sources: tuple[str, ...]
+    rule: MetricRule
+    limit: float
+    derivation: str
+
+    def as_signature(self) -> Signature:
+        """The same as a signature of logs, which no line matches."""
+        return Signature(
+            id=self.id,
+            area="metrics",
+            stage="train",
+            severity="error",
+            role="cause",
+            evidence="issue",
+            pattern=_NEVER,
+            needles=(),
+            example=self.symptom,
+            cause=self.cause,
+            remedy=self.remedy,
+            affects=f"{', '.join(self.metrics)}: {self.symptom}",
+            sources=self.sources,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +131,9 @@ class _MetricEntry(BaseModel):
     cause: str
     remedy: str
     sources: list[str]
+    rule: MetricRule
+    limit: float = Field(gt=0)
+    derivation: str = Field(min_length=1)
 
 
 class _File(BaseModel):

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 from harness.errors import InputError, Location
 from harness.verdict.catalogue import Catalogue, Signature, shipped_catalogue
+from harness.verdict.metric_series import Series
+from harness.verdict.metric_triage import metric_matches
 from harness.verdict.scan import Match, Scan, scan
 from harness.verdict.stacktrace import Failure, innermost
 
@@ -122,16 +124,45 @@ class Diagnosis:
         }
 
 
-def triage_text(log: bytes, catalogue: Catalogue | None = None) -> Diagnosis:
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What metrics are held against: the steps of a run that is right, and of a second run of this cell."""
+
+    reference: Series | None = None
+    repeat: Series | None = None
+
+
+def triage_text(
+    log: bytes, catalogue: Catalogue | None = None, *, beside: Compared | None = None
+) -> Diagnosis:
     """The diagnosis of a log in memory."""
-    return triage(io.BytesIO(log), catalogue or shipped_catalogue())
+    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), beside=beside)
 
 
-def triage_file(path: Path, catalogue: Catalogue | None = None) -> Diagnosis:
+def triage_file(
+    path: Path, catalogue: Catalogue | None = None, *, beside: Compared | None = None
+) -> Diagnosis:
     """The diagnosis of a log file of any size; InputError when it cannot be read."""
+    used = catalogue or shipped_catalogue()
+    return diagnose(_scan_file(path, used), used, beside=beside)
+
+
+def read_series(path: Path, catalogue: Catalogue | None = None) -> Series:
+    """The metrics by step in a log; InputError when it cannot be read or holds no training step."""
+    series = _scan_file(path, catalogue or shipped_catalogue()).series
+    if not series.values:
+        raise InputError(
+            "no training step with a known metric is in this log",
+            where=Location(path),
+            fix="name verl's console log, or what its `file` logger wrote",
+        )
+    return series
+
+
+def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
     try:
         with path.open("rb") as stream:
-            return triage(stream, catalogue or shipped_catalogue())
+            return scan(stream, catalogue)
     except OSError as error:
         raise InputError(
             "this log cannot be read",
@@ -141,13 +172,13 @@ def triage_file(path: Path, catalogue: Catalogue | None = None) -> Diagnosis:
         ) from error
 
 
-def triage(stream: BinaryIO, catalogue: Catalogue) -> Diagnosis:
+def triage(stream: BinaryIO, catalogue: Catalogue, *, beside: Compared | None = None) -> Diagnosis:
     """The diagnosis of a log that is read once, in bounded memory."""
-    return diagnose(scan(stream, catalogue))
+    return diagnose(scan(stream, catalogue), catalogue, beside=beside)
 
 
-def diagnose(found: Scan) -> Diagnosis:
-    """Group by failure, drop what wraps another, and rank."""
+def diagnose(found: Scan, catalogue: Catalogue, *, beside: Compared | None = None) -> Diagnosis:
+    """Group by failure, drop what wraps another, and rank; what only metrics show comes last."""
     explained = _explained(found)
     groups: dict[str, list[Finding]] = {}
     for match in found.matches:
@@ -164,6 +195,7 @@ def diagnose(found: Scan) -> Diagnosis:
         # Of several causes, the one the last process died of was carried to the end of the job.
         key=lambda finding: (*finding.order[:2], finding.id != carried, finding.line),
     )
+    findings += _of_metrics(found, catalogue, beside or Compared())
     if not findings:
         findings = _suspicious(found)
     return Diagnosis(
@@ -215,6 +247,25 @@ def _of_failure(failure: Failure, found: Scan) -> Finding:
         survived=failure.line < found.progress,
         failure=failure,
     )
+
+
+def _of_metrics(found: Scan, catalogue: Catalogue, beside: Compared) -> list[Finding]:
+    matches = metric_matches(
+        catalogue.metrics, found.series, reference=beside.reference, repeat=beside.repeat
+    )
+    return [
+        Finding(
+            signature=match.signature.as_signature(),
+            text=match.text,
+            line=match.line,
+            process="",
+            ranks=(),
+            processes=("",),
+            count=1,
+            survived=False,
+        )
+        for match in matches
+    ]
 
 
 def _merged(group: list[Finding]) -> Finding:

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from harness.verdict.catalogue import Catalogue, Signature
 from harness.verdict.logline import LogLine, parse_line, plain, shown
+from harness.verdict.metric_series import Series
 from harness.verdict.needles import Hit, NeedleFinder
 from harness.verdict.stacktrace import HEAD, Failure, TracebackReader
 
@@ -46,7 +47,8 @@ class Match:
 class Scan:
     """What was found in a log, in order of lines.
 
-    progress: the line of the last training step, 0 for none. tail: the last lines with their numbers.
+    progress: the line of the last training step, 0 for none. series: the catalogue's metrics by step.
+    tail: the last lines with their numbers.
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -54,6 +56,7 @@ class Scan:
     lines: int = 0
     size: int = 0
     progress: int = 0
+    series: Series = field(default_factory=Series)
     tail: tuple[tuple[int, str], ...] = ()
     capped: bool = False
 
@@ -124,7 +127,8 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
 
 class _Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
-        self.found = Scan()
+        names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
+        self.found = Scan(series=Series(names=names))
         self._needles = _Needles(catalogue)
         self._tracebacks = TracebackReader()
         self._line = 1
@@ -171,9 +175,10 @@ class _Scanner:
             here = [one for one in hits if first <= one.position < last]
             others = self._needles.others(here)
             signatures = self._needles.signatures(here)
+            raw = data[first:last]
             if PROGRESS in others:
                 self.found.progress = self._line
-            raw = data[first:last]
+                self.found.series.take(raw, self._line)
             if signatures and not self._tracebacks.busy:
                 text = plain(raw)
                 signatures = [one for one in signatures if one.pattern.search(text)]
@@ -228,6 +233,7 @@ class _Scanner:
     def finish(self) -> Scan:
         """Everything found; call once, after the last piece."""
         self.found.failures.extend(self._tracebacks.finish(self._line))
+        self.found.series.finish()
         self.found.lines = self._line - 1 + (not self._last.endswith(b"\n") and bool(self._last))
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
         first = self.found.lines - len(ends) + 1

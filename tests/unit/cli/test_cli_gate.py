@@ -13,6 +13,7 @@ from harness.cli.app import main
 from harness.cli.bench import look_at_host, open_bench
 from harness.cli.elsewhere import host_with
 from harness.cli.gate import command
+from harness.cli.triage import command as triage_command
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.settings import load_settings
@@ -168,6 +169,30 @@ def test_a_failure_is_explained_by_its_log(repository):
     item = report["items"][0]
     assert any("patch-crlf" in reason for reason in item["reasons"])
     assert any("line endings" in remedy for remedy in item["remedies"])
+
+
+def test_unknown_failures_of_a_run_are_clustered_across_its_cells(repository):
+    unknown = (
+        b'Traceback (most recent call last):\n  File "/a/b.py", line %d, in f\n    g()\nValueError: tile %d\n'
+    )
+    repository.answer(BAD, only="0-6-1", log=unknown % (3, 17))
+    repository.answer(BAD, only="0-9-1", log=unknown % (4, 18))
+    with Ledger.open(repository.settings.path("state")) as ledger:
+        keys = [one.key for one in ledger.history()]
+        run = ledger.begin_run(
+            open_bench(repository.settings, checks=["patches"]).plan.to_json(), ["run"], {}
+        )
+        assert len(set(keys)) == 2
+        ledger.finish_run(run, 1)
+    found = CliRunner().invoke(
+        triage_command, ["--run", "latest", "--json"], obj=repository.settings, standalone_mode=False
+    )
+    assert found.return_value == 1
+    report = json.loads(found.output)
+    assert len(report["logs"]) == 2
+    (cluster,) = report["clusters"]
+    assert [place.split()[1] for place in cluster["logs"]] == ["patches", "patches"]
+    assert len({place.split()[0] for place in cluster["logs"]}) == 2
 
 
 def test_what_a_change_does_not_touch_cannot_be_its_fault(repository):

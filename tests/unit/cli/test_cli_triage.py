@@ -64,6 +64,22 @@ def test_several_logs_with_the_same_unknown_failure_are_grouped(triage, log):
     assert len(json.loads(triage(*logs, "--json", code=1))["clusters"][0]["logs"]) == 3
 
 
+def test_metrics_are_held_against_a_reference(triage, log):
+    def steps(shift):
+        return "".join(
+            f"step:{step} - critic/rewards/mean:{0.5 + shift} - training/global_step:{step}\n"
+            for step in range(1, 16)
+        )
+
+    npu, gpu = log("npu.log", steps(-0.2)), log("gpu.log", steps(0))
+    assert "nothing found" in triage(npu)
+    output = triage(npu, "--reference", gpu)
+    assert "root cause: m-reward-npu-gpu, line 5" in output
+    assert "nothing found" in triage(gpu, "--reference", gpu)
+    with pytest.raises(Exception, match="no training step"):
+        triage(npu, "--reference", log("empty.log", "hello\n"))
+
+
 def test_a_learned_failure_is_known_from_then_on(triage, log, tmp_path):
     file = log("a.log", UNKNOWN)
     said = [

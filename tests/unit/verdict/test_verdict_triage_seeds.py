@@ -1,0 +1,117 @@
+"""The errors that users reported resolve to their causes: their very words, as they wrote them down."""
+
+# ruff: noqa: RUF001 - as users wrote it
+
+from __future__ import annotations
+
+import pytest
+
+from harness.verdict.diagnosis import triage_text
+
+NCCL = """\
+Error executing job with overrides: ['algorithm.adv_estimator=grpo', 'data.truncation=error', 'actor_rollout_ref.actor.strategy=fsdp2', 'actor_rollout_ref.actor.use_torch_compile=False']
+Traceback (most recent call last):
+  File "/home/ma-user/work/verl/recipe/one_step_off_policy/main_ppo.py", line 230, in main
+    run_ppo(config, task_runner_class=OneStepTaskRunner)
+  File "/home/ma-user/work/verl/verl/trainer/main_ppo.py", line 99, in run_ppo
+    ray.get(runner.run.remote(config))
+  File "/home/ma-user/.conda/envs/test01/lib/python3.10/site-packages/ray/_private/worker.py", line 1015, in get_objects
+    raise value.as_instanceof_cause()
+ray.exceptions.RayTaskError(RuntimeError): ray::OneStepTaskRunner.run() (pid=288089, ip=172.16.0.134, actor_id=6e88e9b4e4bf0f6489bfdeeb01000000, repr=<main_ppo.OneStepTaskRunner object at 0xffe17414cf40>)
+  File "/home/ma-user/work/verl/recipe/one_step_off_policy/ray_trainer.py", line 265, in _create_weight_sync_group
+    collective.create_collective_group(
+  File "/home/ma-user/.conda/envs/test01/lib/python3.10/site-packages/ray/util/collective/collective.py", line 816, in _check_backend_availability
+    raise RuntimeError("NCCL is not available.")
+RuntimeError: NCCL is not available
+"""
+#: What was reported -> (its words, signature, a word of cause or remedy).
+SEEDS = {
+    "one_step_off_policy": (NCCL, "nccl", "HCCL"),
+    "flash_attn metadata": (
+        "importlib.metadata.PackageNotFoundError: No package metadata was found for flash_attn",
+        "fa-metadata",
+        "transformers 4.52.4",
+    ),
+    "flash_attn metadata, as it was copied": (
+        "问题1:importlib.metadata.PackageNotFoundError:Npackage metadata was found for flash attnith overrides",
+        "fa-metadata",
+        "transformers 4.52.4",
+    ),
+    "torch.compile on NPU": (
+        (
+            "raise e.remove_dynamo_frames() from None # see TORCHDYNAMO_VERBOSE=1\n\n"
+            "File “/opt/pyvenv/lib/python3.10/site-packages/torch/_inductor/compile_fx.py”, line 760, in _compile_fx_inner"
+        ),
+        "compile-inductor",
+        "use_torch_compile=False",
+    ),
+    "micro_batch_size": (
+        "RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config.",
+        "micro-bsz",
+        "micro batch",
+    ),
+    "num_query_groups": (
+        "问题6.ValueError: num_query_groups (4) must be a multiple of tensor_model_parallel_size (8).",
+        "num-query-groups",
+        "tensor_model_parallel_size",
+    ),
+    "filter_groups": (
+        "问题7:基于DAPO脚本修改GSPO算法的时候,发生报错Could not override ‘algorithm. filter_groups. enable’.",
+        "hydra-filter-groups",
+        "DAPO",
+    ),
+    "CXXABI": (
+        "ImportError: /lib/aarch64-linux-gnu/libstdc++.so.6:\nversion `CXXABI_1.3.15' not found",
+        "glibcxx",
+        "LD_LIBRARY_PATH",
+    ),
+    "allocation failure, as it was written": ("问题3:内存分配失败", "npu-oom", "gpu_memory_utilization"),
+    "allocation failure of the allocator": (
+        "RuntimeError: NPU out of memory. Tried to allocate 22.00 MiB (NPU 0; 60.97 GiB total capacity)",
+        "npu-oom",
+        "gpu_memory_utilization",
+    ),
+    "allocation failure of CANN": (
+        (
+            "EL0004: [PID: 316198] 2025-09-28-07:22:29.827.496 Failed to allocate memory.\n"
+            "        Possible Cause: Available memory is insufficient."
+        ),
+        "acl-alloc",
+        "gpu_memory_utilization",
+    ),
+    "allocation failure of the rollout engine": (
+        (
+            "ValueError: Free memory on device (12.31/60.96 GiB) on startup is less than desired GPU memory utilization "
+            "(0.9, 54.86 GiB)."
+        ),
+        "vllm-free-memory",
+        "gpu_memory_utilization",
+    ),
+    "patch line endings": (
+        (
+            "patching file vllm_ascend/ops/moe/moe_mlp.py\nHunk #1 FAILED at 22 (different line endings).\n"
+            "1 out of 1 hunk FAILED -- saving rejects to file vllm_ascend/ops/moe/moe_mlp.py.rej"
+        ),
+        "patch-crlf",
+        "CRLF",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_reported_error_resolves_to_its_cause(name):
+    text, signature, word = SEEDS[name]
+    found = triage_text(text.encode())
+    assert found.known
+    assert found.root.id == signature
+    known = found.root.signature
+    assert word in f"{known.cause} {known.remedy}"
+    assert known.sources
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_it_does_so_in_the_middle_of_a_job_with_many_ranks(name):
+    text, signature, _word = SEEDS[name]
+    others = "".join(f"[rank{rank}]: EI0006: Getting socket times out\n" for rank in range(1, 8))
+    lines = "".join(f"\x1b[36m(WorkerDict pid=7)\x1b[0m {line}\n" for line in text.splitlines())
+    assert triage_text((others + lines + others).encode()).root.id == signature
