@@ -17,7 +17,7 @@ from harness.cli.bench import Bench, expectations, open_bench
 from harness.cli.elsewhere import joined_plans, with_answers_from_elsewhere
 from harness.cli.ledgers import open_ledger
 from harness.cli.reporting import OPTIONS
-from harness.errors import InputError, Location
+from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ MOST_LOGS = 50
     "gate",
     epilog="\b\nExamples:\n  npu-matrix run && npu-matrix gate --base origin/main\n"
     "  npu-matrix gate --base 20261120T080000-1a2b3c4d --json\n"
+    "  npu-matrix gate --base origin/main --reruns 6\n"
     "  npu-matrix gate --base main --merge shard-1/ --merge shard-2/ --github\n"
     "  npu-matrix gate --base previous/ledger.sqlite3 --comment comment.md --sarif gate.sarif",
 )
@@ -46,6 +47,13 @@ MOST_LOGS = 50
 @click.option("--check", "checks", multiple=True, help="Checks to judge, with what they need.")
 @click.option(
     "--merge", "shards", multiple=True, metavar="LEDGER", help="Take over a shard's outcomes first."
+)
+@click.option(
+    "--reruns",
+    type=click.IntRange(0, 20),
+    default=0,
+    metavar="N",
+    help="Run new failures up to N times more, on the same keys: that decides whether they are chance.",
 )
 @click.option("--strict-coverage", is_flag=True, help="What this host cannot run is red too.")
 @click.option("--impacted", is_flag=True, help="Ask no answer of what has the same key on the base.")
@@ -59,19 +67,29 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
     New failures block; known ones (on the list, alike on the base, or of a key this change does not touch) do
     not. A failure on the list that passes blocks until it is taken off. What was planned and has no answer is
-    red. Nothing is executed: run first, on as many machines as you like, and merge their ledgers.
+    red. Nothing is executed: run first, on as many machines as you like, and merge their ledgers. Only with
+    --reruns, new failures are run again here; none of them is excused without a history of chance failures.
 
     For a revision its own plan is computed by its own code; name only revisions you would run.
     """
-    from harness.verdict.gate import judge_gate
+    from harness.cli.reruns import run_again
+    from harness.verdict.gate import judge_gate, undecided
 
-    bench = open_bench(settings, only=options["only"], checks=options["checks"])
+    own = open_bench(settings, only=options["only"], checks=options["checks"])
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
             ledger.merge(_ledger_file(Path(shard)))
-        bench, hosts = with_answers_from_elsewhere(bench, ledger, options["only"], options["checks"])
-        inputs = _inputs(bench, hosts, ledger, base, options)
-    report = judge_gate(inputs)
+        bench, hosts = with_answers_from_elsewhere(own, ledger, options["only"], options["checks"])
+        report = judge_gate(inputs := _inputs(bench, hosts, ledger, base, options))
+        for number in range(1, options["reruns"] + 1):
+            # What another host answered, only that host can run again.
+            keys = [key for key in undecided(report, inputs.flakes) if key in own.plan.tasks]
+            if not keys:
+                break
+            click.echo(f"attempt {number} of {options['reruns']} more on {len(keys)} failed tasks", err=True)
+            if run_again(own, ledger, keys):
+                return EXIT_INTERRUPTED
+            report = judge_gate(inputs := _inputs(bench, hosts, ledger, base, options))
     _tell(report, options)
     return report.exit_code
 

@@ -19,7 +19,7 @@ from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
-from harness.outcome import Outcome, State, Status
+from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 TYPICAL_OF_LAST = 20
@@ -254,17 +254,22 @@ class Ledger:
         return next(iter(self.runs(1)), None)
 
     def merge(self, other: Path) -> int:
-        """Append the outcomes of another ledger that are not here yet, and count them. Artifacts stay there.
+        """Append the outcomes of another ledger that are not here yet, and count them.
 
-        Of a damaged file, what can be read and fits its digest is taken. InputError when it is no ledger.
+        Logs and artifacts that stand beside it come along, if they still are what their digests say. Of a
+        damaged file, what can be read and fits its digest is taken. InputError when it is no ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"name a {FILE_NAME}")
         added = 0
+        refs: dict[str, ArtifactRef] = {}
         with self._transaction("merge into"):
             for outcome in self._foreign(other):
                 if self._append(outcome, merged=True):
                     added += 1
+                found = (*outcome.artifacts, *((outcome.log,) if outcome.log else ()))
+                refs.update((ref.digest, ref) for ref in found)
+        self.artifacts.take_over(ArtifactStore(other.parent / "artifacts"), refs.values())
         return added
 
     def _take_over(self, damage: Damage) -> Notice:

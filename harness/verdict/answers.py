@@ -91,16 +91,19 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Dis
 def flake_decisions(
     plan: Plan, answers: Answers, ledger: Ledger, *, now: float
 ) -> dict[CellCheck, FlakeDecision]:
-    """A decision for every entry whose key was decided both ways; others need none."""
+    """A decision for every entry whose key failed and was tried more than once; others need none."""
     mixed: list[tuple[Entry, list[Attempt]]] = []
+    failing: dict[CellCheck, FlakeDecision] = {}
     for entry in plan.entries:
         attempts = _attempts(plan, answers.attempts.get(entry.key, ()), entry)
         if len({attempt.passed for attempt in attempts}) > 1:
             mixed.append((entry, attempts))
+        elif len(attempts) > 1 and not attempts[0].passed:
+            failing[entry.cell_id, entry.check] = decide(attempts, (), now=now)
     if not mixed:
-        return {}
+        return failing
     earlier = _earlier_keys(ledger, {(entry.cell_id, entry.check) for entry, _attempts in mixed})
-    return {
+    return failing | {
         (entry.cell_id, entry.check): decide(
             attempts,
             [

@@ -137,6 +137,21 @@ class GateInputs:
     options: tuple[str, ...] = ()
 
 
+#: Of these, another attempt on the same key may show more; the others are decided.
+_OPEN = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
+
+
+def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> tuple[str, ...]:
+    """Keys of new failures that may be chance: what a run on the same key can tell."""
+    found: dict[str, None] = {}
+    for item in report.items:
+        flake = flakes.get((item.cell_id, item.check))
+        answered = item.status in {Status.PASS, Status.FAIL}
+        if item.gate_class is GateClass.NEW and answered and (flake.stability if flake else None) in _OPEN:
+            found[item.key] = None
+    return tuple(key for key in found if key)
+
+
 def judge_gate(inputs: GateInputs) -> GateReport:
     """Classify every planned entry; whatever cannot be told apart from a new failure is one."""
     judged = {name: side for name, side in inputs.head.items() if not _left_out(name, side, inputs)}
@@ -223,7 +238,8 @@ def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
         )
     if verdict.standing is Expectation.AS_EXPECTED:
         return _passed(name, head, inputs)
-    return _failed(name, head, inputs)
+    gate_class, blocks, evidence = _failed(name, head, inputs)
+    return gate_class, blocks, (*evidence, flake.reason) if flake else evidence
 
 
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:

@@ -86,14 +86,15 @@ class Repository:
         self.git("add", "-A", "matrix.yaml", "patches")
         self.git("commit", "-q", "-m", "x")
 
-    def answer(self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0, log=b""):
+    def answer(
+        self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0, log=b"", keys=None
+    ):
         """Record an outcome for every key of today's plan whose cell has `only` in its id; a run of its own."""
         plan = open_bench(self.settings, checks=["patches"]).plan
         now = time.time() - age
         with Ledger.open(folder or self.settings.path("state")) as ledger:
             run = ledger.begin_run(plan.to_json(), ["run"], {}, now=now)
-            keys = {entry.key for entry in plan.entries if only in entry.cell_id}
-            for key in keys:
+            for key in keys or {entry.key for entry in plan.entries if only in entry.cell_id}:
                 task = plan.tasks[key]
                 ledger.record(
                     Outcome(
@@ -123,7 +124,7 @@ class Repository:
         if result.exception:
             raise result.exception
         assert result.return_value == code, result.output
-        return result.output
+        return result.stdout
 
     def classes(self, *arguments, code, base="main"):
         report = json.loads(self.gate("--json", *arguments, code=code, base=base))
@@ -230,6 +231,19 @@ def test_shards_are_merged_and_a_missing_one_is_red(repository, tmp_path):
     assert set(classes.values()) == {"passed"}
 
 
+def test_logs_of_shards_come_along_and_explain_what_failed_there(repository, tmp_path):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    log = b"Hunk #1 FAILED at 22 (different line endings).\n"
+    for number, cell in enumerate(("0-6-1", "0-9-1")):
+        repository.answer(BAD, only=cell, folder=tmp_path / f"shard-{number}", log=log)
+    _classes, report = repository.classes(
+        "--merge", tmp_path / "shard-0", "--merge", tmp_path / "shard-1", code=1
+    )
+    for item in report["items"]:
+        assert any("patch-crlf" in reason for reason in item["reasons"])
+
+
 def test_a_timeout_is_a_failure_and_an_error_of_the_machine_is_no_answer(repository):
     repository.answer(GOOD)
     repository.write(value=2)
@@ -276,6 +290,72 @@ def test_chance_failures_from_before_with_passes_in_a_row_are_flaky_and_shown(re
     output = repository.gate("--github", code=0)
     assert "flaky: " in output
     assert "::warning " in output
+
+
+class Machine:
+    """Stands for `run_again`: answers every key it is asked for from a list, and keeps what it was asked."""
+
+    def __init__(self, repository, *answers):
+        self.repository, self.answers, self.asked = repository, list(answers), []
+
+    def __call__(self, _bench, _ledger, keys):
+        self.asked.append(set(keys))
+        self.repository.answer(self.answers.pop(0), keys=keys)
+        return False
+
+
+@pytest.fixture
+def machine(repository, monkeypatch):
+    def made(*answers):
+        found = Machine(repository, *answers)
+        monkeypatch.setattr("harness.cli.reruns.run_again", found)
+        return found
+
+    return made
+
+
+def test_reruns_decide_that_a_known_flake_is_one_and_ask_no_more_than_needed(repository, machine):
+    for measurements in (GOOD, BAD, GOOD, GOOD):
+        repository.answer(measurements, age=1000)
+    repository.write(value=2)
+    repository.answer(GOOD, only="0-6-1")
+    repository.answer(BAD, only="0-9-1")
+    asked = machine(GOOD, GOOD, GOOD, GOOD, GOOD, GOOD)
+    classes, report = repository.classes("--reruns", "6", code=0)
+    assert classes == {"verl-0-6-1": "passed", "verl-0-9-1": "flaky"}
+    assert [len(keys) for keys in asked.asked] == [1, 1, 1]
+    flaky = next(item for item in report["items"] if item["class"] == "flaky")
+    assert "passed 3 times in a row" in flaky["evidence"][0]
+
+
+def test_reruns_of_a_real_failure_add_evidence_and_excuse_nothing(repository, machine):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD)
+    asked = machine(BAD, BAD, BAD)
+    classes, report = repository.classes("--reruns", "3", code=1)
+    assert set(classes.values()) == {"new"}
+    assert len(asked.asked) == 3
+    assert any("failed 4 of 4 times on one key" in said for said in report["items"][0]["evidence"])
+
+
+def test_chance_without_a_history_is_decided_by_one_rerun_and_blocks(repository, machine):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD)
+    asked = machine(GOOD)
+    classes, _report = repository.classes("--reruns", "6", code=1)
+    assert set(classes.values()) == {"new"}
+    assert len(asked.asked) == 1
+
+
+def test_without_new_failures_nothing_is_run_again(repository, machine):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(GOOD)
+    asked = machine()
+    repository.gate("--reruns", "6", code=0)
+    assert asked.asked == []
 
 
 def test_a_cell_that_is_planned_no_more_is_said(repository):

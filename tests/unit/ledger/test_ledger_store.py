@@ -203,6 +203,25 @@ def test_merge_appends_by_identity_and_numbers_anew(tmp_path: Path) -> None:
         assert b.merge(a.path) == 1, "merging back brings only what was missing"
 
 
+def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b:
+        log, good, bad, gone = (b.artifacts.put(text, "x") for text in (b"log", b"good", b"bad", b"gone"))
+        for ref, change in ((bad, b"BAD"), (gone, None)):
+            path = b.artifacts.path(ref.digest)
+            path.unlink()
+            if change:
+                path.write_bytes(change)
+        b.record(outcome("k", log=log, artifacts=(good, bad, gone)))
+        assert a.merge(b.path) == 1
+        assert a.artifacts.text(log) == "log"
+        assert a.artifacts.intact(good)
+        assert not a.artifacts.has(bad)
+        assert not a.artifacts.has(gone)
+        a.artifacts.path(log.digest).unlink()
+        assert a.merge(b.path) == 0
+        assert a.artifacts.has(log), "a later merge brings what was missing before"
+
+
 def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b, Ledger.open(tmp_path / "c") as c:
         b.record(outcome("k", finished=900.0, run_id="late"))
