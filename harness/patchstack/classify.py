@@ -17,7 +17,7 @@ from harness.patchstack.diff import Change, CorruptPatchError, FilePatch, Patch,
 from harness.patchstack.endings import describe, may_be_endings, reencoded
 from harness.patchstack.parse import parse_patch
 from harness.patchstack.render import render_patch
-from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem, only_renamed
+from harness.patchstack.symbols import enclosing, enclosing_quickly, heading_problem, same_place
 from harness.patchstack.threeway import difference, sides
 from harness.patchstack.verdict import Failure, HunkPlace, PatchVerdict, Verdict
 from harness.sources.tree import File, HasBlobs, Tree, blob_id
@@ -183,10 +183,10 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
         at = new.line + new.hunk.first_change
         now = enclosing_quickly(path, data, at)
-        if was == now or only_renamed(was, now, base, data):
+        if was == now or same_place(was, now, base, data):
             continue
         before, after = enclosing(base, line), enclosing(data, at)
-        if before != after and not only_renamed(before, after, base, data):
+        if before != after and not same_place(before, after, base, data):
             problems.append(
                 f"{path}:{new.line}: the hunk was written for {'.'.join(before) or 'the module'!r} "
                 f"and lands in {'.'.join(after) or 'the module'!r}"

@@ -46,16 +46,20 @@ def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
     return _by_indentation(data, line) if path.endswith((".py", ".pyi")) else ()
 
 
-def only_renamed(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
-    """Whether two chains of definitions are one and the same after renames.
+def same_place(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
+    """Whether two chains of definitions are one and the same place after renames.
 
-    A definition was renamed when its old name is gone from the new source and its new one not in the old.
+    A definition was renamed when its old name is gone from the new source and its new one not in the old. And
+    a function whose name is given once in the old and once in the new source is the same function, whatever
+    became of the class around it: upstream splits and renames classes, a hunk cannot land in a second one.
     """
-    if len(was) != len(now):
-        return False
-    before = {name for _indent, name in _definitions(base)[1]}
-    after = {name for _indent, name in _definitions(data)[1]}
-    return all(
+    before = [name for _indent, name in _definitions(base)[1]]
+    after = [name for _indent, name in _definitions(data)[1]]
+    if was and now and was[-1] == now[-1]:
+        name = was[-1].encode()
+        if before.count(name) == after.count(name) == 1:
+            return True
+    return len(was) == len(now) and all(
         old == new or (old.encode() not in after and new.encode() not in before)
         for old, new in zip(was, now, strict=True)
     )

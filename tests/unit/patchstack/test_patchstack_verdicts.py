@@ -148,6 +148,44 @@ def test_not_misplaced_when_the_function_only_moved() -> None:
     assert verdict(made, tree(mod=target), SIBLINGS).verdict is Verdict.OFFSET
 
 
+TWO = b"""class Worker:
+    def run(self, x):
+        y = x + 1
+        y += 1
+        y += 2
+        y += 3
+        y += 4
+        y += 5
+        y += 6
+        return y
+
+
+class Other:
+    def stop(self):
+        return None
+"""
+
+
+def test_not_misplaced_when_the_class_around_a_function_was_split() -> None:
+    """As verl's AgentLoopWorkerBase: the old name goes on, for another class; the function is the only one."""
+    base = TWO.replace(b"class Worker:", b"class WorkerBase:") + b"\n\nclass Worker(WorkerBase):\n    pass\n"
+    made = patch(base, base.replace(b"y += 3\n", b"y += 30\n"))
+    assert verdict(made, tree(mod=TWO), base).verdict is Verdict.CLEAN
+    assert (
+        verdict(patch(TWO, TWO.replace(b"y += 3\n", b"y += 30\n")), tree(mod=base), TWO).verdict
+        is Verdict.CLEAN
+    )
+
+
+def test_misplaced_when_another_class_has_a_function_of_the_same_name() -> None:
+    base = TWO + b"\n\n" + TWO.replace(b"Worker", b"Second").replace(b"Other", b"Third")
+    made = patch(base, TWO + b"\n\n" + base[len(TWO) + 2 :].replace(b"y += 3\n", b"y += 30\n"))
+    gone = TWO + b"\n\nclass Third:\n    pass\n"
+    found = verdict(made, tree(mod=gone), base)
+    assert found.verdict is Verdict.MISPLACED
+    assert "'Second.run'" in found.reasons[0]
+
+
 def test_missing_target() -> None:
     found = verdict(patch(), tree(other=BASE))
     assert found.verdict is Verdict.MISSING_TARGET
