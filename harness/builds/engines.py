@@ -1,0 +1,42 @@
+"""The engines this program knows, by the name users give."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.builds.engine import Engine
+from harness.errors import InfrastructureError
+
+#: `venv` is no container engine: it is what cells are built with unless another is asked for.
+EMBEDDED = "venv"
+ENGINES = (EMBEDDED, "docker", "podman")
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+
+
+def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
+    """The container engine of that name; InfrastructureError when its client is not installed here."""
+    if importlib.util.find_spec("docker") is None:
+        raise InfrastructureError(
+            f"the engine {name} needs the Docker SDK, which is not installed",
+            fix="pip install 'npu-matrix[docker]'",
+        )
+    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.podman_engine import PodmanEngine
+
+    return PodmanEngine(environ) if name == "podman" else DockerEngine(environ)
+
+
+def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]:
+    """The engines that seem to be in use here."""
+    if importlib.util.find_spec("docker") is None:
+        return ()
+    names = []
+    if environ.get("DOCKER_HOST") or DOCKER_SOCKET.exists():
+        names.append("docker")
+    if shutil.which("podman", path=environ.get("PATH")):
+        names.append("podman")
+    return tuple(open_engine(name, environ) for name in names)

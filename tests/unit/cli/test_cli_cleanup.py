@@ -1,0 +1,108 @@
+"""`cleanup` from the command line, over a cache folder; no container engine is spoken to."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.app import main
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Outcome, State, Tier
+
+
+@pytest.fixture
+def cleanup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("harness.builds.engines.known_engines", lambda: ())
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["cleanup", *arguments])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    return run
+
+
+def environment(root: Path, digest: str, days: float, *, finished: bool = True) -> Path:
+    folder = root / "cache/cells" / digest
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x" * 3_000_000)
+    if finished:
+        (folder / "finished.json").write_text("{}")
+    then = time.time() - days * 86400
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (then, then))
+    return folder
+
+
+def refer(root: Path, digest: str) -> None:
+    with Ledger.open(root / ".npu-matrix") as ledger:
+        ledger.record(
+            Outcome(
+                key="k",
+                check="environment",
+                tier=Tier.BUILD,
+                state=State.COMPLETED,
+                evidence=Evidence.CPU,
+                facets={},
+                measurements={"digest": digest},
+            )
+        )
+
+
+def test_only_what_nobody_needs_goes_and_a_dry_run_removes_nothing(tmp_path: Path, cleanup: Any) -> None:
+    old, kept = environment(tmp_path, "old", 30), environment(tmp_path, "needed", 30)
+    half = environment(tmp_path, "half", 0, finished=False)
+    refer(tmp_path, "needed")
+    code, said = cleanup("--dry-run")
+    assert code == 0
+    assert "would remove environment old: no outcome builds upon it" in said
+    assert "would keep environment needed: an outcome builds upon it" in said
+    assert old.is_dir()
+    assert half.is_dir()
+    code, said = cleanup()
+    assert code == 0
+    assert "removed 2 of 3, 6 MiB" in said
+    assert [old.exists(), half.exists(), kept.exists()] == [False, False, True]
+    assert "removed 0 of 1" in cleanup()[1]
+    assert "removed 1 of 1" in cleanup("--all")[1]
+
+
+def test_the_span_is_the_users_and_a_wrong_one_is_named(tmp_path: Path, cleanup: Any) -> None:
+    folder = environment(tmp_path, "recent", 2)
+    assert "removed 0 of 1" in cleanup()[1]
+    assert folder.is_dir()
+    code, said = cleanup("--older-than", "soon")
+    assert code == 2
+    assert "span" in said
+    cleanup("--older-than", "1d")
+    assert not folder.exists()
+
+
+def test_json_tells_what_was_found_and_why(tmp_path: Path, cleanup: Any) -> None:
+    environment(tmp_path, "old", 30)
+    code, said = cleanup("--json")
+    report = json.loads(said)
+    assert code == 0
+    assert report["schema"] == {"name": "npu-matrix.cleanup", "version": 1}
+    [found] = report["found"]
+    assert (found["kind"], found["name"], found["goes"], found["removed"]) == (
+        "environment",
+        "old",
+        True,
+        True,
+    )
+    assert found["bytes"] == 3_000_002
+
+
+def test_an_empty_cache_is_left_as_it_is(tmp_path: Path, cleanup: Any) -> None:
+    assert cleanup()[0] == 0
+    assert not (tmp_path / ".npu-matrix").exists()
+    assert not (tmp_path / "cache").exists()
