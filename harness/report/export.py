@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from harness.report.inputs import CellInput, ResultInput
+from harness.report.logs import stored_name
 from harness.report.model import ReportModel, Result, Row
 from harness.report.streak import stretches
 
@@ -71,7 +72,7 @@ def _row(row: Row) -> dict[str, Any]:
             for field in dataclasses.fields(CellInput)
             if field.name != "exports"
         },
-        "exports": [f"exports/{row.slug}/{name}" for name in row.cell.exports],
+        "exports": [f"exports/{row.slug}/{stored_name(name)}" for name in row.cell.exports],
         "page": f"cells/{row.slug}.html",
         "worst": row.worst.value if row.worst else None,
         "published": plain(row.published),

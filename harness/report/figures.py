@@ -51,7 +51,7 @@ def _records(value: Any, *fields: str) -> list[Mapping[str, Any]]:
     return records if len(records) == len(value) else []
 
 
-def _curves(value: Any) -> list[Block]:
+def curves(value: Any) -> list[Block]:
     """Learning curves of a candidate's runs over the reference's mean and band, and telemetry beside them."""
     if not isinstance(value, Mapping):
         return []
@@ -153,4 +153,4 @@ def _place(hunk: Mapping[str, Any]) -> str:
     return f"{hunk['path']}:{hunk['line']}{moved}"
 
 
-DRAWN = (("curves", _curves), ("cases", _cases), ("verdicts", _verdicts), ("findings", _findings))
+DRAWN = (("curves", curves), ("cases", _cases), ("verdicts", _verdicts), ("findings", _findings))

@@ -11,7 +11,7 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit import Case
 from harness.ledger.store import Ledger
-from harness.outcome import ArtifactRef, Outcome, Status
+from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.reproduce import reproduce_command
 from harness.plan.task import CellFacts, Entry, Plan
 from harness.report.card import card_of, diagnosed
@@ -223,7 +223,10 @@ def _result(
             if entry.key
             else ""
         ),
-        diagnosis=card_of(diagnosis) if diagnosis else None,
+        # What a static check logs is its own answer; an unknown line of it is no mystery.
+        diagnosis=(
+            card_of(diagnosis) if diagnosis and (diagnosis.known or entry.tier is not Tier.STATIC) else None
+        ),
         history=history,
         expectation=(
             ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)

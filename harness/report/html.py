@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ from markupsafe import Markup
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
 from harness.report.changes_page import changes_page, say_turns
+from harness.report.convergence_page import convergence_page
 from harness.report.figures import figures
 from harness.report.grid import grid_script
 from harness.report.inputs import ArtifactInput
-from harness.report.logs import read_artifact, read_log
+from harness.report.logs import read_artifact, read_log, stored_name
 from harness.report.marks import Mark
 from harness.report.model import ReportModel, Result, Row
+from harness.report.numerics_page import numerics_page
 from harness.report.pages import Writer, anchor_of, environment, resource
 from harness.report.patches_page import patches_page
+from harness.report.patterns import PASSING
+from harness.report.siblings import Family
 from harness.report.text import duration, file_name, moment
+from harness.settings import DEFAULT_PROFILE
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
@@ -34,6 +40,7 @@ QUERIES = {
 }
 EXIT_WORDS = {0: "as expected", 1: "unexpected", 2: "bad input", 3: "nothing selected", 130: "interrupted"}
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
+LOCK_FORMAT = ("--format", "dockerfile")
 ASSETS = ("report.css", "report.js")
 
 
@@ -46,6 +53,8 @@ def render_html(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("patches.html", patches_page(model, writer))
+    writer.write("numerics.html", numerics_page(model, writer))
+    writer.write("convergence.html", convergence_page(model, writer))
     workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
     if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
         return writer.written + _pages_in_parallel(model, folder, workers)
@@ -143,6 +152,7 @@ class CellPages:
         env = environment(writer, up="../")
         self._page = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
+        self._family = Family(model)
         self._tiles: dict[tuple[object, ...], Markup] = {}
 
     def render(self, row: Row) -> str:
@@ -152,7 +162,26 @@ class CellPages:
             row=row,
             strip=self._strip(row),
             sections=[self._section(row, result) for result in row.results.values()],
+            exports=self._exports(row),
+            lock_command=self._lock_command(row),
             open_marks=OPEN_LOGS,
+        )
+
+    def _exports(self, row: Row) -> list[tuple[str, str]]:
+        return [
+            (name, "../" + self._writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
+            for name, text in row.cell.exports.items()
+        ]
+
+    def _lock_command(self, row: Row) -> str:
+        resolved = row.results.get("resolve")
+        if resolved is None or resolved.mark not in PASSING:
+            return ""
+        run = self._model.run
+        profile = ("--profile", run.profile) if run.profile not in {"", DEFAULT_PROFILE} else ()
+        folder = f"build/{row.slug}"
+        return shlex.join(
+            ["npu-matrix", *run.options, *profile, "lock", row.cell.id, *LOCK_FORMAT, "--output", folder]
         )
 
     def _strip(self, row: Row) -> list[tuple[str, Markup]]:
@@ -182,6 +211,7 @@ class CellPages:
             "result": result,
             "anchor": anchor_of(facts.check),
             "measured": figures(facts.measurements),
+            "beside": self._family.of(row, result),
             "files": [self._file(artifact) for artifact in facts.artifacts],
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
         }

@@ -101,12 +101,12 @@ def read_artifact(artifact: ArtifactInput) -> File:
     return File(
         name=name,
         size=len(content),
-        stored=f"{digest_bytes(content)[:16]}-{_stored_name(name)}",
+        stored=f"{digest_bytes(content)[:16]}-{stored_name(name)}",
         content=content,
     )
 
 
-def _stored_name(name: str) -> str:
+def stored_name(name: str) -> str:
     """A name a browser shows as text and never runs: pages, images and scripts get `.txt`."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name)[-60:].lstrip(".-") or "file"
     safe = SAFE_NAME.fullmatch(base) and base.endswith((".txt", ".json", ".npz", ".log", ".patch", ".csv"))

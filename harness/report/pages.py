@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import jinja2
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from harness.digest import digest_bytes
@@ -52,6 +54,25 @@ class Writer:
         return up + self.store(f"text/{digest}.txt", text)
 
 
+class _Compiled(jinja2.BytecodeCache):
+    """Templates compiled once per process: compiling takes longer than rendering a small report."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get(f"{bucket.key} {bucket.checksum}")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._code[f"{bucket.key} {bucket.checksum}"] = bucket.code
+
+
+@cache
+def _compiled() -> _Compiled:
+    return _Compiled()
+
+
 @cache
 def anchor_of(check: str) -> str:
     """The anchor of a check on its cell's page."""
@@ -63,6 +84,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FunctionLoader(partial(resource, "templates")),
         autoescape=True,
+        bytecode_cache=_compiled(),
         undefined=jinja2.StrictUndefined,
         finalize=_finalize,
         trim_blocks=True,
@@ -94,6 +116,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         "legend": svg.legend,
         "last": _last,
         "share": svg.share_bar,
+        "percent": svg.percent,
         "tooltip": tooltip,
         "timeline": timeline_svg,
         "since": since_words,

@@ -152,6 +152,15 @@ def legend(chart: Chart) -> Markup:
     return Markup('<p class="chart-legend">{}</p>').format(Markup().join(entries))
 
 
+def percent(share: float) -> str:
+    """A share of a budget in words a column can hold; what is far over is told by how many times."""
+    if math.isnan(share):
+        return "—"
+    if share >= 100:
+        return f"{number(share)} times" if share < LARGEST else "not finite"
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
 def share_bar(share: float | None) -> Markup:
     """How much of a budget is used, as a bar and a percentage; over 100 % the bar is full and marked."""
     if share is None or math.isnan(share):

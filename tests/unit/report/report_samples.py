@@ -14,6 +14,7 @@ from harness.report.inputs import (
     ArtifactInput,
     CellInput,
     CheckInput,
+    DiagnosisInput,
     EarlierInput,
     ExcludedInput,
     ExpectationInput,
@@ -23,6 +24,7 @@ from harness.report.inputs import (
     ReportInputs,
     ResultInput,
     RunFacts,
+    RunInput,
     SaidInput,
 )
 from harness.report.survival import SurvivalFacts
@@ -113,7 +115,7 @@ def curve(seed: int, start: float, end: float, steps: int = 60, noise: float = 0
     ]
 
 
-def loss_measurements() -> dict:
+def loss_measurements(verl: str = "0.9.1", *, broken: bool = False) -> dict:
     """A battery of loss cases, each with the share of its tolerance that is used, as `numerics` records it."""
     draw = random.Random(7)
     cases = [
@@ -138,14 +140,76 @@ def loss_measurements() -> dict:
             ("clip", "clip ignored"),
         )
     ]
+    cases[3] |= {"status": "fail", "budget": 3.5, "reasons": ["gradient off by a factor"]} if broken else {}
+    cases.append(
+        {
+            "name": "vanilla/padding-not-finite",
+            "kind": "policy loss",
+            "severity": "robustness",
+            "status": "fail",
+            "reasons": ["not finite"],
+            "budget": 1e300,
+            "scale": 1.0,
+        }
+    )
     return {
         "state": "measured",
+        "verl": verl,
+        "findings": [
+            {
+                "id": "gspo-ignores-loss-agg-mode",
+                "what": "GSPO ignores loss_agg_mode",
+                "source": "measured",
+                "kind": "objective",
+                "cases": [case["name"] for case in cases[9:12]],
+            }
+        ]
+        if verl < "0.9.1"
+        else [],
+        "capabilities": ["gspo", "vanilla"] + (["token-sum"] if verl >= "0.9.1" else []),
         "seed": 7,
         "cases": cases,
         "counts": {"pass": len(cases)},
         "worst_budget": 0.59,
         "self_test": faults,
         "device": {"device": "npu:0", "simulated": True, "soc": "Ascend910B3", "torch_npu": "2.13.0"},
+    }
+
+
+def actor_measurements() -> dict:
+    """One update through verl's actor, tensor by tensor, as `numerics` records it."""
+    gradients = [
+        {
+            "name": f"model.layers.{layer}.self_attn.{part}_proj.weight",
+            "step": step,
+            "relative_error": 1.5e-6 * (layer + 1) * step,
+            "tolerance": 1.4e-4,
+            "budget": round(0.011 * (layer + 1) * step, 4),
+        }
+        for layer in range(2)
+        for part in "qkvo"
+        for step in (1, 2)
+    ]
+    return {
+        "state": "measured",
+        "verl": "0.9.1",
+        "tensors": 674,
+        "diverged": 0,
+        "kinds": {
+            kind: {"tensors": 54, "diverged": 0, "worst_budget": share}
+            for kind, share in (("forward", 0.086), ("backward", 0.026), ("gradient", 0.024))
+        },
+        "gradients": gradients,
+        "self_test": [
+            {
+                "fault": "gradient-sign",
+                "what": "one gradient has the wrong sign",
+                "caught": True,
+                "first": "x",
+            },
+            {"fault": "activation-bf16", "what": "one output is rounded", "caught": False, "first": ""},
+        ],
+        "device": {"device": "npu:0", "simulated": True, "soc": "Ascend910B3"},
     }
 
 
@@ -176,7 +240,37 @@ def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
             "looks": [15, 30, 45, 60],
         },
         "seconds_per_step": 0.41,
-        "decision": {"status": "pass" if learns else "fail", "decided_by": "reward", "runs_used": 1},
+        "reference_provenance": {"date": "2026-11-01", "device": {"device": "cpu"}},
+        "decision": {
+            "status": "pass" if learns else "fail",
+            "decided_by": "non-inferiority" if learns else "screen",
+            "runs_used": 1,
+            "runs_wanted": 0,
+            "shortfall": 0.06 if learns else 0.7,
+            "notes": [],
+            "twins": [{"series": "ppo_kl", "size": 1.8e-06, "limit": 0.03, "step": 0}],
+            "looks": [
+                {
+                    "alarm": not learns and fraction > 0.4,
+                    "fraction": fraction,
+                    "level": level,
+                    "purpose": "screen",
+                    "runs": 1,
+                    "statistic": {
+                        "name": name,
+                        "candidate": 0.31,
+                        "reference": 0.92,
+                        "p": 0.19 if learns else 0.0004,
+                    },
+                }
+                for fraction, level, name in (
+                    (0.25, 0.01, "pg_loss/final"),
+                    (0.5, 0.02, "ppo_kl/final"),
+                    (0.75, 0.03, "reward/mean"),
+                    (1.0, 0.09, "entropy/mean"),
+                )
+            ],
+        },
     }
 
 
@@ -275,6 +369,7 @@ def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[Hi
             evidence=evidence if status in {Status.PASS, Status.FAIL} else None,
             key="old" if days > 2 else "new",
             reused=days > 2,
+            figures=(("last reward", 0.8 + days / 100),) if status in {Status.PASS, Status.FAIL} else (),
         )
         for days, status in zip(range(len(statuses), 0, -1), statuses, strict=True)
     )
@@ -300,6 +395,7 @@ def earlier_run(results: list[ResultInput]) -> EarlierInput:
     return EarlierInput(
         run_id="20261119-0200",
         started=NOW - DAY,
+        revision="9e1d2c3b4a5f60718293a4b5c6d7e8f901234567",
         said=said,
         causes={
             ("verl-0.9.1-sim", "gspo"): (
@@ -375,6 +471,9 @@ def sample_inputs() -> ReportInputs:
                 else (),
                 device=device,
                 recipe="gspo-3b" if "gspo" in identity else "",
+                exports={"requirements.txt": LOCK, "install.sh": "#!/usr/bin/env bash\n"}
+                if identity.endswith("-sim")
+                else {},
                 planned=tuple(
                     name
                     for name in NAMES
@@ -406,6 +505,17 @@ def sample_inputs() -> ReportInputs:
                 "Compare the sign of the advantages in verl/trainer/ppo/core_algos.py with 0.6.1.",
                 "npu-matrix bisect --check gspo --good 0.8.0 --bad 0.9.1",
             ),
+            diagnosis=DiagnosisInput(
+                id="nccl",
+                known=True,
+                line=261,
+                excerpt="RuntimeError: NCCL is not available, and this build of verl asked for it",
+                cause="the weight sync asks for a group of a backend that NPUs do not have",
+                remedy="verl 0.7.0 or later",
+                affects="verl < 0.7.0",
+                sources=("verl-project/verl#4651",),
+                also=("torch-missing-op",),
+            ),
             measurements=training_measurements(learns=False, seed=9),
             seconds=51,
             log_text=LOG,
@@ -419,7 +529,7 @@ def sample_inputs() -> ReportInputs:
             "loss",
             Status.PASS,
             expected="unexpected-pass",
-            measurements=loss_measurements(),
+            measurements=loss_measurements("0.6.1"),
             expectation=ExpectationInput(
                 reason="gspo divided by the padded length",
                 source="expectations.yaml:12:3",
@@ -556,6 +666,14 @@ def sample_inputs() -> ReportInputs:
         generated=NOW,
         cells=tuple(cells),
         earlier=earlier_run(results),
+        runs=tuple(
+            RunInput(
+                run_id=f"202611{20 - days:02}-0200",
+                started=NOW - days * DAY,
+                revision=f"{days:040x}",
+            )
+            for days in range(1, 12)
+        ),
         survival=sample_survival(),
         checks=CHECKS,
         results=tuple(results),
@@ -570,6 +688,7 @@ def sample_inputs() -> ReportInputs:
             executed=26,
             reused=58,
             exit_code=1,
+            options=("--state", "elsewhere"),
         ),
         host={"machine": "x86_64, 2 cores", "NPUs": "none", "python": "3.11.7", "driver": "—"},
         excluded=(

@@ -94,6 +94,7 @@ TAGS = {
     "polygon",
     "text",
     "g",
+    "pre",
     "noscript",
 }
 

@@ -114,11 +114,13 @@ def test_loss_cases_show_the_share_of_their_tolerance_and_the_wrong_ones_first()
         "budget": 7.5,
         "reasons": ["value is outside its interval"],
     }
-    wrong, every = figures(measurements)[:2]
+    wrong, beyond, every = figures(measurements)[:3]
     assert isinstance(wrong, Table)
+    assert isinstance(beyond, Table)
     assert isinstance(every, Table)
     assert wrong.shares == (7.5,)
-    assert len(every.rows) == 18
+    assert beyond.title == "cases that nothing requires, and that are wrong"
+    assert len(every.rows) == 19
     assert every.folded
     assert "share over" in share_bar(7.5)
     assert "750%" in share_bar(7.5)

@@ -1,0 +1,129 @@
+"""The pages of numerics and convergence: what they show of measurements, old, odd and missing ones among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_samples import actor_measurements, loss_measurements, result, sample_inputs, training_measurements
+
+from harness.outcome import Status
+from harness.report.convergence_page import convergence_page
+from harness.report.inputs import HistoryInput, ReportInputs
+from harness.report.model import ReportModel, build_model
+from harness.report.numerics_page import numerics_page
+from harness.report.objective import objective_changes
+from harness.report.pages import Writer
+from harness.report.trend import figures_of, trends
+
+NEW, OLD = "verl-0.9.1-sim", "verl-0.6.1-sim"
+
+
+def with_measurements(cell: str, check: str, measurements: dict[str, Any]) -> ReportInputs:
+    inputs = sample_inputs()
+    return dataclasses.replace(
+        inputs,
+        results=tuple(
+            dataclasses.replace(found, measurements=measurements)
+            if (found.cell_id, found.check) == (cell, check)
+            else found
+            for found in inputs.results
+        ),
+    )
+
+
+def pages(model: ReportModel, folder: Path) -> tuple[str, str]:
+    writer = Writer(folder)
+    return numerics_page(model, writer), convergence_page(model, writer)
+
+
+def test_budgets_stand_by_case_and_version(tmp_path: Path) -> None:
+    inputs = with_measurements(NEW, "loss", loss_measurements(broken=True))
+    numerics, _ = pages(build_model(inputs), tmp_path)
+    assert 'class="num b-over"' in numerics
+    assert "350% ✗" in numerics
+    assert "not finite, not required" in numerics
+    assert "verl 0.6.1" in numerics
+    assert "gspo/seq-mean-token-mean/ragged" in numerics
+
+
+def test_what_is_beyond_what_verl_promises_is_not_counted_as_wrong(tmp_path: Path) -> None:
+    numerics, _ = pages(build_model(with_measurements(NEW, "loss", loss_measurements())), tmp_path)
+    assert "b-over" not in numerics
+    assert "b-beyond" in numerics
+
+
+def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) -> None:
+    inputs = with_measurements(NEW, "loss", actor_measurements())
+    numerics, _ = pages(build_model(inputs), tmp_path)
+    assert "model.layers.1.self_attn.o_proj.weight" in numerics
+    # Of two steps the one that is farther off: 1.5e-6 * 2 * 2.
+    assert "6.00e-06" in numerics
+    assert "✗ missed:" in numerics
+
+
+def test_objective_changes_say_what_was_measured_here() -> None:
+    changes = {
+        change.id: change
+        for change in objective_changes([loss_measurements("0.6.1"), loss_measurements("0.9.1")])
+    }
+    assert changes["gspo-ignores-loss-agg-mode"].measured == (
+        ("differs in 3 cases", "differs"),
+        ("standard", "standard"),
+    )
+    assert changes["no-token-sum"].measured == (("lacks it", "differs"), ("has it", "standard"))
+    # 0.6.1 is a release that differs here, but nothing measured says so.
+    assert changes["sum-norm-without-sequences"].measured[0] == ("not seen", "unknown")
+
+
+def test_trainings_show_looks_decision_and_cost(tmp_path: Path) -> None:
+    _, convergence = pages(build_model(sample_inputs()), tmp_path)
+    assert convergence.count('<svg class="chart"') == 4
+    assert "step 30" in convergence
+    assert '<b class="missed">alarm</b>' in convergence
+    assert "below the reference by at most" in convergence
+    assert "24.6 s" in convergence  # 60 steps of 0.41 s
+    assert convergence.count('<svg class="chart small"') >= 4 * 4
+
+
+def test_numbers_are_followed_over_runs(tmp_path: Path) -> None:
+    numerics, convergence = pages(build_model(sample_inputs()), tmp_path)
+    assert "Curves appear here from the second run on." in numerics
+    assert "Over runs" in convergence
+
+
+def test_figures_are_taken_from_what_checks_measure() -> None:
+    assert dict(figures_of(loss_measurements())) == {"share of the error budget": 0.59}
+    assert dict(figures_of(actor_measurements())) == {"share of the error budget": 0.086}
+    assert dict(figures_of(training_measurements()))["seconds per step"] == 0.41
+    assert figures_of({"anything": "else"}) == ()
+
+
+def test_a_run_that_did_not_measure_leaves_no_point() -> None:
+    past = tuple(
+        HistoryInput(time=place, status=Status.PASS, figures=figures)
+        for place, figures in enumerate([(("share of the error budget", 0.2),), ()])
+    )
+    found = trends(result(NEW, "loss", Status.PASS, measurements=loss_measurements(), history=past))
+    assert [value for value in found[0].values if value == value] == [0.2, 0.59]
+
+
+ODD: list[Any] = [None, 7, "text", [], {}, [1, 2], {"a": 1}, [{}], [None], {"candidate": 3}, float("nan")]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_half_written_and_older_measurements_are_shown_as_far_as_they_go(tmp_path: Path, odd: Any) -> None:
+    for whole in (loss_measurements(), actor_measurements(), training_measurements()):
+        for name in whole:
+            model = build_model(with_measurements(NEW, "loss", {**whole, name: odd}))
+            assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+
+
+def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
+    for whole in (loss_measurements(), actor_measurements(), training_measurements()):
+        for name in whole:
+            without = {key: value for key, value in whole.items() if key != name}
+            model = build_model(with_measurements(NEW, "loss", without))
+            assert all(page.endswith("</html>") for page in pages(model, tmp_path))
