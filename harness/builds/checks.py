@@ -38,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.builds.environment",
             "harness.builds.interpreter",
             "harness.builds.judge",
+            "harness.builds.leftout",
             "harness.builds.patched",
             "harness.builds.recipe",
             "harness.builds.runtime",

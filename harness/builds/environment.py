@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,15 +30,19 @@ from harness.errors import InfrastructureError, InputError, Location
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.index import IndexSettings, index_environment, uv_binary
-from harness.sources.lockfile import normal_name
+from harness.sources.lockfile import LockedPackage, normal_name
 
 FINISHED = "finished.json"
 PROBE = "harness.fixtures.environment_probe"
 PATCH_PROBE = "harness.fixtures.patch_probe"
 # What a training imports first. Metadata does not say everything: pyarrow 26 installs beside numpy 1, and
 # cannot be imported there.
-DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers")
-PROBED_MODULES = ("torch", "torch_npu", "verl", "tensordict", "transformers", "ray", "pyarrow", "datasets")
+DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
+PROBED_MODULES = (
+    *("torch", "torch_npu", "vllm", "vllm_ascend", "verl", "tensordict", "transformers", "ray", "pyarrow"),
+    "datasets",
+)
+QUIET = ("--quiet", "--color", "never")
 SECONDS_TO_INSTALL = 1500.0
 SECONDS_TO_PROBE = 300.0
 SECONDS_TO_WAIT = 1800.0
@@ -76,13 +80,19 @@ def run(ctx: TaskContext) -> Measured:
             "expected": {},
             "python": "",
             "prefix": "",
+            "left_out": {},
+            "built_here": [],
             "runtime": "",
             "probe": None,
         }
     )
     try:
         recipe = gather_recipe(ctx)
-        progress.facts["expected"] = {package.name: package.version for package in recipe.packages}
+        progress.facts |= {
+            "expected": {package.name: package.version for package in recipe.packages},
+            "left_out": dict(recipe.left_out),
+            "built_here": list(recipe.built),
+        }
         _build(ctx, recipe, progress)
     except StepError as error:
         ctx.log(f"{error.step}: {error.reason}")
@@ -114,7 +124,10 @@ def holds(outcome: Outcome) -> str:
         return f"the interpreter {facts['python']} is gone"
     if facts["runtime"] and not Path(facts["runtime"]).is_dir():
         return f"the simulated runtime in {facts['runtime']} is gone"
-    return _lost_file(Path(facts["site_packages"]), facts["expected"]) if facts.get("site_packages") else ""
+    if not facts.get("site_packages"):
+        return ""
+    found = {normal_name(name): version for name, version in facts["probe"]["packages"].items()}
+    return _lost_file(Path(facts["site_packages"]), found)
 
 
 def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
@@ -173,7 +186,7 @@ def _build_locked(
     if not reused:
         with progress.step("patch"):
             _patch(recipe, site_packages)
-    if recipe.device["kind"] == "sim":
+    if recipe.device["kind"] == "sim" and not progress.facts["runtime"]:
         with progress.step("runtime"):
             progress.facts["runtime"] = str(_runtime(ctx, site_packages))
     with progress.step("probe"):
@@ -197,34 +210,64 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
     settings = index_environment(os.environ).with_indexes(recipe.indexes)
     # A settings file here keeps uv from taking one of the folders above, which belong to something else.
     ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
-    common = ["--quiet", "--color", "never"]
     with progress.step("venv"):
-        argv = [uv_binary(), "venv", "--python", recipe.interpreter, "--no-project", *common, str(prefix)]
+        argv = [uv_binary(), "venv", "--python", recipe.interpreter, "--no-project", *QUIET, str(prefix)]
         _require_done(
-            _uv(ctx, argv, settings, recipe), "venv", settings, "The virtual environment could not be made."
+            _uv(ctx, argv, settings), "venv", settings, "The virtual environment could not be made."
         )
-    builds = [argument for name in recipe.from_sdist for argument in ("--no-binary", name)]
+    wheels = [package for package in recipe.packages if package.name not in recipe.built]
     with progress.step("install"):
+        argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
+        _require_done(
+            _uv(ctx, argv, settings), "install", settings, "The locked packages could not be installed."
+        )
+    if recipe.built:
+        with progress.step("build"):
+            _build_packages(ctx, recipe, prefix, progress, settings)
+
+
+def _build_packages(
+    ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress, settings: IndexSettings
+) -> None:
+    """Build packages inside the environment itself: its lock pins what their builds need."""
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
+    if recipe.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
+        # Builds import torch, and a CUDA build of torch loads on the stand-ins only.
+        progress.facts["runtime"] = str(_runtime(ctx, site_packages))
+        variables["LD_LIBRARY_PATH"] = progress.facts["runtime"]
+    for package in recipe.packages:
+        if package.name not in recipe.built:
+            continue
+        told = recipe.build_env.get(package.name, {})
         argv = [
             uv_binary(),
-            *("pip", "sync", "--python", str(prefix / "bin" / "python")),
-            *("--require-hashes", *builds),
-            *settings.uv_arguments(),
-            *common,
-            str(recipe.lock),
+            *("pip", "install", *_target(prefix, settings), "--no-deps", "--no-build-isolation"),
+            *("--no-binary", package.name, "--requirements", _requirements(ctx, package.name, [package])),
+            # Nothing reads them, but they are part of the name under which uv keeps what it built.
+            *(a for name, value in told.items() for a in ("--config-setting", f"npu-matrix-{name}={value}")),
         ]
+        completed = _uv(ctx, argv, settings, {**variables, **told})
         _require_done(
-            _uv(ctx, argv, settings, recipe),
-            "install",
-            settings,
-            "The locked packages could not be installed.",
+            completed, "build", settings, f"{package.name} could not be built from its source package."
         )
 
 
-def _uv(ctx: TaskContext, argv: list[str], settings: IndexSettings, recipe: Recipe) -> Completed:
-    variables = settings.uv_environment()
-    for values in recipe.build_env.values():
-        variables |= values
+def _target(prefix: Path, settings: IndexSettings) -> list[str]:
+    python = str(prefix / "bin" / "python")
+    return ["--python", python, "--require-hashes", *settings.uv_arguments(), *QUIET]
+
+
+def _requirements(ctx: TaskContext, name: str, packages: Sequence[LockedPackage]) -> str:
+    path = ctx.workdir / f"{name}.txt"
+    path.write_text("".join(f"{package.requirement}\n" for package in packages), "utf-8")
+    return str(path)
+
+
+def _uv(
+    ctx: TaskContext, argv: list[str], settings: IndexSettings, told: Mapping[str, str] | None = None
+) -> Completed:
+    variables = {**settings.uv_environment(), **(told or {})}
     return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_INSTALL)
 
 
@@ -305,7 +348,11 @@ def _probe_patched(ctx: TaskContext, recipe: Recipe, python: str, bundle: Path) 
 
 
 def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
-    there = {normal_name(name): version for name, version in probe["packages"].items()}
+    there = {
+        # What is built here marks its version with what it was built for.
+        name: version.partition("+")[0] if name in recipe.built else version
+        for name, version in ((normal_name(name), v) for name, v in probe["packages"].items())
+    }
     changed = any(probe["files"][name] != (e.get("post") or "") for name, e in recipe.manifest.items())
     return changed or there != {package.name: package.version for package in recipe.packages}
 

@@ -15,6 +15,7 @@ REMEDIES = {
     "engine": "Run on a host that fits; `npu-matrix doctor` says what this one can run.",
     "venv": "Look at the end of the log; the interpreter may lack its venv parts.",
     "install": "See the end of the log; `npu-matrix run --only CELL --check resolve` makes a new lock.",
+    "build": "See the end of the log: the build of the package says what it lacks.",
     "patch": "Make the patch again for this version: `npu-matrix patches rebase`.",
     "runtime": "Choose a torch_npu wheel for this machine's architecture.",
     "probe": "Look at the end of the log: the interpreter of the cell itself could not run.",
@@ -33,7 +34,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         )
     probe = measurements["probe"]
     reasons = [
-        *_package_reasons(measurements["expected"], probe["packages"]),
+        *_package_reasons(measurements["expected"], probe["packages"], measurements.get("built_here", ())),
         *_file_reasons(measurements["patched"], probe["files"]),
         *_import_reasons(probe.get("patched") or ()),
         *_module_reasons(probe["modules"], measurements["site_packages"]),
@@ -42,18 +43,30 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if reasons:
         return Judgement(status=Status.FAIL, reasons=tuple(reasons))
     packages, files = len(probe["packages"]), len(measurements["patched"])
-    return Judgement(
-        status=Status.PASS, reasons=(f"{packages} packages as locked, {files} patched files as patched.",)
-    )
+    said = [f"{packages} packages as locked, {files} patched files as patched."]
+    if built := measurements.get("built_here"):
+        said.append(f"Built here from source: {', '.join(built)}.")
+    if missing := measurements.get("left_out"):
+        said.append(f"{len(missing)} locked packages were left out: {'; '.join(_by_reason(missing))}.")
+    return Judgement(status=Status.PASS, reasons=tuple(said))
 
 
-def _package_reasons(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def _by_reason(left_out: Mapping[str, str]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        names.setdefault(reason, []).append(name)
+    return [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
+
+
+def _package_reasons(
+    expected: Mapping[str, str], found: Mapping[str, str], built: Sequence[str]
+) -> list[str]:
     there = {str(canonicalize_name(name)): version for name, version in found.items()}
     reasons = []
     for name, version in expected.items():
         if name not in there:
             reasons.append(f"{name} {version} is locked and not installed.")
-        elif not _same(there[name], version):
+        elif not _same(there[name].partition("+")[0] if name in built else there[name], version):
             reasons.append(f"{name} is {there[name]}, locked is {version}.")
     reasons += [
         f"{name} {there[name]} is installed and not locked." for name in sorted(set(there) - set(expected))

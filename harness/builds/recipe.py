@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.builds.interpreter import find_interpreter
+from harness.builds.leftout import left_out
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
-from harness.sources.lockfile import LockedPackage, parse_lock
+from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
 
 # Part of an environment's name: raise it when environments are laid out differently.
-LAYOUT = 1
+LAYOUT = 2
+# Their builds compile kernels with CANN: on the simulated device their wheels are taken.
+BUILT_WITH_CANN = ("vllm-ascend",)
 CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
 
 
@@ -30,11 +33,16 @@ class StepError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that determines an environment's content."""
+    """All that determines an environment's content.
+
+    packages: what it holds. left_out: what it does without although it is locked, and why.
+    built: packages built here from their source package: they have no wheel, or one for another device.
+    """
 
     lock: Path
     packages: tuple[LockedPackage, ...]
-    from_sdist: tuple[str, ...]
+    left_out: Mapping[str, str]
+    built: tuple[str, ...]
     build_env: Mapping[str, Mapping[str, str]]
     indexes: tuple[str, ...]
     patched: Path | None
@@ -55,6 +63,8 @@ class Recipe:
             "layout": LAYOUT,
             "lock": digest_file(self.lock),
             "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
+            "left_out": sorted(self.left_out),
+            "built": sorted(self.built),
             "build_env": {name: dict(values) for name, values in self.build_env.items()},
             "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
         }
@@ -70,12 +80,18 @@ def gather_recipe(ctx: TaskContext) -> Recipe:
         raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
-    resolved = ctx.inputs["resolve"].measurements
+    locked = parse_lock(lock.read_text("utf-8"))
+    unneeded = left_out(locked, device["kind"])
+    packages = tuple(package for package in locked if package.name not in unneeded)
+    build_env = {
+        normal_name(name): values for name, values in ctx.facets["pins"].get("build_env", {}).items()
+    }
     return Recipe(
         lock=lock,
-        packages=parse_lock(lock.read_text("utf-8")),
-        from_sdist=tuple(resolved.get("from_sdist", ())),
-        build_env=ctx.facets["pins"].get("build_env", {}),
+        packages=packages,
+        left_out=unneeded,
+        built=_built(ctx, packages, build_env, device["kind"]),
+        build_env=build_env,
         indexes=tuple(ctx.facets["pins"].get("index", ())),
         patched=patched,
         manifest=manifest,
@@ -83,6 +99,14 @@ def gather_recipe(ctx: TaskContext) -> Recipe:
         interpreter_version=found[1],
         device=device,
     )
+
+
+def _built(
+    ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Mapping[str, Any], kind: str
+) -> tuple[str, ...]:
+    without_wheel = set(ctx.inputs["resolve"].measurements.get("from_sdist", ()))
+    told = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
+    return tuple(package.name for package in packages if package.name in without_wheel | told)
 
 
 def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapping[str, Any]) -> None:

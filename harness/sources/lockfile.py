@@ -24,6 +24,11 @@ class LockedPackage:
     via: tuple[str, ...] = ()
     line: int = 0
 
+    @property
+    def requirement(self) -> str:
+        """The package as one line of a requirements file."""
+        return " ".join((f"{self.name}=={self.version}", *(f"--hash={digest}" for digest in self.hashes)))
+
 
 def parse_lock(text: str, file: str = "lock.txt") -> tuple[LockedPackage, ...]:
     """The packages of a requirements lock, by name; InputError for a line that pins nothing."""

@@ -72,8 +72,8 @@ def absent_source(symbols: Mapping[str, str]) -> str:
     functional = frozenset(_DEFINED.findall(SOURCE.read_text("utf-8")))
     lines = [
         "void cuda_absent(const char *function);\n",
-        '#define ABSENT(name) __attribute__((visibility("default"))) '
-        "int name(void) { cuda_absent(#name); return 0; }\n",
+        '#define VISIBLE __attribute__((visibility("default")))\n',
+        "#define ABSENT(name) VISIBLE int name(void) { cuda_absent(#name); return 0; }\n",
     ]
     for name in symbols:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):

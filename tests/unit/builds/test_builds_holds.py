@@ -20,7 +20,7 @@ def built(folder: Path) -> Outcome:
         "python": str(python),
         "runtime": "",
         "site_packages": str(site),
-        "expected": {"verl": "0.9.1", "numpy": "2.0"},
+        "probe": {"packages": {"verl": "0.9.1", "numpy": "2.0"}},
     }
     return Outcome(
         key="k",
