@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,37 @@ def test_scripts_take_what_they_need_from_the_environment_and_are_bash():
             r"npu-matrix[\"']?(?: --(?:root|profile) [^ ]+)* ([a-z][a-z-]+)", step["run"]
         ):
             assert command in COMMANDS, (where, command)
+
+
+def linter(name):
+    return pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed here: not linted")
+
+
+@linter("actionlint")
+def test_actionlint_finds_nothing_and_would_find_a_mistake(tmp_path):
+    def lint(*files):
+        return subprocess.run(["actionlint", *files], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    done = lint(*map(str, FILES))
+    assert done.returncode == 0, done.stdout
+    bad = tmp_path / "bad.yml"
+    bad.write_text(
+        "on: push\njobs:\n  a:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ nosuch.x }}\n"
+    )
+    assert "nosuch" in lint(str(bad)).stdout
+
+
+@linter("zizmor")
+def test_zizmor_finds_nothing_and_would_find_a_hole(tmp_path):
+    def audit(*files):
+        command = ["zizmor", "--offline", "--no-progress", "--pedantic", *files]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    done = audit(".github/workflows", "action.yml")
+    assert done.returncode == 0, done.stdout
+    bad = tmp_path / "bad.yml"
+    bad.write_text(FILES[0].read_text().replace("permissions: {}", "permissions: write-all"))
+    assert "excessive-permissions" in audit(str(bad)).stdout
 
 
 def test_the_required_check_is_there_whatever_happened_to_the_shards():

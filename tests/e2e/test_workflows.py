@@ -1,0 +1,192 @@
+"""The workflows' own steps, run here: a pull request that breaks a patch, its repair, a shard that died."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pygit2
+import pytest
+from actions_runner import ROOT, JobResult, Runner, git, load
+
+from harness.plan.registry import all_checks
+
+FLOWS = {name: load(ROOT / ".github" / "workflows" / f"{name}.yml") for name in ("matrix", "patch-gate")}
+MATRIX = """\
+format: 1
+axes:
+  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}}
+  python: {{title: Python, scheme: python, source: a test}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
+profiles:
+  default:
+    title: a test
+    without: {without}
+    select:
+      - product: {{verl: [{versions}]}}
+        with: {{python: host, device: sim}}
+"""
+HEADER = """\
+Subject: a test
+Why: a test
+Owner: tests
+Upstream-Status: Pending
+Upstream-Url: none (a test)
+Applies-To: >=0.6,<=1.0
+Guarded-By: loss:none
+Review-By: 2099-01-01
+Body: all.patch >=0.6,<=1.0
+"""
+PATCH = "diff --git a/verl/core.py b/verl/core.py\n--- a/verl/core.py\n+++ b/verl/core.py\n@@ -1 +1,2 @@\n a = {old}\n+b = 2\n"
+GH = """\
+#!/bin/bash
+# Stands for GitHub's comments: lists, writes and changes the lines of one file; --jq is the workflow's own filter.
+method=GET; for word in "$@"; do case $last in --method) method=$word;; --field) field=$word;; esac; last=$word; done
+echo "$method" >> "$COMMENTS_LOG"
+case $method in
+  GET) test -s "$COMMENTS_FILE" && head -n 1 "$COMMENTS_FILE" | grep -q '^<!-- npu-matrix gate -->' && echo 7 || true ;;
+  *) cat "${field#body=@}" > "$COMMENTS_FILE" ;;
+esac
+"""
+
+
+class Project:
+    """A repository with two verl commits and one patch, its pull request, and the runner of its workflows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "origin"
+        self.root.mkdir()
+        self.commits = [self._upstream(folder / "mirrors" / "verl.git", f"c = {n}\n") for n in (1, 2)]
+        git("init", "-q", "-b", "main", cwd=self.root)
+        (self.root / ".github").mkdir()
+        shutil.copytree(ROOT / ".github" / "scripts", self.root / ".github" / "scripts")
+        self.write(old=1)
+        self.commit("base")
+        git("commit", "-q", "--allow-empty", "-m", "as many are", cwd=self.root)
+        self.comments = folder / "comment"
+        self.log = folder / "comments.log"
+        self.runner = Runner(
+            folder / "runner",
+            self.root,
+            {
+                "NPU_MATRIX_MIRRORS": str(folder / "mirrors"),
+                "NPU_MATRIX_CACHE": str(folder / "cache"),
+                "COMMENTS_FILE": str(self.comments),
+                "COMMENTS_LOG": str(self.log),
+            },
+        )
+        program = self.runner.tools / "gh"
+        program.write_text(GH)
+        program.chmod(0o755)
+
+    @staticmethod
+    def _upstream(folder: Path, other: str) -> str:
+        repository = pygit2.init_repository(str(folder), bare=True)
+        inner, root = repository.TreeBuilder(), repository.TreeBuilder()
+        for name, text in (("core.py", "a = 1\n"), ("other.py", other)):
+            inner.insert(name, repository.create_blob(text.encode()), pygit2.enums.FileMode.BLOB)
+        root.insert("verl", inner.write(), pygit2.enums.FileMode.TREE)
+        who = pygit2.Signature("a", "a@example.org", 1, 0)
+        name = f"refs/heads/{other.strip()[-1]}"
+        return str(repository.create_commit(name, who, who, "m", root.write(), []))
+
+    def write(self, *, old: int) -> None:
+        others = {check.name: "the test has no index" for check in all_checks() if check.name != "patches"}
+        versions = ", ".join(f"0.9.{n}@{commit}" for n, commit in enumerate(self.commits))
+        (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, without=json.dumps(others)))
+        folder = self.root / "patches" / "verl" / "b"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "PATCH").write_text(HEADER)
+        (folder / "all.patch").write_text(PATCH.format(old=old))
+        (folder.parent / "series").write_text("b\n")
+
+    def commit(self, message: str) -> str:
+        git("add", "-A", cwd=self.root)
+        git("commit", "-q", "-m", message, cwd=self.root)
+        return git("rev-parse", "HEAD", cwd=self.root)
+
+    def push_to_main(self) -> JobResult:
+        """What matrix.yml does on main: its outcomes are the base of pull requests."""
+        self.runner.new_run()
+        flow, head = FLOWS["matrix"], git("rev-parse", "main", cwd=self.root)
+        planned = self.runner.job(flow, "plan", {}, revision=head)
+        assert not planned.failed, planned.output
+        for shard in json.loads(planned.outputs["hosted"])["include"]:
+            context = {f"matrix.{name}": value for name, value in shard.items()}
+            assert not self.runner.job(flow, "hosted", context, revision=head).failed
+        assert planned.outputs["any-npu"] == "false"
+        return self.runner.job(flow, "conclude", {}, revision=head)
+
+    def pull_request(self, head: str, *, dead: int = 0) -> tuple[JobResult, JobResult]:
+        """What patch-gate.yml does at `head`; `dead` shards never report."""
+        self.runner.new_run()
+        flow, event = (
+            FLOWS["patch-gate"],
+            {"github.base_ref": "main", "github.event.pull_request.number": "5"},
+        )
+        planned = self.runner.job(flow, "plan", event, revision=head)
+        assert not planned.failed, planned.output
+        shards = json.loads(planned.outputs["cheap"])["include"]
+        assert (planned.outputs["any"] == "true") == bool(shards)
+        for shard in shards[dead:]:
+            context = {**event, **{f"matrix.{name}": value for name, value in shard.items()}}
+            assert not self.runner.job(flow, "cheap", context, revision=head).failed
+        gate = self.runner.job(flow, "gate", event, revision=head)
+        comment = self.runner.job(flow, "comment", event, revision=head)
+        return gate, comment
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_a_pull_request_is_blocked_by_what_it_breaks_and_told_once(project: Project) -> None:
+    assert not project.push_to_main().failed
+    git("checkout", "-q", "-b", "change", cwd=project.root)
+    project.write(old=5)
+    gate, comment = project.pull_request(project.commit("break it"))
+    assert gate.failed.endswith(": 1"), gate.output
+    assert "::error file=patches/verl/b/all.patch,line=1" in gate.output
+    assert gate.output.count("more on 2 failed tasks") == 3, "each is tried three times more"
+    assert "failed 4 of 4 times on one key" in gate.output
+    assert not comment.failed, comment.output
+    assert "newly broken" in project.comments.read_text()
+
+    project.write(old=1)
+    gate, comment = project.pull_request(project.commit("mend it"))
+    assert not gate.failed, gate.output
+    assert not comment.failed, comment.output
+    assert "green" in project.comments.read_text()
+    assert project.log.read_text().split() == ["GET", "POST", "GET", "PATCH"]
+
+
+def test_a_shard_that_died_is_red(project: Project) -> None:
+    git("checkout", "-q", "-b", "change", cwd=project.root)
+    (project.root / "patches" / "verl" / "b" / "all.patch").write_text(
+        PATCH.format(old=1).replace("b = 2", "b = 3")
+    )
+    head = project.commit("another patch")
+    gate, _comment = project.pull_request(head, dead=1)
+    assert gate.failed.endswith(": 4"), gate.output
+
+
+def test_the_composite_action_gates_another_repository(project: Project) -> None:
+    action = load(ROOT / "action.yml")
+    defaults = {f"inputs.{name}": given.get("default", "") for name, given in action["inputs"].items()}
+    context = {
+        **defaults,
+        "inputs.base": "origin/main",
+        "inputs.checks": "patches",
+        "github.action_path": str(ROOT),
+    }
+    git("checkout", "-q", "-b", "change", cwd=project.root)
+    unchanged = project.runner.job(action, "", context, revision=git("rev-parse", "main", cwd=project.root))
+    assert not unchanged.failed, unchanged.output
+    project.write(old=5)
+    done = project.runner.job(action, "", context, revision=project.commit("break it"))
+    assert done.failed.endswith(": 1"), done.output
+    comments = sorted(project.runner.folder.glob("job-*-tmp/npu-matrix-comment.md"))
+    assert "newly broken" in comments[-1].read_text()
+    assert "without an answer" not in comments[-1].read_text()
