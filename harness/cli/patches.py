@@ -210,10 +210,11 @@ def survival(
     """Follow every patch over a range of commits: where it applies, what broke it and what mended it.
 
     JSON gives `commits` (newest first), `legend` (the verdicts) and for each patch one index into the legend
-    for each commit. Without --repo the releases in the matrix stand for the commits.
+    for each commit: of our own patches the best any of their bodies does, and each body below it. Without
+    --repo the releases in the matrix stand for the commits.
     """
     from harness.patchstack.heatmap import as_html, as_svg, as_text, turns
-    from harness.patchstack.target import all_bodies, whose
+    from harness.patchstack.target import logical_bodies, whose
 
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range go together")
@@ -224,12 +225,11 @@ def survival(
 
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
-        bodies = all_bodies(patches, whose(patches, upstream, tip))
-        found = follow(repository, revisions, bodies, progress("survival, commits"))
+        bodies, logical = logical_bodies(patches, whose(patches, upstream, tip))
+        found = follow(repository, revisions, bodies, progress("survival, commits"), logical)
     else:
         upstream = whose(patches, upstream)
-        bodies = all_bodies(patches, upstream)
-        found = _over_releases(settings, patches, upstream, bodies)
+        found = _over_releases(settings, patches, upstream)
     if html:
         write_file(html, as_html(found))
     if svg:
@@ -241,10 +241,11 @@ def survival(
     return EXIT_OK
 
 
-def _over_releases(settings: Settings, patches: Path, upstream: str, bodies: Sequence[Readable]) -> Survival:
+def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
     from harness.patchstack.survival import survival_of_releases
-    from harness.patchstack.target import version_target
+    from harness.patchstack.target import logical_bodies, version_target
 
+    bodies, logical = logical_bodies(patches, upstream)
     package = package_of(patches, upstream)
     versions = [version for version in matrix_versions(settings, package) if "@" not in version]
     if not versions:
@@ -259,7 +260,7 @@ def _over_releases(settings: Settings, patches: Path, upstream: str, bodies: Seq
         )
         for version in versions
     ]
-    return survival_of_releases(package, trees, bodies)
+    return survival_of_releases(package, trees, bodies, logical)
 
 
 @command.command(

@@ -129,11 +129,13 @@ def write_report(
     """Write the report of a run; returns its folder."""
     import tempfile
 
+    from harness.cli.patch_survival import recorded_survival
     from harness.ledger.junit import write_junit
     from harness.report.gather import junit_cases, junit_suites
     from harness.report.model import build_model
     from harness.report.publish import render_all
 
+    survival = survival or recorded_survival(settings, matrix)
     inputs = gather_run(
         settings, matrix, plan, verdicts, ledger, run_id, executed, code, since=since, survival=survival
     )

@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 
 from harness.patchstack.survival import PatchHistory, Survival, Turn
-from harness.patchstack.verdict import MEANING, Verdict
+from harness.patchstack.verdict import MEANING, SEVERITY, Verdict
 from harness.sources.history import Commit
 
 #: Letter and colour of each verdict. The colours are Okabe and Ito's, which colour-blind readers tell apart.
@@ -22,24 +22,6 @@ MARKS = {
     Verdict.MISSING_TARGET: ("-", "#9a9a9a"),
     Verdict.CORRUPT: ("?", "#5b3f8c"),
     Verdict.UNSAFE: ("#", "#000000"),
-}
-#: What a bucket of several commits is drawn as: its worst verdict.
-_SEVERITY = {
-    verdict: number
-    for number, verdict in enumerate(
-        (
-            Verdict.CLEAN,
-            Verdict.OFFSET,
-            Verdict.ALREADY_UPSTREAM,
-            Verdict.MERGED,
-            Verdict.LINE_ENDINGS,
-            Verdict.MISSING_TARGET,
-            Verdict.CONFLICT,
-            Verdict.MISPLACED,
-            Verdict.CORRUPT,
-            Verdict.UNSAFE,
-        )
-    )
 }
 _ROW = 22
 _LABEL = 320
@@ -187,7 +169,7 @@ def _runs(verdicts: Sequence[Verdict]) -> Iterator[tuple[int, int, Verdict]]:
 def _buckets(verdicts: Sequence[Verdict], columns: int) -> list[Verdict]:
     count = min(columns, len(verdicts))
     edges = [number * len(verdicts) // count for number in range(count + 1)]
-    return [max(verdicts[start:end], key=_SEVERITY.__getitem__) for start, end in pairwise(edges)]
+    return [max(verdicts[start:end], key=SEVERITY.__getitem__) for start, end in pairwise(edges)]
 
 
 def _short(name: str) -> str:

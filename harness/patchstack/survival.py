@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import InfrastructureError
 from harness.patchstack.classify import Readable, classify
-from harness.patchstack.verdict import PatchVerdict, Verdict
+from harness.patchstack.verdict import SEVERITY, PatchVerdict, Verdict
 from harness.sources.git import Repository
 from harness.sources.history import FOLDER, Commit, PathFinder, Standing, commits_in, one_commit
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
@@ -38,10 +38,35 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bodies:
+    """A logical patch: its name, and of each body its place among the patches and the versions it is for."""
+
+    name: str
+    bodies: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BodyHistory:
+    """One body of a patch over the range: its file, the versions it is for, a verdict for each commit."""
+
+    file: str
+    versions: str
+    verdicts: tuple[Verdict, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One index into the legend for each commit, newest first."""
+        return {
+            "file": self.file,
+            "versions": self.versions,
+            "verdicts": [_INDEX[verdict] for verdict in self.verdicts],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatchHistory:
     """One patch over the range.
 
-    verdicts: one for each commit, newest first.
+    verdicts: one for each commit, newest first; of a patch with several bodies the best of theirs.
     breaks, fixes: commits that differ from their first parent in whether the patch applies, oldest first.
     newest: the full verdict on the newest commit.
     """
@@ -51,6 +76,7 @@ class PatchHistory:
     breaks: tuple[Turn, ...]
     fixes: tuple[Turn, ...]
     newest: PatchVerdict
+    bodies: tuple[BodyHistory, ...] = ()
 
     @property
     def share(self) -> float:
@@ -85,6 +111,7 @@ class Survival:
                     "breaks": [turn.to_json() for turn in patch.breaks],
                     "fixes": [turn.to_json() for turn in patch.fixes],
                     "newest": patch.newest.to_json(),
+                    "bodies": [body.to_json() for body in patch.bodies],
                 }
                 for patch in self.patches
             ],
@@ -98,10 +125,12 @@ def survival(
     revisions: str,
     patches: Sequence[Readable],
     progress: Callable[[int, int], None] | None = None,
+    logical: Sequence[Bodies] = (),
 ) -> Survival:
     """The verdict on every patch at every commit of `revisions` (`A..B`); `progress` is told (done, all).
 
-    InputError when the repository or a revision cannot be read, or the range is empty.
+    With `logical` there is one history for each logical patch, with those of its bodies. InputError when the
+    repository or a revision cannot be read, or the range is empty.
     """
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
@@ -111,11 +140,14 @@ def survival(
         if progress:
             progress(number, len(commits))
     newest = verdicts_at(repository, commits[0].id, patches)
-    return _assembled(revisions, commits, patches, by_id, newest, table.distinct)
+    return _assembled(revisions, commits, patches, by_id, newest, table.distinct, logical)
 
 
 def survival_of_releases(
-    name: str, releases: Sequence[tuple[str, Tree]], patches: Sequence[Readable]
+    name: str,
+    releases: Sequence[tuple[str, Tree]],
+    patches: Sequence[Readable],
+    logical: Sequence[Bodies] = (),
 ) -> Survival:
     """The same over releases, (version, tree) newest first, without a repository: `commits` are versions."""
     commits = tuple(
@@ -129,7 +161,7 @@ def survival_of_releases(
         for version, tree in releases
     }
     newest = tuple(classify(patch, releases[0][1]) for patch in patches)
-    return _assembled(name, commits, patches, by_id, newest, len(releases) * len(patches))
+    return _assembled(name, commits, patches, by_id, newest, len(releases) * len(patches), logical)
 
 
 def _assembled(
@@ -139,20 +171,32 @@ def _assembled(
     by_id: Mapping[str, tuple[PatchVerdict, ...]],
     newest: tuple[PatchVerdict, ...],
     distinct: int,
+    logical: Sequence[Bodies],
 ) -> Survival:
-    moves = list(_moves(commits, by_id))
+    groups = logical or [Bodies(name=one.name, bodies=((at, ""),)) for at, one in enumerate(patches)]
+    columns = {id(column): tuple(_best(column, group) for group in groups) for column in by_id.values()}
+    best = {commit: columns[id(column)] for commit, column in by_id.items()}
+    moves = list(_moves(commits, best))
     histories = []
-    for number, patch in enumerate(patches):
+    for number, group in enumerate(groups):
         turns = [
             turn for commit, before, after in moves if (turn := _turn(commit, before[number], after[number]))
         ]
         histories.append(
             PatchHistory(
-                patch=patch.name,
-                verdicts=tuple(by_id[commit.id][number].verdict for commit in commits),
+                patch=group.name,
+                verdicts=tuple(best[commit.id][number].verdict for commit in commits),
                 breaks=tuple(turn for turn in turns if turn.before.applies),
                 fixes=tuple(turn for turn in turns if turn.after.applies),
-                newest=newest[number],
+                newest=_best(newest, group),
+                bodies=tuple(
+                    BodyHistory(
+                        file=patches[at].name,
+                        versions=versions,
+                        verdicts=tuple(by_id[commit.id][at].verdict for commit in commits),
+                    )
+                    for at, versions in (group.bodies if logical else ())
+                ),
             )
         )
     return Survival(
@@ -162,6 +206,11 @@ def _assembled(
         pairs=len(commits) * len(patches),
         distinct=distinct,
     )
+
+
+def _best(column: tuple[PatchVerdict, ...], group: Bodies) -> PatchVerdict:
+    """The verdict of the body that asks for the least: whoever has the patch has all its bodies."""
+    return min((column[at] for at, _versions in group.bodies), key=lambda one: SEVERITY[one.verdict])
 
 
 def verdicts_at(

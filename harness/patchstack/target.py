@@ -15,6 +15,7 @@ from harness.patchstack.header import FILE_NAME
 from harness.patchstack.stack import SERIES, PatchStack, load_stack, upstreams
 
 if TYPE_CHECKING:
+    from harness.patchstack.survival import Bodies
     from harness.sources.git import Repository
     from harness.sources.release import RunCommand
     from harness.sources.tree import HasBlobs, Tree
@@ -74,10 +75,20 @@ def whose(folder: Path, upstream: str, tree: Tree | None = None) -> str:
     return DEFAULT_UPSTREAM if DEFAULT_UPSTREAM in stacks else ""
 
 
-def all_bodies(folder: Path, upstream: str = "") -> tuple[Readable, ...]:
-    """Every patch file of a folder, of this project's format or any other."""
+def logical_bodies(folder: Path, upstream: str = "") -> tuple[tuple[Readable, ...], tuple[Bodies, ...]]:
+    """Every body of a stack, and which of them make one patch; of another format all patches and nothing."""
+    from harness.patchstack.survival import Bodies
+
     stack = own_stack(folder, upstream) if folder.is_dir() else None
-    return collect_patches(stack.folder if stack else folder)
+    if stack is None:
+        return collect_patches(folder), ()
+    bodies: list[Readable] = []
+    logical = []
+    for patch in stack.patches:
+        own = tuple((len(bodies) + at, body.versions) for at, body in enumerate(patch.bodies))
+        logical.append(Bodies(name=f"{stack.upstream}/{patch.id}", bodies=own))
+        bodies += [read_patch(body.file.name, body.file.read_bytes()) for body in patch.bodies]
+    return tuple(bodies), tuple(logical)
 
 
 def bodies_for(folder: Path, version: str, upstream: str = "") -> tuple[Readable, ...]:

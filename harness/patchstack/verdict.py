@@ -35,6 +35,24 @@ class Verdict(enum.StrEnum):
         return self in {Verdict.CLEAN, Verdict.OFFSET, Verdict.MISPLACED}
 
 
+#: From the verdict that asks for the least to the one that asks for the most.
+SEVERITY = {
+    verdict: number
+    for number, verdict in enumerate(
+        (
+            Verdict.CLEAN,
+            Verdict.OFFSET,
+            Verdict.ALREADY_UPSTREAM,
+            Verdict.MERGED,
+            Verdict.LINE_ENDINGS,
+            Verdict.MISSING_TARGET,
+            Verdict.CONFLICT,
+            Verdict.MISPLACED,
+            Verdict.CORRUPT,
+            Verdict.UNSAFE,
+        )
+    )
+}
 MEANING = {
     Verdict.CLEAN: "applies exactly where it says",
     Verdict.OFFSET: "applies, with lines shifted",

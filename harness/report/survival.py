@@ -51,6 +51,14 @@ class TurnFacts(CommitFacts):
     to: str
 
 
+class BodyFacts(_Part):
+    """A body of a patch, the versions it is for, and one index into the legend for each commit."""
+
+    file: str
+    versions: str = ""
+    verdicts: tuple[int, ...]
+
+
 class PatchFacts(_Part):
     """A patch: one index into the legend for each commit, newest first."""
 
@@ -59,6 +67,7 @@ class PatchFacts(_Part):
     applies_to: float
     breaks: tuple[TurnFacts, ...] = ()
     fixes: tuple[TurnFacts, ...] = ()
+    bodies: tuple[BodyFacts, ...] = ()
 
 
 class SurvivalFacts(_Part):
@@ -75,10 +84,11 @@ class SurvivalFacts(_Part):
         if self.schema_.name != SCHEMA or self.schema_.version != 1:
             raise ValueError(f"its schema is {self.schema_.name} {self.schema_.version}, not {SCHEMA} 1")
         for patch in self.patches:
-            if len(patch.verdicts) != len(self.commits):
-                raise ValueError(f"{patch.id!r} has {len(patch.verdicts)} verdicts, not one for each commit")
-            if not all(0 <= index < len(self.legend) for index in patch.verdicts):
-                raise ValueError(f"{patch.id!r} has a verdict that is not in the legend")
+            for verdicts in (patch.verdicts, *(body.verdicts for body in patch.bodies)):
+                if len(verdicts) != len(self.commits):
+                    raise ValueError(f"{patch.id!r} has {len(verdicts)} verdicts, not one for each commit")
+                if not all(0 <= index < len(self.legend) for index in verdicts):
+                    raise ValueError(f"{patch.id!r} has a verdict that is not in the legend")
         return self
 
 
@@ -180,6 +190,14 @@ def turning_points(survival: SurvivalFacts) -> list[dict[str, object]]:
             "broke": patch.breaks[-1] if patch.breaks else None,
             "mended": patch.fixes[-1] if patch.fixes else None,
             "newest": survival.legend[patch.verdicts[0]],
+            "bodies": [_body(survival, body) for body in patch.bodies],
         }
         for patch in survival.patches
     ]
+
+
+def _body(survival: SurvivalFacts, body: BodyFacts) -> str:
+    """A body, the versions it is for, and the part of the commits it goes into."""
+    goes_in = [KNOWN[word].applies if word in KNOWN else False for word in survival.legend]
+    share = sum(goes_in[index] for index in body.verdicts) / len(body.verdicts)
+    return f"{body.file} {body.versions} {share:.0%}"

@@ -157,14 +157,14 @@ def test_survival_lists_commits_newest_first_with_one_verdict_each(
     assert svg.read_text().startswith("<svg")
     said = patches(*asked)
     assert "oX." in said
-    assert "seven/1.patch first broken by" in said
+    assert "verl/seven first broken by" in said
     assert said.rstrip().endswith("mend it")
 
 
 def test_the_report_reads_what_survival_prints(patches: Any, upstream: Git, tmp_path: Path) -> None:
     file = tmp_path / "survival.json"
     file.write_text(patches("survival", "--repo", upstream.folder, "--range", "v1.0..main", "--json"))
-    assert read_survival(file).patches[0].id == "seven/1.patch"
+    assert read_survival(file).patches[0].id == "verl/seven"
 
 
 def test_survival_says_what_is_wrong_with_a_range(patches: Any, upstream: Git, tmp_path: Path) -> None:

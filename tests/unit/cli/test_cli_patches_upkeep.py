@@ -13,6 +13,10 @@ import yaml
 from test_cli_patches import BASE, BROKEN, FIXED, HEADER, Git, made
 
 from harness.cli.app import main
+from harness.cli.patch_survival import recorded_survival
+from harness.matrix.load import load_matrix
+from harness.report.survival import read_survival
+from harness.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
 MATRIX = """\
@@ -146,6 +150,39 @@ def test_a_forecast_leaves_out_what_has_ended_and_takes_the_newest_releases_bodi
     header = checkout / "patches" / "verl" / "eight" / "PATCH"
     header.write_text(header.read_text().replace(">=0,<2.1", ">=0,<2.0"))
     assert "ended  verl/eight (for >=0,<2.0)" in patches("forecast", "--repo", upstream.folder)
+
+
+def test_a_report_has_the_history_of_the_patches_where_a_clone_is_at_hand(
+    upstream: Git, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    matrix = checkout / "matrix.yaml"
+    text = matrix.read_text().replace('"https://x"', '"https://x/verl/upstream", tag: "v{version}"')
+    matrix.write_text(text.replace("1.0.dev0@" + upstream("rev-parse", "v1.0"), "1.0"))
+    upstream("remote", "add", "origin", "https://x/verl/upstream.git")
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+
+    def recorded(cache: str = "cache") -> Path | None:
+        flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
+        settings = load_settings(flags, os.environ, checkout)
+        return recorded_survival(settings, load_matrix(matrix))
+
+    file = recorded()
+    assert file
+    found = read_survival(file)
+    assert found.range == f"v1.0..{upstream('rev-parse', 'main')}"
+    assert [patch.id for patch in found.patches] == ["verl/seven", "verl/eight"]
+    assert [found.legend[index] for index in found.patches[0].verdicts] == ["conflict", "offset"]
+    assert found.patches[0].bodies[0].versions == ">=0,<2.1"
+    written = file.stat().st_mtime_ns
+    assert recorded() == file
+    assert file.stat().st_mtime_ns == written
+    upstream.commit("3.0", BASE, "mend it")
+    assert recorded() != file
+    (tmp_path / "file").write_text("")
+    assert recorded("file") is None
+    assert "note: the history of the patches was not worked out" in capsys.readouterr().err
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS")
+    assert recorded() is None
 
 
 @pytest.mark.parametrize("name", ["ablate", "forecast"])

@@ -15,7 +15,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.patchstack.classify import Readable, classify, read_patch
 from harness.patchstack.collect import collect_patches
 from harness.patchstack.heatmap import MARKS, as_html, as_svg, as_text
-from harness.patchstack.survival import LEGEND, survival, survival_of_releases, verdicts_at
+from harness.patchstack.survival import LEGEND, Bodies, survival, survival_of_releases, verdicts_at
 from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.git import Repository
@@ -60,6 +60,31 @@ def test_the_story_of_a_patch(tmp_path: Path) -> None:
     assert patch.breaks[0].commit.date == "2023-11-14T23:16:20+01:00"
     assert patch.newest.verdict is Verdict.MISSING_TARGET
     assert patch.newest.reasons
+
+
+def test_a_patch_with_several_bodies_is_one_row_with_the_best_of_them(tmp_path: Path) -> None:
+    history, repository = told(tmp_path)
+    second = read_patch("second.patch", difference({"pkg/mod.py": (BROKEN, FIXED)}))
+    [found] = survival(
+        repository,
+        f"{history.ids[0]}..main",
+        [PATCH, second],
+        logical=[Bodies(name="up/fix", bodies=((0, "<2"), (1, ">=2")))],
+    ).patches
+    assert found.patch == "up/fix"
+    assert [body.file for body in found.bodies] == ["fix.patch", "second.patch"]
+    assert [body.versions for body in found.bodies] == ["<2", ">=2"]
+    assert found.bodies[1].verdicts[::-1][:3] == (Verdict.CONFLICT, Verdict.CLEAN, Verdict.CONFLICT)
+    assert found.verdicts[::-1] == (
+        Verdict.OFFSET,
+        Verdict.CLEAN,
+        Verdict.CLEAN,
+        Verdict.CLEAN,
+        Verdict.ALREADY_UPSTREAM,
+        Verdict.MISSING_TARGET,
+    )
+    assert [turn.commit.subject for turn in found.breaks] == ["take it"]
+    assert found.fixes == ()
 
 
 def test_the_commit_at_the_edge_of_the_range_can_be_the_one_that_broke_it(tmp_path: Path) -> None:

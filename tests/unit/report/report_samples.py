@@ -421,7 +421,15 @@ def sample_survival() -> SurvivalFacts:
     patches = [
         {"id": "verl/nccl-guard", "verdicts": [1] * 4 + [6] * 9 + [0] * 27, "applies_to": 0.775},
         {"id": "verl/npu-device-name", "verdicts": [3] * 10 + [0] * 30, "applies_to": 0.75},
-        {"id": "verl/agg-loss", "verdicts": [0] * 40, "applies_to": 1.0},
+        {
+            "id": "verl/agg-loss",
+            "verdicts": [0] * 40,
+            "applies_to": 1.0,
+            "bodies": [
+                {"file": "0.8.0.patch", "versions": ">=0.8.0,<0.9.0", "verdicts": [6] * 10 + [0] * 30},
+                {"file": "0.9.0.patch", "versions": ">=0.9.0", "verdicts": [0] * 20 + [6] * 20},
+            ],
+        },
     ]
     return SurvivalFacts.model_validate(
         {
@@ -799,7 +807,15 @@ def poison_survival(data: dict[str, Any], text: str) -> dict[str, Any]:
     """A survival with `text` in what it says of commits, patches and verdicts; its shape stays valid."""
     commits = [{name: poison(value, text) for name, value in commit.items()} for commit in data["commits"]]
     patches = [
-        {**patch, "id": patch["id"] + text, "breaks": [_poison_turn(turn, text) for turn in patch["breaks"]]}
+        {
+            **patch,
+            "id": patch["id"] + text,
+            "breaks": [_poison_turn(turn, text) for turn in patch["breaks"]],
+            "bodies": [
+                {**body, "file": body["file"] + text, "versions": body["versions"] + text}
+                for body in patch["bodies"]
+            ],
+        }
         for patch in data["patches"]
     ]
     legend = [data["legend"][0], *(entry + text for entry in data["legend"][1:])]

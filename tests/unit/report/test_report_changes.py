@@ -136,7 +136,7 @@ def test_survival_is_read_from_what_the_command_prints(tmp_path: Path) -> None:
     assert "v-conflict" in page
     assert "[trainer] change 12" in page
     without = pages(build_model(replace(sample_inputs(), survival=None)), tmp_path)["patches.html"]
-    assert "Not worked out for this report" in without
+    assert "Not measured: there was no history" in without
 
 
 @pytest.mark.parametrize(
