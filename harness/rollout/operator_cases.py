@@ -406,6 +406,12 @@ CASES: tuple[OperatorCase, ...] = (
         expected=plain.product,
     ),
     OperatorCase(
+        operator="aten::matmul",
+        family="product",
+        draw=_pair("self", "other", (6, 96), (96, 20)),
+        expected=plain.product,
+    ),
+    OperatorCase(
         operator="atb::_npu_matmul_add_fp32",
         family="product",
         draw=lambda generator: {

@@ -108,25 +108,32 @@ def worst_budget(found: Sequence[Any], expected: Expectation) -> float:
     return worst
 
 
-def measure(
-    device: str, dtype: torch.dtype, *, seed: int = 0, cases: Sequence[OperatorCase] = CASES
-) -> list[dict[str, Any]]:
-    """One entry per case: its budget, or why there is none ("absent" operators this cell does not have)."""
-    entries = []
-    for case in cases:
+class Battery:
+    """The cases of operators this cell has, with their expectations: those cost more than the operators."""
+
+    def __init__(
+        self, device: str, dtype: torch.dtype, *, seed: int = 0, cases: Sequence[OperatorCase] = CASES
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.prepared = []
+        for case in cases:
+            values = draw(case, seed, dtype)
+            self.prepared.append((case, values, expectation(case, values, dtype)))
+
+    def measure(self) -> list[dict[str, Any]]:
+        """One entry per case: its budget, or why there is none ("absent": the cell has no such operator)."""
+        return [self._entry(case, values, expected) for case, values, expected in self.prepared]
+
+    def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> dict[str, Any]:
         entry: dict[str, Any] = {"case": case.name, "operator": case.operator, "family": case.family}
         if find_operator(case.operator) is None:
-            entries.append({**entry, "state": "absent"})
-            continue
-        values = draw(case, seed, dtype)
-        expected = expectation(case, values, dtype)
+            return {**entry, "state": "absent"}
         try:
-            found = compute(case, values, device, dtype)
+            found = compute(case, values, self.device, self.dtype)
         except (RuntimeError, NotImplementedError, IndexError, TypeError) as error:
-            entries.append({**entry, "state": "raised", "message": str(error).strip()[:300]})
-            continue
-        entries.append({**entry, "state": "measured", "budget": worst_budget(found, expected)})
-    return entries
+            return {**entry, "state": "raised", "message": str(error).strip()[:300]}
+        return {**entry, "state": "measured", "budget": worst_budget(found, expected)}
 
 
 def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -47,7 +47,7 @@ def matmul_add(values: Values) -> Tensors:
 
 def product(values: Values) -> Tensors:
     """Matrix product."""
-    return (values["self"] @ values["mat2"],)
+    return (values["self"] @ values.get("mat2", values.get("other")),)
 
 
 def log_softmax(values: Values) -> Tensors:

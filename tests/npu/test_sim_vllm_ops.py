@@ -106,8 +106,9 @@ FAULTS = {
 def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
     simulation = overlay.installed()
     assert simulation is not None
+    battery = operators.Battery("npu:0", torch.float32)
     with simulation.faults.injected(*parse_faults(text)) as (fault,):
-        entries = operators.measure("npu:0", torch.float32)
+        entries = battery.measure()
     if not fault.hits:
         pytest.skip(f"this cell calls no operator that {text} would hit")
     wrong = {

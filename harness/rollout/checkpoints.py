@@ -1,0 +1,80 @@
+"""Tiny checkpoints with random weights, made the same on every machine, for engines to load from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 512
+"""Also the length of the tokenizer: verl masks what lies above it in the rollout only."""
+
+BEGIN, END = 1, 2
+SPREAD = 0.2
+"""Standard deviation of the weights, ten times transformers' own: the next token is a clear choice."""
+
+_SIZES: Mapping[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 512,
+}
+_EXPERTS: Mapping[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+}
+_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    # Qwen2 has no head size of its own: 4 heads of 64 make 256.
+    "qwen2": ("Qwen2ForCausalLM", {"hidden_size": 256, "intermediate_size": 384}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", _EXPERTS),
+    "llama": ("LlamaForCausalLM", {}),
+}
+KINDS = tuple(_KINDS)
+
+
+def make_checkpoint(folder: Path, kind: str, dtype: str, seed: int) -> None:
+    """Weights, configuration and tokenizer of a model of `kind` ("qwen2", ...) in `folder`.
+
+    Biases and norms are random too, so that a dropped one shows. KeyError for an unknown kind.
+    """
+    import torch
+
+    architecture, own = _KINDS[kind]
+    transformers = import_module("transformers")
+    config = transformers.AutoConfig.for_model(
+        kind,
+        **{**_SIZES, **own},
+        vocab_size=VOCABULARY,
+        tie_word_embeddings=False,
+        bos_token_id=BEGIN,
+        eos_token_id=END,
+        initializer_range=SPREAD,
+    )
+    config.architectures = [architecture]
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        for _, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+
+
+def _tokenizer() -> Any:
+    """One word per token."""
+    tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
+    words = {f"w{number}": number for number in range(VOCABULARY)}
+    special = {"unk_token": "w0", "bos_token": f"w{BEGIN}", "eos_token": f"w{END}"}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=special["unk_token"]))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special)

@@ -1,0 +1,273 @@
+"""Program in the cell: generate from tiny checkpoints with vLLM on the device, also with seeded faults.
+
+    python -m harness.rollout.generate --group dense --folder F --out results.json [--faults]
+
+Tokens and log-probabilities go to the file; what they should be is another process's business (`reference`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.rollout import engine
+
+FORMAT = "npu-matrix-generation/1"
+PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
+SEED = 0
+RAISED, GENERATED, SKIPPED = "raised", "generated", "skipped"
+LAST_LINES = 12
+
+_LONG = tuple(3 + (7 * place) % 500 for place in range(140))
+"""Longer than a cache block of vllm-ascend (128 tokens), so that a second request finds its first block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One way to generate: from a checkpoint of `kind` and `dtype`, on an engine with `options`.
+
+    sampling: how tokens are chosen, greedily when empty. repeats: how often the same prompts are asked.
+    devices: how many the engine needs. expects_cached: the second round must find prompts in the cache.
+    """
+
+    name: str
+    kind: str
+    dtype: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Sequence[Sequence[int]] = engine.PROMPTS
+    repeats: int = 1
+    devices: int = 1
+    expects_cached: bool = False
+
+    @property
+    def checkpoint(self) -> str:
+        """Folder name of its checkpoint."""
+        return f"{self.kind}-{self.dtype}"
+
+
+_CHUNKED: Mapping[str, Any] = {
+    "max_num_batched_tokens": 32,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+}
+_SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 7}
+
+GROUPS: Mapping[str, tuple[Generation, ...]] = {
+    "dense": (
+        Generation(name="qwen2", kind="qwen2"),
+        Generation(name="qwen2 sampled", kind="qwen2", sampling=_SAMPLED),
+        Generation(
+            name="qwen2 chunked prefill, prefix cache",
+            kind="qwen2",
+            options=_CHUNKED,
+            prompts=(*engine.PROMPTS, _LONG),
+            repeats=2,
+            expects_cached=True,
+        ),
+        Generation(name="qwen3", kind="qwen3"),
+        Generation(name="qwen3 bf16", kind="qwen3", dtype="bfloat16"),
+        Generation(
+            name="llama on two devices",
+            kind="llama",
+            options={"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
+            devices=2,
+        ),
+    ),
+    # vllm-ascend keeps in a global of the process whether its model has experts: these need their own.
+    "experts": (Generation(name="qwen3_moe", kind="qwen3_moe"),),
+}
+
+FAULTS: Mapping[str, Mapping[str, str]] = {
+    "qwen2": {
+        "attention": "*attention*;round;any",
+        "norm": "*rms_norm*;round;any",
+        "activation": "*swiglu;scale;any;factor=1.005",
+        "rotary": "*rot*;round;any",
+        "cache": "*cache*;stale;any;output=1",
+        "product": "m[am]*m*;round;any",
+        "sampling": "_log_softmax;round;any",
+    },
+    # What one rounding in bf16 does is within what bf16 permits: these are coarser.
+    "qwen3 bf16": {"activation": "*swiglu;scale;any;factor=1.25"},
+    "qwen3_moe": {
+        "routing": "*gating_top_k*;round;any",
+        "experts": "*grouped_matmul*;round;any",
+    },
+}
+"""Case -> family of operators -> the fault that strikes it. Most leave all tokens as they are."""
+
+_NOT_SIMULATED = (
+    re.compile(r"not simulated: (\S+)"),
+    re.compile(r"the simulated device does not compute (\S+)"),
+    re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
+    re.compile(r"(\w+Operation) CreateOperation failed"),
+)
+
+
+def not_simulated(text: str) -> list[str]:
+    """Operators an error text names as having no reference on the simulated device."""
+    return sorted({match for pattern in _NOT_SIMULATED for match in pattern.findall(text)})
+
+
+def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
+    """Generate everything of the group; a case that raises is recorded and the next one runs."""
+    engine.prepare()
+    import torch
+
+    from harness.numerics.device import device_facts
+
+    started = time.monotonic()
+    device = "npu:0"
+    entries: list[dict[str, Any]] = []
+    shared: dict[str, list[Generation]] = {}
+    for case in GROUPS[group]:
+        shared.setdefault(json.dumps([case.checkpoint, dict(case.options)]), []).append(case)
+    named = _battery(device) if faults else None
+    with _counted_calls() as calls:
+        for cases in shared.values():
+            seeded = FAULTS.get(cases[0].name, {}) if faults else {}
+            entries += _on_one_engine(cases, folder, seeded, torch.npu.device_count(), named)
+    return {
+        "format": FORMAT,
+        "group": group,
+        "cases": entries,
+        "calls": {name: count for name, count in calls.items() if not name.startswith("aten::")},
+        "operators": [] if named is None else named(),
+        "device": device_facts(device),
+        "packages": {name: installed_version(name) for name in PACKAGES},
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _on_one_engine(
+    cases: Sequence[Generation], folder: Path, seeded: Mapping[str, str], devices: int, named: Any
+) -> list[dict[str, Any]]:
+    first = cases[0]
+    described = [_described(case) for case in cases]
+    if first.devices > devices:
+        return [{**entry, "state": SKIPPED, "why": f"{devices} device"} for entry in described]
+    began = time.monotonic()
+    try:
+        with engine.engine(_checkpoint(folder, first), first.dtype, **first.options) as llm:
+            up = round(time.monotonic() - began, 3)
+            for entry, case in zip(described, cases, strict=True):
+                rounds = [engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)]
+                entry |= {"state": GENERATED, "rounds": rounds, "seconds": {"engine": up}}
+            described[0]["faults"] = [
+                _under_fault(llm, first, family, text, named) for family, text in seeded.items()
+            ]
+    except Exception as error:  # noqa: BLE001 - whatever the stack raises is the measurement
+        engine.tear_down()
+        text = "".join(traceback.format_exception(error))
+        failure = {
+            "state": RAISED,
+            "error": f"{type(error).__name__}: {str(error).strip()[:500]}",
+            "trace": text.strip().splitlines()[-LAST_LINES:],
+            "not_simulated": not_simulated(text),
+        }
+        return [entry if entry.get("state") == GENERATED else {**entry, **failure} for entry in described]
+    return described
+
+
+def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any) -> dict[str, Any]:
+    """What the engine generates while operators of a family are wrong, and which the battery names."""
+    from harness.devices.sim import overlay
+    from harness.devices.sim.faultspec import parse_faults
+
+    simulation = overlay.installed()
+    if simulation is None:
+        return {"family": family, "fault": text, "state": SKIPPED, "why": "faults need the simulated device"}
+    with simulation.faults.injected(*parse_faults(text)) as (fault,):
+        found = engine.generate(llm, case.prompts)
+        hit = dict(fault.hit_operators)
+        wrong = sorted({entry["operator"] for entry in named() if entry.get("budget", 0) > 1})
+    return {
+        "family": family,
+        "fault": text,
+        "state": GENERATED,
+        "rounds": [found],
+        "hit": hit,
+        "named": wrong,
+    }
+
+
+def _battery(device: str) -> Any:
+    """A function that measures every operator of the battery in fp32 against expectations computed once."""
+    import torch
+
+    from harness.rollout.operators import Battery
+
+    return Battery(device, torch.float32).measure
+
+
+def _described(case: Generation) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "dtype": case.dtype,
+        "checkpoint": case.checkpoint,
+        "sampling": dict(case.sampling),
+        "expects_cached": case.expects_cached,
+    }
+
+
+def _checkpoint(folder: Path, case: Generation) -> Path:
+    from harness.rollout.checkpoints import make_checkpoint
+
+    place = folder / case.checkpoint
+    if not place.is_dir():
+        make_checkpoint(place, case.kind, case.dtype, SEED)
+    return place
+
+
+@contextmanager
+def _counted_calls() -> Iterator[dict[str, int]]:
+    """Counts of operators called meanwhile, where the device can count."""
+    from harness.devices.sim import overlay
+
+    calls: dict[str, int] = {}
+    simulation = overlay.installed()
+    if simulation is not None:
+        simulation.faults.count_calls()
+    yield calls
+    if simulation is not None:
+        calls.update(simulation.faults.report()["calls"])
+
+
+def installed_version(distribution: str) -> str:
+    """Version of an installed distribution, "" without it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the results; 0 also when generation raised, which is a result."""
+    parser = argparse.ArgumentParser(prog="harness.rollout.generate")
+    parser.add_argument("--group", choices=sorted(GROUPS), required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--faults", action="store_true")
+    options = parser.parse_args(arguments)
+    results = run(options.group, options.folder, faults=options.faults)
+    options.out.write_text(json.dumps(results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__mp_main__":
+    # A worker that vLLM spawned: it imports the main module again, and needs the device before vLLM.
+    from harness.devices.sim import plugin  # noqa: F401
+if __name__ == "__main__":
+    sys.exit(main())
