@@ -6,7 +6,8 @@ import dataclasses
 import enum
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
@@ -19,45 +20,78 @@ SCHEMA_NAME = "npu-matrix.report"
 SCHEMA_VERSION = 1
 
 
-def report_json(model: ReportModel) -> str:
-    """The report as JSON text. Numbers JSON cannot hold become "NaN", "Infinity", "-Infinity"."""
-    data = report_data(model)
+def report_json(model: ReportModel, by_row: Iterable[str] | None = None) -> str:
+    """The report as JSON text. Numbers JSON cannot hold become "NaN", "Infinity", "-Infinity".
+
+    by_row: the line of each cell (`cell_line`), where they are known already.
+    """
     # One line per cell: readable with line tools, and the fast encoder does not indent.
-    cells = ",\n".join(_dump(cell) for cell in data.pop("cells"))
-    return f'{_dump(data)[:-1]},"cells":[\n{cells}\n]}}\n'
+    cells = ",\n".join(by_row if by_row is not None else map(cell_line, model.rows))
+    return f'{_dump(plain(_head(model)))[:-1]},"cells":[\n{cells}\n]}}\n'
+
+
+def cell_line(row: Row) -> str:
+    """A cell and its results as one line of JSON."""
+    facts = _row(row)
+    try:
+        text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_shallow)
+    except (ValueError, TypeError):
+        return _dump(plain(facts))
+    # Half a character, or a name of nothing known: the careful way.
+    return text if text.isprintable() else _dump(plain(facts))
+
+
+def _shallow(value: Any) -> Any:
+    """What the encoder does not know, one level deep; it comes back for what is inside."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: getattr(value, name) for name in _fields(type(value))}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def report_data(model: ReportModel) -> dict[str, Any]:
     """The report as plain data, without logs and without paths of this machine."""
+    data: dict[str, Any] = plain({**_head(model), "cells": [_row(row) for row in model.rows]})
+    return data
+
+
+def _head(model: ReportModel) -> dict[str, Any]:
     return {
         "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
-        "generated": plain(model.generated),
+        "generated": model.generated,
         "headline": model.headline,
         "proof": model.proof,
         "complete": model.complete,
-        "run": plain(model.run),
-        "checks": plain(model.checks),
+        "run": model.run,
+        "checks": model.checks,
         "counts": {mark.value: count for mark, count in model.counts.items()},
         "passed_by_evidence": {evidence.value: count for evidence, count in model.passed.items()},
         "planned": model.planned,
         "missing": [{"cell": cell, "check": check} for cell, check in model.missing],
-        "attention": plain(model.attention),
-        "patterns": plain(model.patterns),
+        "attention": model.attention,
+        "patterns": model.patterns,
         "since": (
             {
-                "run": plain(model.earlier.run_id),
-                "started": plain(model.earlier.started),
-                "revision": plain(model.earlier.revision),
+                "run": model.earlier.run_id,
+                "started": model.earlier.started,
+                "revision": model.earlier.revision,
             }
             if model.earlier
             else None
         ),
-        "changes": plain(model.changes),
-        "cells": [_row(row) for row in model.rows],
+        "changes": model.changes,
         "strangers": [{"cell": result.cell_id, "check": result.check} for result in model.strangers],
-        "excluded": plain(model.excluded),
-        "host": plain(model.host),
-        "notes": plain(model.notes),
+        "excluded": model.excluded,
+        "host": model.host,
+        "notes": model.notes,
     }
 
 
@@ -66,39 +100,33 @@ def _dump(value: Any) -> str:
 
 
 def _row(row: Row) -> dict[str, Any]:
+    facts = {name: getattr(row.cell, name) for name in _fields(CellInput) if name != "exports"}
     return {
-        **{
-            field.name: plain(getattr(row.cell, field.name))
-            for field in dataclasses.fields(CellInput)
-            if field.name != "exports"
-        },
+        **facts,
         "exports": [f"exports/{row.slug}/{stored_name(name)}" for name in row.cell.exports],
         "page": f"cells/{row.slug}.html",
-        "worst": row.worst.value if row.worst else None,
-        "published": plain(row.published),
+        "worst": row.worst,
+        "published": row.published,
         "results": [_result(result) for result in row.results.values()],
     }
 
 
+LEFT_OUT = frozenset({"log_text", "log_path", "cell_id", "artifacts", "history"})
+
+
 def _result(result: Result) -> dict[str, Any]:
-    left_out = {"log_text", "log_path", "cell_id", "artifacts", "history"}
-    facts = {
-        field.name: plain(getattr(result.facts, field.name))
-        for field in dataclasses.fields(ResultInput)
-        if field.name not in left_out
-    }
-    artifacts = [
-        {"name": file.name, "digest": file.digest, "size": file.size} for file in result.facts.artifacts
-    ]
+    facts = result.facts
     return {
-        **facts,
-        "artifacts": artifacts,
-        "mark": result.mark.value,
+        **{name: getattr(facts, name) for name in _fields(ResultInput) if name not in LEFT_OUT},
+        "artifacts": [
+            {"name": file.name, "digest": file.digest, "size": file.size} for file in facts.artifacts
+        ],
+        "mark": result.mark,
         "change": result.change,
-        "streak": plain(result.streak),
-        "history": plain(stretches(result.facts.history)),
+        "streak": result.streak,
+        "history": stretches(facts.history),
         "missing": result.missing,
-        "notes": list(result.notes),
+        "notes": result.notes,
     }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import escape
 
+from harness.outcome import Status
 from harness.report.changes import Turn
-from harness.report.model import ReportModel, Result
+from harness.report.model import ReportModel, Result, Row
 from harness.report.streak import RAN_BEFORE
 from harness.report.text import clip, iso, visible
 
@@ -23,7 +24,11 @@ _NO_XML = re.compile("[\ufffe\uffff]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Event:
+class Event:
+    """One answer that turned, or was lost, in a run that started at `when`."""
+
+    run_id: str
+    when: float
     turn: Turn
     cell: str
     page: str
@@ -31,25 +36,37 @@ class _Event:
     reason: str = ""
 
 
-def atom(model: ReportModel) -> str:
-    """The feed as XML. Ids depend on run ids alone: a reader sees an entry once, however often it is made."""
+def row_events(row: Row, run_id: str, now: float) -> list[Event]:
+    """Every turn in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
+    name = row.cell.title or row.cell.id
+    return [
+        Event(
+            run_id=run,
+            when=when,
+            turn=turn,
+            cell=name,
+            page=f"cells/{row.slug}.html",
+            check=result.facts.check,
+            reason=result.facts.reasons[0] if result.facts.reasons and run == run_id else "",
+        )
+        for result in row.results.values()
+        for run, when, turn in _turns(result, run_id, now)
+    ]
+
+
+def atom(model: ReportModel, by_row: Iterable[Sequence[Event]] | None = None) -> str:
+    """The feed as XML. Ids depend on run ids alone: a reader sees an entry once, however often it is made.
+
+    by_row: the events of each row, where they are known already.
+    """
+    now = model.run.started or model.generated
+    if by_row is None:
+        by_row = [row_events(row, model.run.run_id, now) for row in model.rows]
     times: dict[str, float] = {}
-    events: dict[str, list[_Event]] = defaultdict(list)
-    for row in model.rows:
-        name = row.cell.title or row.cell.id
-        for result in row.results.values():
-            for run_id, when, turn in _turns(result, model):
-                times.setdefault(run_id, when)
-                reason = result.facts.reasons[0] if result.facts.reasons else ""
-                events[run_id].append(
-                    _Event(
-                        turn=turn,
-                        cell=name,
-                        page=f"cells/{row.slug}.html",
-                        check=result.facts.check,
-                        reason=reason if run_id == model.run.run_id else "",
-                    )
-                )
+    events: dict[str, list[Event]] = defaultdict(list)
+    for event in (event for found in by_row for event in found):
+        times.setdefault(event.run_id, event.when)
+        events[event.run_id].append(event)
     runs = sorted(events, key=lambda run_id: times[run_id], reverse=True)[:MAX_ENTRIES]
     updated = iso(times[runs[0]]) if runs else iso(model.generated)
     entries = "".join(_entry(run_id, times[run_id], events[run_id]) for run_id in runs)
@@ -66,24 +83,29 @@ def _profile(model: ReportModel) -> str:
     return f" in profile {_text(model.run.profile, 60)}" if model.run.profile else ""
 
 
-def _turns(result: Result, model: ReportModel) -> Iterator[tuple[str, float, Turn]]:
+def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float, Turn]]:
     """(run, time, turn) wherever the answer turned, or was lost."""
     facts = result.facts
-    steps = [(past.run_id, past.time, past.status) for past in facts.history]
-    steps.append((model.run.run_id, model.run.started or model.generated, facts.status))
     answered, fresh = None, False
-    for run_id, when, status in steps:
-        if status in RAN_BEFORE:
-            bad, was_bad = status is not RAN_BEFORE[0], answered is not RAN_BEFORE[0]
-            if answered is not None and bad != was_bad:
-                yield run_id, when, Turn.BROKEN if bad else Turn.FIXED
-            answered, fresh = status, True
-        elif fresh:
-            yield run_id, when, Turn.LOST
-            fresh = False
+    for past in facts.history:
+        turn, answered, fresh = _turned(past.status, answered, fresh)
+        if turn:
+            yield past.run_id, past.time, turn
+    turn, _, _ = _turned(facts.status, answered, fresh)
+    if turn:
+        yield run_id, now, turn
 
 
-def _entry(run_id: str, when: float, events: list[_Event]) -> str:
+def _turned(status: Status, answered: Status | None, fresh: bool) -> tuple[Turn | None, Status | None, bool]:
+    """The turn a verdict is, the last answer there was with it, and whether a loss of that would be news."""
+    if status not in RAN_BEFORE:
+        return (Turn.LOST if fresh else None), answered, False
+    bad, was_bad = status is not Status.PASS, answered is not Status.PASS
+    turned = answered is not None and bad != was_bad
+    return ((Turn.BROKEN if bad else Turn.FIXED) if turned else None), status, True
+
+
+def _entry(run_id: str, when: float, events: list[Event]) -> str:
     counts = {turn: sum(event.turn is turn for event in events) for turn in Turn}
     title = ", ".join(f"{count} {turn.value}" for turn, count in counts.items() if count)
     order = {turn: place for place, turn in enumerate(Turn)}

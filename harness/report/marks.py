@@ -157,13 +157,16 @@ EVIDENCE: dict[Evidence, EvidenceStyle] = {
 }
 
 
+_PLAIN = {status: Mark(status.value) for status in Status}
+
+
 def mark_of(status: Status, expected: str = "") -> Mark:
     """The mark of a verdict; only a failure can be known and only a pass can be unexpected."""
     if status is Status.FAIL and expected == KNOWN:
         return Mark.KNOWN_FAIL
     if status is Status.PASS and expected == UNEXPECTED_PASS:
         return Mark.UNEXPECTED_PASS
-    return Mark(status.value)
+    return _PLAIN[status]
 
 
 def worst(marks: list[Mark]) -> Mark | None:

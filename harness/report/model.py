@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
@@ -49,6 +49,7 @@ class Result:
     """A verdict, its mark, what changed since it last had an answer, and notes.
 
     `change` is `broken`, `fixed`, `lost` or "". `streak` is None of what has no answer, or no past.
+    `origin`: the input it was made of, None where there was none.
     """
 
     facts: ResultInput
@@ -57,6 +58,7 @@ class Result:
     streak: Streak | None = None
     notes: tuple[str, ...] = ()
     missing: bool = False
+    origin: ResultInput | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +146,11 @@ class ReportModel:
         return next((row for row in self.rows if row.cell.id == cell_id), None)
 
 
-def build_model(inputs: ReportInputs) -> ReportModel:
-    """Join cells and results into the report's model. Pure: equal inputs give equal models."""
+def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> ReportModel:
+    """Join cells and results into the report's model. Pure: equal inputs give equal models.
+
+    before: a model of earlier inputs; rows whose cell and results are the same objects are taken from it.
+    """
     known = {cell.id for cell in inputs.cells}
     by_cell: dict[str, dict[str, ResultInput]] = defaultdict(dict)
     for result in inputs.results:
@@ -156,8 +161,12 @@ def build_model(inputs: ReportInputs) -> ReportModel:
         published[fact.cell_id].append(fact)
     tiers = _columns(inputs)
     tier_of = {check.name: check.tier for tier in tiers for check in tier.checks}
+    older = {row.cell.id: row for row in before.rows} if before else {}
     rows = tuple(
-        _row(cell, by_cell[cell.id], tuple(published[cell.id]), tier_of, inputs) for cell in inputs.cells
+        kept
+        if (kept := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
+        else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tier_of, inputs)
+        for cell in inputs.cells
     )
     results = [result for row in rows for result in row.results.values()]
     counts = Counter(result.mark for result in results)
@@ -189,6 +198,15 @@ def build_model(inputs: ReportInputs) -> ReportModel:
         changes=_changes(inputs.earlier, results),
         survival=inputs.survival,
     )
+
+
+def _unchanged(row: Row | None, cell: CellInput, found: Mapping[str, ResultInput]) -> Row | None:
+    """`row` when it was made of this very cell and these very results."""
+    if row is None or row.cell is not cell:
+        return None
+    made_of = {name: result.origin for name, result in row.results.items() if result.origin is not None}
+    same = made_of.keys() == found.keys() and all(made_of[name] is result for name, result in found.items())
+    return row if same else None
 
 
 def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[Change, ...]:
@@ -276,6 +294,7 @@ def _result(facts: ResultInput, inputs: ReportInputs) -> Result:
             earlier, facts.status, this_run=inputs.run.run_id, now=inputs.run.started or inputs.generated
         ),
         notes=tuple(notes),
+        origin=facts,
     )
 
 

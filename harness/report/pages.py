@@ -17,7 +17,7 @@ from harness.report import svg
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import Result
-from harness.report.streak import Stretch, stretches
+from harness.report.streak import Stretch
 from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
 from harness.report.timeline import since_words, timeline_svg
 
@@ -32,11 +32,14 @@ class Writer:
         self.folder = folder
         self.written: list[Path] = []
         self._stored: set[str] = set()
+        self._made: set[Path] = set()
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file; parents are made as needed."""
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent not in self._made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(path.parent)
         data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
         path.write_bytes(data)
         self.written.append(path)
@@ -120,7 +123,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         "tooltip": tooltip,
         "timeline": timeline_svg,
         "since": since_words,
-        "past": lambda history: past(stretches(history)),
+        "past": past,
     }
     env.tests |= {
         "facts": lambda block: isinstance(block, Facts),
@@ -155,6 +158,9 @@ def _last(chart: Any) -> str:
 
 
 def _finalize(value: Any) -> Any:
+    # The most frequent case first: this runs once for everything that is printed.
+    if type(value) is str:
+        return value if value.isprintable() and len(value) <= HARD_LIMIT else visible(clip(value, HARD_LIMIT))
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return visible(clip(value, HARD_LIMIT))

@@ -13,9 +13,10 @@ from harness.errors import InfrastructureError, InputError, Location
 from harness.report.badge import write_badges
 from harness.report.export import SCHEMA_NAME, report_json
 from harness.report.feed import atom
-from harness.report.html import render_html
+from harness.report.html import render_overviews
 from harness.report.markdown import summary, table
 from harness.report.model import ReportModel
+from harness.report.rows import RowsInBackground, RowTexts
 from harness.report.sheet import results_csv
 
 MARKER = "report.json"
@@ -26,7 +27,16 @@ HEAD_BYTES = 200
 def render_all(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
 ) -> list[Path]:
-    """Write every rendering, and `extra` files by relative name, into `folder`; return what is there now.
+    """`render_report`, for those who want to know what is in the folder now."""
+    render_report(model, folder, extra)
+    folder = folder.resolve()
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def render_report(
+    model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
+) -> RowTexts:
+    """Write every rendering, and `extra` files by relative name, into `folder`; return the texts of its rows.
 
     The new report is written beside the old one and takes its place only when it is complete. InputError when
     `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
@@ -42,7 +52,7 @@ def render_all(
         _recover(folder)
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder if inside else folder.parent))
         fresh.chmod(0o755)
-        written = _render(model, fresh, extra or {})
+        rows = _render(model, fresh, extra or {})
         if inside:
             _exchange(fresh, folder)
         else:
@@ -56,7 +66,7 @@ def render_all(
             why=error.strerror or str(error),
             fix="free space or choose another folder with --reports; an older report was left as it was",
         ) from error
-    return [folder / path.relative_to(fresh) for path in written]
+    return rows
 
 
 def ensure_writable(folder: Path) -> None:
@@ -79,25 +89,34 @@ def ensure_writable(folder: Path) -> None:
         ) from error
 
 
-def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[Path]:
-    written = [*render_html(model, folder), *write_badges(model, folder)]
-    texts: dict[str, str | bytes] = {
-        MARKER: report_json(model),
-        "summary.md": summary(model),
-        "table.md": table(model) + "\n",
-        "results.csv": results_csv(model),
-        "changes.atom": atom(model),
-    }
-    for name, content in {**texts, **extra}.items():
+def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> RowTexts:
+    with RowsInBackground(model, folder) as background:
+        render_overviews(model, folder)
+        write_badges(model, folder)
+        rows = background.result()
+    for name, content in {**shared_texts(model, rows), **extra}.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{name!r} is not a name inside the report's folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-        )
-        written.append(path)
-    return written
+        path.write_bytes(as_bytes(content))
+    return rows
+
+
+def shared_texts(model: ReportModel, rows: RowTexts) -> dict[str, str]:
+    """The files that hold all cells, by name."""
+    return {
+        MARKER: report_json(model, rows.lines),
+        "summary.md": summary(model),
+        "table.md": table(model) + "\n",
+        "results.csv": results_csv(model, rows.sheet),
+        "changes.atom": atom(model, rows.events),
+    }
+
+
+def as_bytes(content: str | bytes) -> bytes:
+    """Text as UTF-8; half characters are written as escapes."""
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
 def _old(folder: Path) -> Path:

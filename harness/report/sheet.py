@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 
 from harness.report.model import ReportModel, Result, Row
 from harness.report.text import clip, iso, visible
@@ -29,16 +30,30 @@ TAIL = (
 )
 
 
-def results_csv(model: ReportModel) -> str:
+def results_csv(model: ReportModel, by_row: Iterable[str] | None = None) -> str:
     """One row per (cell, check), a column per axis (`axis:verl`). Text a spreadsheet would run as a formula
-    gets an apostrophe in front."""
-    axes = tuple(dict.fromkeys(axis for row in model.rows for axis in row.cell.axes))
+    gets an apostrophe in front. by_row: the lines of each cell, where they are known already."""
+    axes = axes_of(model)
+    head = _lines([[*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]])
+    if by_row is None:
+        by_row = [row_lines(row, axes) for row in model.rows]
+    return head + "".join(by_row)
+
+
+def axes_of(model: ReportModel) -> tuple[str, ...]:
+    """All axes of all cells."""
+    return tuple(dict.fromkeys(axis for row in model.rows for axis in row.cell.axes))
+
+
+def row_lines(row: Row, axes: tuple[str, ...]) -> str:
+    """The lines of one cell."""
+    head = _facts(row, axes)
+    return _lines([[*head, *_answer(result)] for result in row.results.values()])
+
+
+def _lines(rows: list[list[str]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_cell(name) for name in (*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL)])
-    for row in model.rows:
-        head = [_cell(value) for value in _facts(row, axes)]
-        writer.writerows([*head, *map(_cell, _answer(result))] for result in row.results.values())
+    csv.writer(out, lineterminator="\n").writerows(list(map(_cell, row)) for row in rows)
     return out.getvalue()
 
 

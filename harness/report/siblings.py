@@ -11,7 +11,7 @@ from harness.report.patterns import FAILING, PASSING, Pattern
 
 MAX_ALIKE = 12
 #: In a larger matrix the nearest passing cell is not looked for: it costs cells times failures.
-MAX_CELLS = 1_000
+MAX_CELLS = 300
 
 
 @dataclass(frozen=True, kw_only=True)

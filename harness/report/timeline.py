@@ -3,55 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model import Result
+from harness.report.streak import Stretch
 from harness.report.text import clip, moment, visible
 
 STEP = 18
 BAR = 18
 HEIGHT = 24
 GLYPH = 12
+NOW_RUN = "this run"
 NOW = {Status.PASS: "passes", Status.FAIL: "fails", Status.INCONCLUSIVE: "is undecided"}
 THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was undecided"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stretch:
-    """Runs in a row that said the same on the same evidence."""
+def timeline_svg(result: Result, before: tuple[Stretch, ...]) -> Markup:
+    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past.
 
-    mark: Mark
-    evidence: Evidence | None
-    first: str
-    last: str
-    runs: int
-
-
-def timeline_svg(result: Result) -> Markup:
-    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
+    before: the stretches of the result's history.
+    """
     facts = result.facts
-    if not facts.history:
+    if not before:
         return Markup()
-    keys = [*(past.key for past in facts.history), facts.key]
-    changed = tuple(place for place, (old, new) in enumerate(pairwise(keys), 1) if old and new and old != new)
-    said = tuple((mark_of(past.status), past.evidence, past.time) for past in facts.history)
-    return _drawn((*said, (result.mark, facts.evidence, None)), changed)
+    keys = [past.key for past in facts.history]
+    keys.append(facts.key)
+    changed = tuple(place for place, (old, new) in enumerate(pairwise(keys), 1) if old != new and old and new)
+    return _drawn(before, result.mark, facts.evidence, changed)
 
 
 @lru_cache(maxsize=8192)
-def _drawn(said: tuple[tuple[Mark, Evidence | None, float | None], ...], changed: tuple[int, ...]) -> Markup:
+def _drawn(
+    before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None, changed: tuple[int, ...]
+) -> Markup:
     """Checks that ran in the same runs and said the same look the same: most of a large report."""
     parts, left = [], 0
-    stretches = _stretches(said)
-    for stretch in stretches:
-        parts.append(_bar(stretch, left))
-        left += stretch.runs * STEP
+    bars = _bars(before, mark, evidence)
+    for bar in bars:
+        parts.append(_drawn_bar(bar, left))
+        left += bar.runs * STEP
     parts += [
         Markup('<path class="tick" d="M{} {}v5"><title>an input changed</title></path>').format(
             place * STEP - 1, BAR + 1
@@ -60,42 +56,62 @@ def _drawn(said: tuple[tuple[Mark, Evidence | None, float | None], ...], changed
     ]
     return Markup(
         '<svg class="timeline" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(left, HEIGHT, left, HEIGHT, _aloud(stretches, len(changed)), Markup().join(parts))
+    ).format(left, HEIGHT, left, HEIGHT, _aloud(bars, len(changed)), Markup().join(parts))
 
 
-def _stretches(said: tuple[tuple[Mark, Evidence | None, float | None], ...]) -> list[_Stretch]:
-    shown = [(mark, proof if mark in RAN else None, when) for mark, proof, when in said]
+@dataclass(frozen=True, kw_only=True)
+class _Bar:
+    """Runs in a row that look the same; the last bar holds this run."""
+
+    mark: Mark
+    evidence: Evidence | None
+    first: str
+    last: str
+    runs: int
+
+
+def _bars(before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None) -> list[_Bar]:
     found = []
-    for (mark, proof), group in groupby(shown, key=lambda entry: entry[:2]):
-        times = ["this run" if when is None else moment(when) for _, _, when in group]
-        found.append(_Stretch(mark=mark, evidence=proof, first=times[0], last=times[-1], runs=len(times)))
-    return found
+    for stretch in before:
+        was = mark_of(stretch.status)
+        found.append(
+            _Bar(
+                mark=was,
+                evidence=stretch.evidence if was in RAN else None,
+                first=moment(stretch.first),
+                last=moment(stretch.last),
+                runs=stretch.runs,
+            )
+        )
+    now = _Bar(mark=mark, evidence=evidence if mark in RAN else None, first=NOW_RUN, last=NOW_RUN, runs=1)
+    same = found and (found[-1].mark, found[-1].evidence) == (now.mark, now.evidence)
+    return [*found[:-1], replace(found[-1], last=NOW_RUN, runs=found[-1].runs + 1)] if same else [*found, now]
 
 
-def _bar(stretch: _Stretch, left: int) -> Markup:
-    kind = stretch.mark.value
-    frame = stretch.evidence.value if stretch.evidence else "none"
-    width = stretch.runs * STEP - 2
+def _drawn_bar(bar: _Bar, left: int) -> Markup:
+    kind = bar.mark.value
+    frame = bar.evidence.value if bar.evidence else "none"
+    width = bar.runs * STEP - 2
     return Markup(
         '<g class="m-{} e-{}"><title>{}</title><rect x="{}.5" y=".5" width="{}" height="{}" rx="4"/>'
         '<use href="#g-{}" x="{}" y="3" width="{}" height="{}"/></g>'
-    ).format(kind, frame, _say(stretch), left, width - 1, BAR - 1, kind, left + 2, GLYPH, GLYPH)
+    ).format(kind, frame, _say(bar), left, width - 1, BAR - 1, kind, left + 2, GLYPH, GLYPH)
 
 
-def _say(stretch: _Stretch) -> str:
+def _say(bar: _Bar) -> str:
     # A past failure may have been known then; the list of expectations of that day is not kept.
-    label = "failure" if stretch.mark is Mark.FAIL else STYLES[stretch.mark].label
-    proof = f" ({EVIDENCE[stretch.evidence].label})" if stretch.evidence else ""
-    runs = f", {stretch.runs} runs" if stretch.runs > 1 else ""
-    span = stretch.first if stretch.first == stretch.last else f"{stretch.first} to {stretch.last}"
+    label = "failure" if bar.mark is Mark.FAIL else STYLES[bar.mark].label
+    proof = f" ({EVIDENCE[bar.evidence].label})" if bar.evidence else ""
+    runs = f", {bar.runs} runs" if bar.runs > 1 else ""
+    span = bar.first if bar.first == bar.last else f"{bar.first} to {bar.last}"
     return f"{label}{proof}{runs}: {span}"
 
 
-def _aloud(stretches: Sequence[_Stretch], changed: int) -> str:
+def _aloud(bars: Sequence[_Bar], changed: int) -> str:
     inputs = (
         f"; inputs changed {changed} times" if changed > 1 else "; inputs changed once" if changed else ""
     )
-    return f"Earlier runs, oldest first. {'; '.join(map(_say, stretches))}{inputs}"
+    return f"Earlier runs, oldest first. {'; '.join(map(_say, bars))}{inputs}"
 
 
 def since_words(result: Result) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import math
 import random
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -359,13 +360,18 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
     ]
 
 
+def night_of(days: int) -> str:
+    """The id of the run so many nights ago."""
+    return f"{time.strftime('%Y%m%d', time.gmtime(NOW - days * DAY))}-0200"
+
+
 def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[HistoryInput, ...]:
     """One run a night, the last one yesterday; a new key with the third run from the end."""
     return tuple(
         HistoryInput(
             time=NOW - days * DAY,
             status=status,
-            run_id=f"202611{20 - days:02}-0200",
+            run_id=night_of(days),
             evidence=evidence if status in {Status.PASS, Status.FAIL} else None,
             key="old" if days > 2 else "new",
             reused=days > 2,
@@ -676,7 +682,7 @@ def sample_inputs() -> ReportInputs:
         earlier=earlier_run(results),
         runs=tuple(
             RunInput(
-                run_id=f"202611{20 - days:02}-0200",
+                run_id=night_of(days),
                 started=NOW - days * DAY,
                 revision=f"{days:040x}",
             )
@@ -718,9 +724,9 @@ def sample_inputs() -> ReportInputs:
 
 
 def _night(draw: random.Random) -> list[Status]:
-    """Twenty verdicts as runs give them: one in twenty differs from the one before."""
+    """Fifty verdicts as runs give them: one in twenty differs from the one before."""
     now, found = Status.PASS, []
-    for _ in range(20):
+    for _ in range(50):
         now = draw.choice(list(Status)) if draw.random() < 0.05 else now
         found.append(now)
     return found
@@ -781,7 +787,16 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
                     history=nights[pasts.randrange(len(nights))][:history] if history else (),
                 )
             )
-    return ReportInputs(generated=NOW, cells=tuple(facts), checks=columns[:checks], results=tuple(results))
+    return ReportInputs(
+        generated=NOW,
+        cells=tuple(facts),
+        checks=columns[:checks],
+        results=tuple(results),
+        runs=tuple(
+            RunInput(run_id=night_of(50 - night), started=NOW - (50 - night) * DAY, revision=f"{night:040x}")
+            for night in reversed(range(min(history, 50)))
+        ),
+    )
 
 
 def poison(value: Any, text: str) -> Any:

@@ -16,13 +16,14 @@ from harness.report import publish
 from harness.report.badge import badge_svg, badges
 from harness.report.export import SCHEMA_NAME, SCHEMA_VERSION, report_data
 from harness.report.grid import grid_data
-from harness.report.html import render_html
+from harness.report.html import render_overviews
 from harness.report.inputs import ArtifactInput, CellInput, ReportInputs
 from harness.report.logs import INLINE_LINES, read_artifact, read_log
 from harness.report.markdown import summary, table
 from harness.report.marks import Mark
 from harness.report.model import ReportModel, build_model
 from harness.report.publish import render_all
+from harness.report.rows import RowsInBackground, render_rows
 from harness.report.terminal import plain_grid, rich_grid
 
 
@@ -41,6 +42,11 @@ def sample() -> ReportModel:
     return build_model(sample_inputs())
 
 
+def pages_of(model: ReportModel, folder: Path) -> None:
+    render_overviews(model, folder)
+    render_rows(model, folder)
+
+
 def grid_part(page: str) -> str:
     return page[page.index('id="rows"') : page.index("</tbody>", page.index('id="rows"'))]
 
@@ -48,7 +54,7 @@ def grid_part(page: str) -> str:
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.PASS])
 def test_what_did_not_pass_is_never_shown_as_a_pass(status: Status, tmp_path: Path) -> None:
     model = model_of(status, Evidence.SIMULATED)
-    render_html(model, tmp_path)
+    pages_of(model, tmp_path)
     assert "m-pass" not in grid_part((tmp_path / "index.html").read_text())
     cell = (tmp_path / "cells" / "cell.html").read_text()
     assert "m-pass" not in cell[cell.index('class="strip"') :]
@@ -62,7 +68,7 @@ def test_what_did_not_pass_is_never_shown_as_a_pass(status: Status, tmp_path: Pa
 @pytest.mark.parametrize("evidence", [Evidence.SIMULATED, Evidence.CPU, Evidence.STATIC])
 def test_what_is_not_hardware_is_never_shown_as_hardware(evidence: Evidence, tmp_path: Path) -> None:
     model = model_of(Status.PASS, evidence)
-    render_html(model, tmp_path)
+    pages_of(model, tmp_path)
     assert "hardware" not in grid_part((tmp_path / "index.html").read_text())
     cell = (tmp_path / "cells" / "cell.html").read_text()
     assert "e-hardware" not in cell[cell.index("<main") :]
@@ -86,7 +92,7 @@ def test_a_known_failure_looks_different_from_an_unexpected_one(tmp_path: Path) 
         model = model_of(Status.FAIL, Evidence.STATIC, expected)
         folder = tmp_path / expected
         folder.mkdir()
-        render_html(model, folder)
+        pages_of(model, folder)
         texts.append(grid_part((folder / "index.html").read_text()))
     known, unexpected = texts
     assert "g-known-fail" in known
@@ -102,7 +108,7 @@ def test_verdicts_of_checks_that_did_not_run_carry_no_evidence() -> None:
 
 
 def test_pages_say_everything_a_result_has(sample: ReportModel, tmp_path: Path) -> None:
-    render_html(sample, tmp_path)
+    pages_of(sample, tmp_path)
     page = (tmp_path / "cells" / "verl-0.9.1-sim.html").read_text()
     failing = page[page.index('id="check-gspo"') :]
     for text in (
@@ -257,7 +263,7 @@ def test_a_full_disk_leaves_the_older_report(
     def full(*_: object) -> list[Path]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(publish, "render_html", full)
+    monkeypatch.setattr(publish, "render_overviews", full)
     with pytest.raises(InfrastructureError) as caught:
         render_all(model_of(Status.PASS, Evidence.STATIC), folder)
     assert "No space left" in str(caught.value)
@@ -303,16 +309,16 @@ def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path)
     assert set(report_schema()["properties"]) == set(json.loads(text))
 
 
-def test_pages_in_parallel_are_the_pages(sample: ReportModel, tmp_path: Path) -> None:
-    from harness.report import html
-
+def test_cells_in_parallel_are_the_cells(sample: ReportModel, tmp_path: Path) -> None:
     apart, together = tmp_path / "apart", tmp_path / "together"
     apart.mkdir()
     together.mkdir()
-    one = html._pages(sample, apart, 0, 1)
-    two = html._pages_in_parallel(sample, together, 2)
-    assert sorted(path.relative_to(apart) for path in one) == sorted(
-        path.relative_to(together) for path in two
-    )
-    for path in one:
+    one = render_rows(sample, apart)
+    with RowsInBackground(sample, together, workers=2) as background:
+        two = background.result()
+    assert (one.lines, one.sheet, one.events) == (two.lines, two.sheet, two.events)
+    assert {path.relative_to(apart) for path in one.written} == {
+        path.relative_to(together) for path in two.written
+    }
+    for path in one.written:
         assert path.read_bytes() == (together / path.relative_to(apart)).read_bytes()

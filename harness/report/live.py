@@ -1,0 +1,91 @@
+"""A report that follows its run: what changed is written anew, the rest stays as it is."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from harness.errors import InfrastructureError, Location
+from harness.report.badge import write_badges
+from harness.report.html import render_overviews
+from harness.report.inputs import ReportInputs, ResultInput
+from harness.report.model import ReportModel, Row, build_model
+from harness.report.publish import as_bytes, render_report, shared_texts
+from harness.report.rows import render_rows
+
+
+class LiveReport:
+    """A report on disk, with the texts of its cells kept: one outcome costs one page and the overviews.
+
+    Files are replaced one by one, each as a whole. `run`'s own facts and the cells stay those of `inputs`.
+    """
+
+    def __init__(self, inputs: ReportInputs, folder: Path) -> None:
+        self._inputs = inputs
+        self._folder = folder.resolve()
+        self._model = build_model(inputs)
+        self._texts = render_report(self._model, folder)
+        self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}
+
+    @property
+    def model(self) -> ReportModel:
+        """What the report says now."""
+        return self._model
+
+    def take(self, inputs: ReportInputs) -> list[Path]:
+        """Show `inputs`, of the same cells: results that are equal to what is shown are left as they are."""
+        shown = {(result.cell_id, result.check): result for result in self._inputs.results}
+        results = tuple(
+            old if (old := shown.get((new.cell_id, new.check))) == new and old is not None else new
+            for new in inputs.results
+        )
+        cells = tuple(
+            old if old == new else new for old, new in zip(self._inputs.cells, inputs.cells, strict=True)
+        )
+        return self._show(replace(inputs, cells=cells, results=results))
+
+    def update(self, result: ResultInput, generated: float) -> list[Path]:
+        """Show one new result, as of `generated` (Unix seconds); returns the files that were written."""
+        results = tuple(
+            result if (old.cell_id, old.check) == (result.cell_id, result.check) else old
+            for old in self._inputs.results
+        )
+        return self._show(replace(self._inputs, generated=generated, results=results))
+
+    def _show(self, inputs: ReportInputs) -> list[Path]:
+        model = build_model(inputs, self._model)
+        before = {row.cell.id: row for row in self._model.rows}
+        changed = [row for row in model.rows if before.get(row.cell.id) is not row]
+        try:
+            # Beside the report, so that each file gets its place by a rename.
+            with tempfile.TemporaryDirectory(
+                prefix=f".{self._folder.name}.", dir=self._folder.parent
+            ) as fresh:
+                written = self._write(model, Path(fresh), changed)
+                targets = [self._folder / path.relative_to(fresh) for path in written]
+                for path, target in zip(written, targets, strict=True):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
+        except OSError as error:
+            raise InfrastructureError(
+                "the report cannot be written",
+                where=Location(error.filename or self._folder),
+                why=error.strerror or str(error),
+                fix="free space or choose another folder with --reports",
+            ) from error
+        self._inputs, self._model = inputs, model
+        return targets
+
+    def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[Path]:
+        part = render_rows(model, folder, changed)
+        for row, line, sheet, events in zip(changed, part.lines, part.sheet, part.events, strict=True):
+            place = self._places[row.cell.id]
+            self._texts.lines[place] = line
+            self._texts.sheet[place] = sheet
+            self._texts.events[place] = events
+        written = [*part.written, *render_overviews(model, folder), *write_badges(model, folder)]
+        for name, text in shared_texts(model, self._texts).items():
+            (folder / name).write_bytes(as_bytes(text))
+            written.append(folder / name)
+        return list(dict.fromkeys(written))
