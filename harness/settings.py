@@ -26,6 +26,8 @@ class Option:
 
 #: How a setting is switched on and off, in any case.
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: What cells can be built with; the first is embedded and needs nothing.
+ENGINES = ("venv", "docker", "podman")
 #: The profile of a bare `npu-matrix run`.
 DEFAULT_PROFILE = "default"
 
@@ -37,7 +39,15 @@ OPTIONS = (
     Option(name="profile", default=DEFAULT_PROFILE, help="which profile of the matrix to plan"),
     Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
     Option(name="mirrors", default="", help="folder of clones or bare mirrors that have the rows' commits"),
+    Option(name="engine", default="venv", help="what cells are built with: venv, docker or podman"),
+    Option(name="base_image", default="", help="base image of container cells; empty means the lock's own"),
     Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
+    Option(
+        name="executor", default="local", help="where tasks run: local, or ray for an existing Ray cluster"
+    ),
+    Option(
+        name="ray_address", default="auto", help="the Ray cluster; auto is the one this machine belongs to"
+    ),
 )
 
 
@@ -103,6 +113,20 @@ class Settings:
                 f"wait is {setting.value!r}, neither true nor false", why=f"set by {setting.origin}"
             )
         return SWITCHES[setting.value.lower()]
+
+    @property
+    def engine(self) -> Mapping[str, str]:
+        """Container engine and base image, empty for the embedded engine; InputError for another name."""
+        setting = self.values["engine"]
+        if setting.value not in ENGINES:
+            raise InputError(
+                f"there is no engine {setting.value!r}",
+                why=f"set by {setting.origin}",
+                fix=" or ".join(ENGINES),
+            )
+        if setting.value == ENGINES[0]:
+            return {}
+        return {"engine": setting.value, "base_image": self["base_image"]}
 
     @property
     def cache(self) -> Path:

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,13 @@ def open_bench(
     package_root: Path | None = None,
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
     leave_out: str = "",
+    nodes: Sequence[Mapping[str, float]] = (),
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
     `choose` names other cells than the profile's, `leave_out` a patch that is not applied.
+    `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
     """
     from harness.cli.migrations import followed
     from harness.digest import digest_file
@@ -83,7 +85,7 @@ def open_bench(
         matrix_digest=digest_file(settings.path("matrix")),
         inputs=facet_inputs(settings, matrix, leave_out),
         code=code_digests(wanted, package_root or PACKAGE_ROOT),
-        host=host_facts(host),
+        host=replace(host_facts(host), nodes=tuple(nodes)),
         notices=(*_expired(matrix), *moving),
         without={} if checks else left_out(settings, matrix),
     )
@@ -194,6 +196,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, leave_out: str = "") -> Any
         recipes=matrix.recipes,
         axes=matrix.axes,
         simulator=simulator_digest(),
+        engine=settings.engine,
     )
 
 

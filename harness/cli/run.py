@@ -22,13 +22,16 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.run.events import Event, Observer
+    from harness.run.executor import Executor
+    from harness.run.ray_executor import RayExecutor
     from harness.run.result import RunResult
 
 
 @click.command(
     "run",
     epilog="\b\nExamples:\n  npu-matrix run\n  npu-matrix run --only 'verl-0-9-1*'\n"
-    "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl",
+    "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl\n"
+    "  npu-matrix run --executor ray --ray-address 10.0.0.1:6379",
 )
 @click.option("--only", multiple=True, metavar="GLOB", help="Cells to run; may be repeated.")
 @click.option("--check", "checks", multiple=True, help="Checks to run, with what they need; may be repeated.")
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
 @click.option("--keep-going", is_flag=True, help="Spend dearer tiers on cells that failed a cheaper one.")
 @click.option("--keep-work", is_flag=True, help="Keep the working folders of completed tasks.")
 @click.option("--jobs", help="Tasks at a time; 0 means one per CPU.")
+@click.option("--executor", help="Where tasks run: local, or ray for an existing Ray cluster.")
+@click.option("--ray-address", help="The Ray cluster. Default: the one this machine belongs to.")
+@click.option("--engine", help="What cells are built with: venv, docker or podman.")
+@click.option("--base-image", help="Base image of container cells. Default: the lock's own.")
 @click.option("--reports", help="Where reports are written.")
 @click.option("--wait/--no-wait", default=None, help="Wait for another run in this checkout.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Append every event to this file as JSON.")
@@ -50,31 +57,57 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     An interrupted run is resumed by the same command. Outcomes of unchanged tasks are reused.
     """
     from harness.report.publish import ensure_writable
+    from harness.run.executor import LocalExecutor
     from harness.run.interruption import Interruption
     from harness.run.lock import run_lock
 
-    flags = {name: options[name] for name in ("jobs", "reports")}
+    flags = {
+        name: options[name] for name in ("jobs", "reports", "engine", "base_image", "executor", "ray_address")
+    }
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
     settings = settings.overridden(flags)
-    bench = open_bench(settings, only=only, checks=checks)
-    ensure_writable(settings.path("reports"))
-    state = settings.path("state")
-    with (
-        Interruption() as stopped,
-        run_lock(
-            state,
+    with contextlib.ExitStack() as stack:
+        cluster = _cluster(settings)
+        if cluster is not None:
+            stack.callback(cluster.close)
+        bench = open_bench(settings, only=only, checks=checks, nodes=cluster.nodes if cluster else ())
+        ensure_writable(settings.path("reports"))
+        stopped = stack.enter_context(Interruption())
+        lock = run_lock(
+            settings.path("state"),
             command=["npu-matrix", *sys.argv[1:]],
             wait=settings.wait,
             tell=lambda text: click.echo(text, err=True),
             stopped=stopped,
-        ),
-    ):
-        return _run(bench, set(checks), options, stopped)
+        )
+        stack.enter_context(lock)
+        executor = cluster or LocalExecutor(_site(settings, keep=options["keep_work"]), settings.jobs)
+        stack.callback(executor.close)
+        return _run(bench, executor, set(checks), options, stopped)
 
 
-def _run(bench: Bench, checks: set[str], options: dict[str, Any], stopped: Any) -> int:
+def _cluster(settings: Settings) -> RayExecutor | None:
+    """The executor on a Ray cluster, None where tasks run on this machine."""
+    if settings["executor"] == "local":
+        return None
+    if settings["executor"] != "ray":
+        origin = settings.values["executor"].origin
+        raise InputError(
+            f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="local, or ray"
+        )
+    from harness.ledger.artifacts import ArtifactStore
+    from harness.run.ray_executor import RayExecutor, RemoteSite
+
+    return RayExecutor(
+        ArtifactStore(settings.path("state") / "artifacts"),
+        settings.root,
+        RemoteSite(cell=cell_entry),
+        settings["ray_address"],
+    )
+
+
+def _run(bench: Bench, executor: Executor, checks: set[str], options: dict[str, Any], stopped: Any) -> int:
     from harness.ledger.store import Ledger
-    from harness.run.executor import LocalExecutor
     from harness.run.scheduler import Policy, run_plan
     from harness.verdict.verdict import judge_outcome
 
@@ -88,22 +121,18 @@ def _run(bench: Bench, checks: set[str], options: dict[str, Any], stopped: Any) 
             failure_rate=failure_rate,
             cards=cards(bench),
         )
-        executor = LocalExecutor(_site(settings, keep=options["keep_work"]), settings.jobs)
-        try:
-            with _observing(options["events"]) as observer:
-                result = run_plan(
-                    bench.plan,
-                    ledger,
-                    executor,
-                    judge_outcome,
-                    policy=policy,
-                    observer=observer,
-                    stopped=stopped,
-                    argv=sys.argv[1:],
-                    host=_host(bench),
-                )
-        finally:
-            executor.close()
+        with _observing(options["events"]) as observer:
+            result = run_plan(
+                bench.plan,
+                ledger,
+                executor,
+                judge_outcome,
+                policy=policy,
+                observer=observer,
+                stopped=stopped,
+                argv=sys.argv[1:],
+                host=_host(bench),
+            )
         return _conclude(bench, ledger, result)
 
 

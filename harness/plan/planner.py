@@ -42,7 +42,7 @@ def make_plan(
         keys = ring.keys_of({name: facet.digest for name, facet in facets.items()})
         asked: dict[str, str] = {}
         for check in checks:
-            skip = device_skip(cell, check, host) or _idle(check, facets)
+            skip = device_skip(cell, check, host, facets) or _idle(check, facets)
             if skip is None and check.name in left_out:
                 skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
             key = ""

@@ -82,6 +82,12 @@ def abandoned(
     return _outcome(job, _failed(job.task, state, failure), log, started, time.time())
 
 
+def lost(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
+    """The outcome of a job that never came to an end for a reason that is not its own."""
+    now = time.time()
+    return _outcome(job, _failed(job.task, State.ERROR, _failure(error)), log, now, now)
+
+
 def expected_evidence(task: Task) -> Evidence:
     """What an outcome proves whose check handed nothing back: no device has reported itself."""
     return Evidence.STATIC if task.check.tier is Tier.STATIC else Evidence.CPU

@@ -20,11 +20,13 @@ CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mappi
 class Job:
     """One execution of a task: data only, so that it can travel to another machine.
 
-    inputs: check name -> outcome, of each check the task needs; attempt counts from 1.
+    inputs: check name -> outcome, of each check the task needs; attempt counts from 1. remakes: check name ->
+    the job that made such an input, for a machine that has not what it left (an environment's folder).
     """
 
     task: Task
     inputs: Mapping[str, Outcome] = field(default_factory=dict)
+    remakes: Mapping[str, Job] = field(default_factory=dict)
     attempt: int = 1
     run_id: str = ""
 

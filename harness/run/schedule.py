@@ -149,6 +149,10 @@ class Schedule:
         outcomes = [self._results[need].outcome for need in task.needs]
         return {outcome.check: outcome for outcome in outcomes}
 
+    def has_inputs(self, task: Task) -> bool:
+        """Whether every need of the task has an outcome."""
+        return all(need in self._results for need in task.needs)
+
     def start(self, key: str) -> None:
         """The task has been submitted."""
         self.running.add(key)

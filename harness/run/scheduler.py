@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.check import lapsed
 from harness.ledger.store import Disposition, Ledger
@@ -176,7 +176,7 @@ class _Run:
 
     def _start(self, task: Task) -> None:
         attempt = self._ledger.next_attempt(task.key)
-        job = Job(task=task, inputs=self._schedule.inputs(task), attempt=attempt, run_id=self._run_id)
+        job = replace(self._job(task), attempt=attempt)
         self._schedule.start(task.key)
         self._executor.submit(job)
         self._tell(
@@ -190,6 +190,15 @@ class _Run:
                 expected_s=self._schedule.seconds(task),
                 why=self._why.get(task.key, ""),
             )
+        )
+
+    def _job(self, task: Task) -> Job:
+        needs = [self._plan.tasks[key] for key in task.needs]
+        return Job(
+            task=task,
+            inputs=self._schedule.inputs(task),
+            remakes={need.check.name: self._job(need) for need in needs if self._schedule.has_inputs(need)},
+            run_id=self._run_id,
         )
 
     def _tell_progress(self) -> None:
