@@ -67,6 +67,8 @@ def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
         "verl==0.9.1",
         "torch==2.13.0",
         "torch-npu==2.13.0",
+        "cachetools",
+        "TransferQueue>=0.1.10",
         "transformers>=5.5.3,<5.11",
     ]
     assert [cell.axes["python"] for cell in (first, second)] == ["host", "host"]

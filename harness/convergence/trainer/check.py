@@ -1,0 +1,212 @@
+"""The checks that run verl's own trainer: does it train on this cell's device? Imports are light."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.check import Check, Completed, TaskContext
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+
+if TYPE_CHECKING:
+    from harness.convergence.trainer.learned import Difference
+
+PROGRAM = "harness.convergence.trainer.run"
+MEASURED, CRASHED, HUNG, FAILED = "measured", "crashed", "hung", "failed"
+# The program ends a trainer that stands still by itself; this is for a program that stands still.
+TIMEOUT_S = 900.0
+MOST_TAIL = 4000
+OLDEST = (0, 6)
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "device",
+    "versions",
+)
+
+
+def run(context: TaskContext) -> Measured:
+    """Run the trainer in the cell; a trainer that hangs or crashes is a measurement."""
+    from harness.numerics.device import evidence_of
+
+    out = context.workdir / "run.json"
+    device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu"
+    folder = context.workdir / "task"
+    folder.mkdir()
+    completed = context.in_cell(
+        PROGRAM,
+        *("--algorithm", str(context.params["algorithm"]), "--device", device),
+        *("--folder", str(folder), "--out", str(out)),
+        timeout=TIMEOUT_S,
+    )
+    found = _read(out, completed)
+    facts = found.get("device", {})
+    artifacts = {"run.json": str(out)} if out.is_file() else {}
+    return Measured(
+        measurements=found,
+        # Without the program's word nothing is known of the device but that something ran.
+        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        artifacts=artifacts,
+        environment={"versions": found.get("versions", {}), "device": facts},
+    )
+
+
+def _read(out: Path, completed: Completed) -> dict[str, Any]:
+    tail = completed.tail[-MOST_TAIL:]
+    if completed.returncode != 0 or completed.timed_out or not out.is_file():
+        state = HUNG if completed.timed_out else FAILED
+        return {"state": state, "returncode": completed.returncode, "tail": tail, "series": {}}
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return {**found, "tail": "" if found["state"] == MEASURED else tail}
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """From the series alone: gates, the bound that no blind policy passes, the recorded first step."""
+    from harness.convergence import gates
+    from harness.convergence.bands import arrays
+    from harness.convergence.rule import Rule
+    from harness.convergence.telemetry import decode_series
+    from harness.convergence.trainer.learned import LEAST_LAST, learned
+    from harness.convergence.trainer.task import best_blind_reward
+
+    if measurements["state"] != MEASURED:
+        return _not_measured(measurements)
+    series = decode_series(measurements["series"])
+    reward = series.get("reward", ())
+    steps = int(measurements["recipe"]["steps"])
+    if len(reward) < steps or not measurements["complete"]:
+        reason = f"The trainer ended without an error after {len(reward)} of {steps} steps."
+        return _failed(measurements, reason, remedy="Read the end of the task's log.")
+    gate = gates.crossed(arrays(series), Rule())
+    if gate is not None:
+        return _failed(measurements, f"{gate.reason[:1].upper()}{gate.reason[1:]}.", remedy=_GATE_REMEDY)
+    if steps < 2 * LEAST_LAST:
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
+    found = learned(reward, best_blind_reward())
+    worst = _worst_difference(measurements, series)
+    unlike = [worst.sentence()] if worst is not None and worst.alarm else []
+    if not found.passed:
+        return _failed(measurements, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
+    if unlike and _is_hardware(measurements):
+        # Rounding in HF32 flips a sampled token of the first step on 15 % of the seeds, and then all differs.
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(found.sentence(), *unlike, *_notes(measurements)),
+            remedies=("Run it with another seed: chance does not strike twice as often as a fault.",),
+        )
+    if unlike:
+        return _failed(measurements, *unlike, found.sentence(), remedy=_TWIN_REMEDY)
+    return Judgement(status=Status.PASS, reasons=(found.sentence(), _agreement(worst), *_notes(measurements)))
+
+
+_GATE_REMEDY = "Find the first operation that makes it: run the loss check, then use anomaly detection."
+_LEARNED_REMEDY = "Look at the advantages (sign, grouping), the optimizer, and the backward of attention."
+_TWIN_REMEDY = "Compare the numerics tier's loss check, which names the function."
+
+
+def _worst_difference(
+    measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]
+) -> Difference | None:
+    from harness.convergence.trainer.learned import differences
+    from harness.convergence.trainer.record import recorded
+
+    verl = str(measurements["versions"].get("verl", ""))
+    known = recorded(str(measurements["digest"]), verl)
+    if known is None:
+        return None
+    found = differences(series, known.series, same_verl=known.verl == verl)
+    return found[0] if found else None
+
+
+def _agreement(worst: Difference | None) -> str:
+    if worst is None:
+        return "There is no recorded run of these settings to hold the first step against."
+    return f"The first step agrees with the recorded run of the same seed to {worst.size:.1e} or better."
+
+
+def _is_hardware(measurements: Mapping[str, Any]) -> bool:
+    device = measurements["device"]
+    return device.get("kind") == "npu" and not device.get("simulated")
+
+
+def _not_measured(measurements: Mapping[str, Any]) -> Judgement:
+    steps = max((len(values) for values in measurements["series"].values()), default=0)
+    reached = f"after {steps} steps" if steps else "before its first step"
+    words = _last_words(measurements["tail"])
+    if measurements["state"] == HUNG:
+        where = measurements.get("where", "")
+        stood = f" {where}." if where else " No stack says where."
+        return _failed(
+            measurements,
+            f"The trainer stopped getting on {reached} and was ended.{stood}",
+            remedy="Look at the stacks in run.json; a wait for ever is often a resource that nobody has.",
+        )
+    return _failed(
+        measurements,
+        f"The trainer ended with code {measurements['returncode']} {reached}.",
+        *([f"Its last words: {words}"] if words else []),
+        remedy="Read the task's log; what the stack lacks is named there.",
+    )
+
+
+def _last_words(tail: str) -> str:
+    """The last line that names an error, else the last line."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.split(":")[0] and not line.startswith("[ERROR]")]
+    return (errors or lines or [""])[-1]
+
+
+def _failed(measurements: Mapping[str, Any], *reasons: str, remedy: str) -> Judgement:
+    return Judgement(status=Status.FAIL, reasons=(*reasons, *_notes(measurements)), remedies=(remedy,))
+
+
+def _notes(measurements: Mapping[str, Any]) -> list[str]:
+    seconds = measurements.get("seconds", {})
+    durations = measurements["series"].get("seconds", ())
+    steps = sorted(value for value in durations if isinstance(value, (int, float)))
+    notes = [f"{problem}." for problem in measurements.get("problems", ())]
+    if measurements.get("swept"):
+        notes.append(f"{measurements['swept']} processes had to be ended after it.")
+    if seconds.get("start_up") is not None and steps:
+        notes.append(
+            f"First step after {seconds['start_up']:.0f} s, then {steps[len(steps) // 2]:.2f} s per step "
+            f"(median), {seconds['whole']:.0f} s in all."
+        )
+    return notes
+
+
+def applies(facets: Mapping[str, Any]) -> str:
+    """Why the trainer of this cell's verl cannot be driven, or ""."""
+    version = str(facets.get("versions", {}).get("verl", "")).partition("@")[0]
+    if not version:
+        return "there is no verl in this cell"
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        return f"verl {version} has no rollout registry; the trainer is driven from verl 0.6 on"
+    return ""
+
+
+def _check(algorithm: str) -> Check:
+    return Check(
+        name=f"trainer-{algorithm}",
+        tier=Tier.CONVERGENCE,
+        question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
+        facets=FACETS,
+        sources=("harness.convergence", "harness.numerics.device"),
+        run=run,
+        judge=judge,
+        needs=("environment",),
+        params={"algorithm": algorithm},
+        device=True,
+        timeout_s=TIMEOUT_S + 60.0,
+        expected_s=120.0,
+        applies=applies,
+    )
+
+
+CHECKS = (_check("grpo"), _check("gspo"))

@@ -1,0 +1,239 @@
+"""Run verl's trainer on a tiny model and task: `python -m harness.convergence.trainer.run --algorithm gspo
+--device npu --folder F --out run.json`.
+
+Exit 0 when the trainer was watched to its end, whatever that was; 2 for bad usage; 4 when it could not be
+started. In-cell module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.convergence.telemetry import encode_series
+from harness.convergence.train import versions
+from harness.convergence.trainer import environment, recipe, task, watch
+from harness.convergence.trainer.recipe import ENTRY, RECIPES, TrainerRecipe
+from harness.convergence.verl_log import VerlLog
+from harness.errors import HarnessError, InfrastructureError, InputError
+from harness.numerics.device import device_facts
+
+SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
+MEASURED, CRASHED, HUNG = "measured", "crashed", "hung"
+# Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.
+START_UP_SECONDS = 300.0
+STEP_SECONDS = 120.0
+# A socket's path has 107 bytes, of which Ray takes 60.
+LONGEST_FOLDER = 40
+PLUGINS = ("harness.convergence.trainer.plugin",)
+DEVICE_PLUGIN = "harness.devices.sim.plugin"
+CPU_PLUGIN = "harness.convergence.trainer.cpu"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="harness.convergence.trainer.run", description=__doc__.split("\n")[0]
+    )
+    result.add_argument("--algorithm", choices=recipe.ALGORITHMS, required=True)
+    result.add_argument("--device", choices=("npu", "cpu"), required=True)
+    result.add_argument("--folder", type=Path, required=True, help="existing folder for the task's files")
+    result.add_argument("--out", type=Path, required=True, help="JSON of the run, overwritten")
+    result.add_argument("--steps", type=int)
+    result.add_argument("--seed", type=int)
+    result.add_argument("--cards", type=int)
+    result.add_argument("--learning-rate", type=float)
+    result.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Hydra override more"
+    )
+    result.add_argument("--plugin", action="append", default=[], help="an external module for verl more")
+    result.add_argument("--start-up-seconds", type=float, default=START_UP_SECONDS)
+    result.add_argument("--step-seconds", type=float, default=STEP_SECONDS)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trainer and write what was seen of it."""
+    options = parser().parse_args(argv)
+    try:
+        result = run(options)
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    options.out.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """What the trainer did, as JSON values."""
+    chosen = _recipe(options)
+    verl = _verl()
+    folder = options.folder.resolve()
+    prepared = time.monotonic()
+    task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
+    (folder / "processes").mkdir()
+    ray_folder = _short_folder()
+    settings = {
+        **recipe.overrides(chosen, recipe.version_of(verl), task=folder, device=options.device),
+        **recipe.ray_overrides(ray_folder, device=options.device),
+        **_given(options.set),
+    }
+    argv = [sys.executable, "-m", ENTRY, *(f"{key}={value}" for key, value in settings.items())]
+    log = VerlLog("verl", steps=chosen.steps)
+    try:
+        ending = watch.run(
+            argv,
+            env=_environment(chosen, options, folder / "processes"),
+            cwd=folder,
+            process_folder=folder / "processes",
+            take=lambda text: _take(log, text),
+            steps=lambda: _steps(log),
+            limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
+        )
+    finally:
+        shutil.rmtree(ray_folder, ignore_errors=True)
+    return {
+        "schema": SCHEMA,
+        **_state(ending),
+        "algorithm": chosen.algorithm,
+        "recipe": chosen.as_json(),
+        "digest": chosen.digest(),
+        "argv": argv[1:],
+        "plugins": [*PLUGINS, *options.plugin],
+        "versions": versions(options.device),
+        "ray": _version("ray"),
+        "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
+        "processes": _facts(folder / "processes"),
+        "seconds": {
+            "prepare": round(time.monotonic() - prepared - ending.seconds, 3),
+            "start_up": None if ending.start_up is None else round(ending.start_up, 3),
+            "whole": round(ending.seconds, 3),
+        },
+        "swept": ending.swept,
+        **_telemetry(log),
+    }
+
+
+def _recipe(options: argparse.Namespace) -> TrainerRecipe:
+    given = {name: getattr(options, name) for name in ("steps", "seed", "cards", "learning_rate")}
+    chosen = dataclasses.replace(
+        RECIPES[options.algorithm], **{name: value for name, value in given.items() if value is not None}
+    )
+    if chosen.steps < 1 or chosen.cards < 1 or (chosen.mini_batch * chosen.samples) % chosen.cards:
+        raise InputError(
+            f"{chosen.steps} steps on {chosen.cards} cards cannot be trained",
+            why=f"a mini-batch of {chosen.mini_batch * chosen.samples} responses is split over the cards",
+            fix="give at least one step, and 1, 2, 4 or 8 cards",
+        )
+    return chosen
+
+
+def _verl() -> str:
+    found = _version("verl")
+    if not found:
+        raise InfrastructureError("verl is not installed here", fix="run this in a cell's environment")
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _given(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r} is not KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _environment(chosen: TrainerRecipe, options: argparse.Namespace, processes: Path) -> dict[str, str]:
+    """This process's environment and what keeps verl and Ray to themselves."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    device = [DEVICE_PLUGIN] if _simulated() else []
+    device = [CPU_PLUGIN] if options.device == "cpu" else device
+    return {
+        **inherited,
+        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *PLUGINS, *options.plugin]),
+        environment.SEED: str(chosen.seed),
+        environment.PROCESSES: str(processes),
+        "HYDRA_FULL_ERROR": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        # The first run in a cell writes the bytecode of what verl imports: every later process is faster.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        # Actors without a device of their own may see it: verl asks there what kind of device it is.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Workers started ahead do not have verl's runtime environment, so none is ever used.
+        "RAY_prestart_worker_first_driver": "0",
+        # Ray gives its workers the lowest priority but four; on a busy machine they would wait for everybody.
+        "RAY_worker_niceness": "0",
+    }
+
+
+def _simulated() -> bool:
+    from harness.devices.sim import probe
+
+    return probe.is_simulated()
+
+
+def _short_folder() -> Path:
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="npm-", dir=parent if len(parent) <= LONGEST_FOLDER else "/tmp"))  # noqa: S108
+
+
+def _take(log: VerlLog, text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    log.feed(text)
+
+
+def _steps(log: VerlLog) -> int:
+    return max((run.steps for run in log.telemetry().runs), default=0)
+
+
+def _state(ending: watch.Ending) -> dict[str, Any]:
+    state = HUNG if ending.returncode is None else (CRASHED if ending.returncode else MEASURED)
+    return {
+        "state": state,
+        "returncode": ending.returncode,
+        "where": ending.where,
+        "stacks": [stack.as_json() for stack in ending.stacks],
+        "stack_problems": list(ending.problems),
+    }
+
+
+def _facts(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def _telemetry(log: VerlLog) -> dict[str, Any]:
+    telemetry = log.telemetry()
+    run = telemetry.runs[0] if telemetry.runs else None
+    return {
+        "series": encode_series(run.series) if run else {},
+        "complete": bool(run and run.complete),
+        "problems": [*telemetry.problems, *(run.problems if run else ())],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The rollout of verl 0.7 and later, in server mode: one Ray actor that answers requests on the device.
+
+verl asks a replica for servers, sends every prompt to a server as a request of its own, and hands the adapter
+inside each training worker the new weights. In-cell module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from torch import Tensor
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from harness.convergence.trainer.environment import SEED
+from harness.convergence.trainer.sampler import Noise, sample
+
+# Requests of one step come one by one; this long without a new one means that they are all there.
+SETTLED_SECONDS = 0.02
+
+
+def server_name(replica_rank: int) -> str:
+    """Name under which the adapter of a worker finds its server in Ray."""
+    return f"npu_matrix_server_{replica_rank}"
+
+
+class Server:
+    """Answers requests in batches of what has arrived."""
+
+    def __init__(self, path: str, response_tokens: int, replica_rank: int) -> None:
+        from transformers import AutoModelForCausalLM
+        from verl.utils.device import get_device_name
+
+        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+        self.model = model.float().to(get_device_name()).eval()
+        self.response_tokens = response_tokens
+        self.noise = Noise(int(os.environ.get(SEED, "0")) + replica_rank)
+        self.step: int | None = None
+        self._waiting: list[tuple[list[int], float, asyncio.Future[TokenOutput]]] = []
+        self._answering: asyncio.Task[None] | None = None
+
+    async def set_weights(self, weights: dict[str, Tensor], step: int | None) -> None:
+        """Take the policy's weights; a name the model does not know is an error."""
+        wrong = self.model.load_state_dict(weights, strict=False).unexpected_keys
+        if wrong:
+            raise ValueError(f"the policy has weights that its copy lacks: {', '.join(wrong[:3])}")
+        self.step = step
+        self.noise.next_step()
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_others: Any
+    ) -> TokenOutput:
+        """The response to one prompt, with its log-probabilities."""
+        del request_id
+        answer: asyncio.Future[TokenOutput] = asyncio.get_running_loop().create_future()
+        self._waiting.append((list(prompt_ids), float(sampling_params.get("temperature", 1.0)), answer))
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.ensure_future(self._answer())
+        return await answer
+
+    async def _answer(self) -> None:
+        while self._waiting:
+            arrived = -1
+            while arrived != len(self._waiting):
+                arrived = len(self._waiting)
+                await asyncio.sleep(SETTLED_SECONDS)
+            batch, self._waiting = self._waiting, []
+            try:
+                outputs = self._outputs([prompt for prompt, _, _ in batch], batch[0][1])
+            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+                for _, _, answer in batch:
+                    answer.set_exception(error)
+                continue
+            for (_, _, answer), output in zip(batch, outputs, strict=True):
+                if not answer.done():
+                    answer.set_result(output)
+
+    def _outputs(self, prompts: list[list[int]], temperature: float) -> list[TokenOutput]:
+        config = self.model.config
+        end, pad = int(config.eos_token_id), int(config.pad_token_id)
+        noise = self.noise.draw(prompts, self.response_tokens, config.vocab_size)
+        found = sample(self.model, prompts, noise, end=end, pad=pad, temperature=temperature)
+        outputs = []
+        for tokens, log_probs in zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True):
+            length = tokens.index(end) + 1 if end in tokens else len(tokens)
+            outputs.append(
+                TokenOutput(
+                    token_ids=tokens[:length],
+                    log_probs=log_probs[:length],
+                    stop_reason="completed",
+                    extra_fields={"global_steps": self.step},
+                )
+            )
+        return outputs
+
+    async def nothing(self, *_values: Any, **_named: Any) -> None:
+        """What verl asks of a server that has caches, profilers or offloaded weights; this one has none."""
+
+    wake_up = sleep = abort_all_requests = resume_generation = nothing
+    clear_kv_cache = release_kv_cache = resume_kv_cache = nothing
+    start_profile = stop_profile = set_global_steps = nothing
+
+
+class Replica(RolloutReplica):  # type: ignore[misc]
+    """Registered as "hf" with verl's RolloutReplicaRegistry."""
+
+    async def launch_servers(self) -> None:
+        """Start the server. It shares the worker's device, so Ray is asked for none."""
+        path = self.model_config.get("local_path", None) or self.model_config["path"]
+        options = {
+            "name": server_name(self.replica_rank),
+            "max_concurrency": self.max_concurrency,
+            "num_cpus": 0,
+        }
+        server = ray.remote(Server).options(**options)
+        handle = server.remote(path, self.config.response_length, self.replica_rank)
+        await handle.clear_kv_cache.remote()
+        self.servers = [handle]
+        self._server_handle = handle
+        self._server_address = server_name(self.replica_rank)
+
+
+class Adapter(BaseRollout):  # type: ignore[misc]
+    """Registered as ("hf", "async"): hands a worker's weights to its server."""
+
+    # verl asks for it where weights are loaded with adapters (LoRA).
+    sleep_level = 2
+
+    def __init__(
+        self, config: Any, model_config: Any, device_mesh: Any = None, replica_rank: int = -1, **_others: Any
+    ) -> None:
+        super().__init__(config, model_config, device_mesh)
+        self.replica_rank = replica_rank if replica_rank >= 0 else int(os.environ.get("RANK", "0"))
+        self.is_leader_rank = True
+        self._server: Any = None
+
+    async def resume(self, tags: list[str]) -> None:
+        """Nothing is offloaded."""
+
+    async def release(self) -> None:
+        """Nothing is offloaded."""
+
+    async def update_weights(self, weights: Any, global_steps: int | None = None, **_others: Any) -> None:
+        """Send all weights; `weights` is a plain or an asynchronous iterator of (name, tensor)."""
+        if hasattr(weights, "__aiter__"):
+            found = {name: tensor.detach().cpu().clone() async for name, tensor in weights}
+        else:
+            found = {name: tensor.detach().cpu().clone() for name, tensor in weights}
+        if self._server is None:
+            self._server = ray.get_actor(server_name(self.replica_rank))
+        await self._server.set_weights.remote(found, global_steps)

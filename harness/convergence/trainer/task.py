@@ -1,0 +1,205 @@
+"""A tiny random model, its tokenizer and a verifiable task, written as files that transformers and verl read.
+
+The task: the prompt shows two digits, the answer repeats them and stops. Everything is a pure function of the
+seed and is written by hand, so that nothing but numpy decides what is in the files. In-cell module; `write`
+needs pyarrow for the prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The end token also pads and stands for unknown words, and is the only special one: what verl leaves out of a
+# decoded response can then only stand behind its end.
+END, START = "<|im_end|>", "<bos>"
+DIGITS = tuple("0123456789")
+# Byte-level spelling of the line break, which is never written: verl 0.9's token builder for Qwen wants it,
+# and the end token's name, to be one token each.
+LINE_BREAK = "\u010a"
+VOCABULARY = (END, START, "=", LINE_BREAK, *DIGITS)
+ANSWER_DIGITS = 2
+PROMPT_TOKENS = ANSWER_DIGITS + 2
+RESPONSE_TOKENS = ANSWER_DIGITS + 1
+CHAT_TEMPLATE = (
+    "{{ '<bos> ' }}{% for message in messages %}{{ message['content'] }}{{ ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '=' }}{% endif %}"
+)
+
+HIDDEN, LAYERS, HEADS, KEY_HEADS = 64, 2, 4, 2
+# Wide enough that 30 steps at the recipe's learning rate learn (measured); transformers' default is 0.02.
+INITIAL_STD = 0.08
+
+Floats = NDArray[np.float32]
+
+
+def best_blind_reward() -> float:
+    """The largest mean reward of a policy that does not read its prompt: 0.4.
+
+    Each of the answer's positions scores 1 / (ANSWER_DIGITS + 1), the stop included (see `reward`). Without
+    the prompt a digit is right once in ten, whatever is answered, and stopping in time needs no prompt.
+    """
+    return (ANSWER_DIGITS / len(DIGITS) + 1) / (ANSWER_DIGITS + 1)
+
+
+def write(folder: Path, *, seed: int, prompts: int) -> None:
+    """Write `model/`, `train.parquet` and `val.parquet` into an existing folder."""
+    model = folder / "model"
+    model.mkdir()
+    _write_json(model / "config.json", model_config())
+    _write_json(model / "generation_config.json", {"do_sample": True, **_token_numbers()})
+    _write_json(model / "tokenizer.json", tokenizer())
+    _write_json(model / "tokenizer_config.json", _tokenizer_config())
+    (model / "model.safetensors").write_bytes(safetensors(weights(seed)))
+    rows = examples(seed, prompts)
+    _write_parquet(folder / "train.parquet", rows)
+    _write_parquet(folder / "val.parquet", rows[:1])
+
+
+def examples(seed: int, number: int) -> list[dict[str, Any]]:
+    """Rows of verl's dataset format (verl docs, preparation/prepare_data): one prompt of two digits each."""
+    drawn = np.random.default_rng([seed, 0]).integers(0, len(DIGITS), (number, ANSWER_DIGITS))
+    rows = []
+    for index, digits in enumerate(drawn):
+        text = " ".join(DIGITS[digit] for digit in digits)
+        rows.append(
+            {
+                "data_source": "repeat-digits",
+                "prompt": [{"role": "user", "content": text}],
+                "ability": "repeat",
+                "reward_model": {"style": "rule", "ground_truth": text},
+                "extra_info": {"index": index, "split": "train"},
+            }
+        )
+    return rows
+
+
+def model_config() -> dict[str, Any]:
+    """config.json of the model: Qwen2, 0.07 million parameters, vocabulary of the tokenizer's length."""
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEY_HEADS,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "initializer_range": INITIAL_STD,
+        "torch_dtype": "float32",
+        **_token_numbers(),
+    }
+
+
+def weights(seed: int) -> dict[str, Floats]:
+    """Initial weights by transformers' names: normal, biases zero, norms one."""
+    rng = np.random.default_rng([seed, 1])
+
+    def normal(*shape: int) -> Floats:
+        return (INITIAL_STD * rng.standard_normal(shape)).astype(np.float32)
+
+    keys = HIDDEN // HEADS * KEY_HEADS
+    found = {"model.embed_tokens.weight": normal(len(VOCABULARY), HIDDEN)}
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}"
+        for name, size in (("q", HIDDEN), ("k", keys), ("v", keys)):
+            found[f"{prefix}.self_attn.{name}_proj.weight"] = normal(size, HIDDEN)
+            found[f"{prefix}.self_attn.{name}_proj.bias"] = np.zeros(size, np.float32)
+        found[f"{prefix}.self_attn.o_proj.weight"] = normal(HIDDEN, HIDDEN)
+        for name in ("gate", "up"):
+            found[f"{prefix}.mlp.{name}_proj.weight"] = normal(2 * HIDDEN, HIDDEN)
+        found[f"{prefix}.mlp.down_proj.weight"] = normal(HIDDEN, 2 * HIDDEN)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"{prefix}.{name}.weight"] = np.ones(HIDDEN, np.float32)
+    return {**found, "model.norm.weight": np.ones(HIDDEN, np.float32)}
+
+
+def safetensors(tensors: Mapping[str, Floats]) -> bytes:
+    """The safetensors file of float32 tensors (format: README of huggingface/safetensors, "Format")."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        raw = np.ascontiguousarray(tensor, "<f4").tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tokenizer() -> dict[str, Any]:
+    """tokenizer.json: one token per word of the vocabulary, words separated by blanks.
+
+    transformers 5 takes only the vocabulary from it, and splits as Qwen's tokenizer does: to the same tokens,
+    as all words are single characters.
+    """
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": content,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": content == END,
+            }
+            for number, content in enumerate((END, START))
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: number for number, word in enumerate(VOCABULARY)},
+            "unk_token": END,
+        },
+    }
+
+
+def _tokenizer_config() -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": END,
+        "pad_token": END,
+        "eos_token": END,
+        "padding_side": "left",
+        "model_max_length": 128,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _token_numbers() -> dict[str, int]:
+    end = VOCABULARY.index(END)
+    return {"pad_token_id": end, "eos_token_id": end, "bos_token_id": VOCABULARY.index(START)}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+    from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+
+    parquet.write_table(pa.Table.from_pylist(list(rows)), path)

@@ -1,0 +1,124 @@
+"""Runs a program, watches that it gets on, and leaves nothing of it behind. Linux only. In-cell module."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.convergence.trainer import processes, stacks
+from harness.convergence.trainer.stacks import Stack
+
+TICK_SECONDS = 0.5
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds a program may take to its first step, and from one step to the next."""
+
+    start_up: float
+    step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a program ended. returncode: None when it was killed because it did not get on.
+
+    seconds: wall time; start_up: until the first step, None without one. swept: processes it left behind, or
+    that were killed with it.
+    """
+
+    returncode: int | None
+    seconds: float
+    start_up: float | None
+    where: str = ""
+    stacks: tuple[Stack, ...] = ()
+    problems: tuple[str, ...] = ()
+    swept: int = 0
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    process_folder: Path,
+    take: Callable[[str], None],
+    steps: Callable[[], int],
+    limits: Limits,
+) -> Ending:
+    """Run `argv`; its merged output goes to `take` as it comes, `steps()` says how many steps it has made.
+
+    A program that makes none for too long is killed with everything it started, after its stacks were
+    collected.
+    """
+    processes.adopt_orphans()
+    others = frozenset(process.pid for process in processes.descendants())
+    started = time.monotonic()
+    with subprocess.Popen(
+        argv,
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        made, last, start_up, hung = 0, started, None, False
+        while process.poll() is None and not hung:
+            _pass_on(process, take)
+            now = time.monotonic()
+            if steps() > made:
+                made, last = steps(), now
+                start_up = start_up if start_up is not None else now - started
+            hung = now - last > (limits.step if made else limits.start_up)
+        found, problems = _stacks(process_folder, others) if hung else ([], [])
+        returncode = None if hung else process.poll()
+        swept = processes.end_all(others)
+        _drain(process, take)
+    return Ending(
+        returncode=returncode,
+        seconds=time.monotonic() - started,
+        start_up=start_up,
+        where=stacks.where(found),
+        stacks=tuple(found),
+        problems=tuple(problems),
+        swept=swept,
+    )
+
+
+def _stacks(folder: Path, others: frozenset[int]) -> tuple[list[Stack], list[str]]:
+    return stacks.collect(processes.descendants(others), folder)
+
+
+def _pass_on(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(TICK_SECONDS):
+            return
+    chunk = os.read(process.stdout.fileno(), CHUNK_BYTES)
+    if chunk:
+        take(chunk.decode("utf-8", "replace"))
+    else:
+        # The output is closed before the program has ended.
+        time.sleep(TICK_SECONDS)
+
+
+def _drain(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> None:
+    """What stands in the pipe; everything that could write to it is gone."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    try:
+        rest = process.stdout.read()
+    except OSError as error:
+        sys.stderr.write(f"the end of the output is lost: {error}\n")
+        return
+    if rest:
+        take(rest.decode("utf-8", "replace"))
