@@ -241,7 +241,7 @@ class ExpectationEntry(Entry):
         discriminator=Discriminator(lambda value: "axes" if isinstance(value, dict) else "glob")
     )
     check: Text
-    state: Literal["fail", "inconclusive", "unsupported", "timeout", "error"]
+    state: Literal["fail", "numeric-drift", "timeout", "crash", "inconclusive", "unsupported", "error"]
     reason: Text
     source: Text
     owner: Text

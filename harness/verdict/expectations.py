@@ -144,13 +144,8 @@ def plan_update(
             )
             add.append(_entry(cell, verdict, one.state, kept, taken))
         elif said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
-            add.append(_entry(cell, verdict, _state(verdict), said, taken))
+            add.append(_entry(cell, verdict, verdict.state, said, taken))
     return Edit(remove=tuple(remove), add=tuple(add))
-
-
-def _state(verdict: Verdict) -> str:
-    timed_out = any(reason.startswith("timed out") for reason in verdict.reasons)
-    return "timeout" if verdict.status is Status.FAIL and timed_out else verdict.status.value
 
 
 def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str]) -> Entry:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.outcome import Evidence, Judgement, Outcome, Status
+from harness.outcome import Judgement, Outcome, Status
 from harness.plan.task import Entry, Plan
-from harness.verdict.verdict import Expectation, Expected, Verdict, judge_outcome, stand
+from harness.verdict.verdict import Expectation, Expected, Verdict, judge_outcome, stand, state_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +26,21 @@ def judge_plan(
 ) -> tuple[Verdict, ...]:
     """One verdict per entry, in plan order; what nothing accounts for is an error: planned = reported."""
     judgements = {
-        key: (judge_outcome(plan.tasks[key].check, outcome), outcome.evidence)
+        key: (judge_outcome(plan.tasks[key].check, outcome), outcome)
         for key, outcome in outcomes.items()
         if key in plan.tasks
     }
     verdicts: list[Verdict] = []
     reds: dict[str, list[Verdict]] = {}
     for entry in plan.entries:
-        judgement, evidence = _judgement(entry, judgements, dispositions)
+        judgement, outcome = _judgement(entry, judgements, dispositions)
         behind = reds.setdefault(entry.cell_id, [])
         verdict = stand(
             entry.cell_id,
             entry.check,
             judgement,
-            evidence=evidence,
+            evidence=outcome.evidence if outcome else None,
+            state=state_of(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
             expected=expected(entry.cell_id, entry.check),
             blocked_by_known=bool(behind) and all(red.standing is Expectation.KNOWN for red in behind),
         )
@@ -51,9 +52,9 @@ def judge_plan(
 
 def _judgement(
     entry: Entry,
-    judgements: Mapping[str, tuple[Judgement, Evidence]],
+    judgements: Mapping[str, tuple[Judgement, Outcome]],
     dispositions: Mapping[tuple[str, str], Disposition],
-) -> tuple[Judgement, Evidence | None]:
+) -> tuple[Judgement, Outcome | None]:
     if entry.skip is not None:
         return Judgement(status=entry.skip.status, reasons=(entry.skip.reason,)), None
     if entry.key in judgements:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check import Check
-from harness.outcome import Evidence, Judgement, Outcome, State, Status
+from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 
 
 class Expectation(str, enum.Enum):
@@ -34,7 +34,10 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is said of one entry. `evidence` is None where nothing was found out."""
+    """What is said of one entry. `evidence` is None where nothing was found out.
+
+    state: the status, or how it failed where that is known more closely: one of `FINER_STATES`.
+    """
 
     cell_id: str
     check: str
@@ -44,8 +47,15 @@ class Verdict:
     remedies: tuple[str, ...] = ()
     evidence: Evidence | None = None
     expected: Expected | None = None
+    state: str = ""
 
 
+#: What the programs in a cell say of their end (see `harness.numerics.ending`) -> the state of the failure.
+ENDINGS = {"hung": "timeout", "crashed": "crash"}
+#: How a failure is told apart more closely; an expectation of `fail` covers drift, and neither of the others.
+FINER_STATES = ("timeout", "crash", "numeric-drift")
+#: Tiers whose question is about numbers: a wrong answer there is drift.
+NUMERIC_TIERS = frozenset({Tier.NUMERICS, Tier.CONVERGENCE})
 #: Statuses that say nothing went wrong with the cell, whether or not anything was proved.
 QUIET = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
 #: Statuses of entries that were planned and have no answer.
@@ -75,6 +85,19 @@ def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
         )
 
 
+def state_of(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+    """The status, or how it failed where the outcome says so: timeout, crash or numeric-drift."""
+    status: str = judgement.status.value
+    if judgement.status is not Status.FAIL:
+        return status
+    if outcome.state is State.TIMEOUT:
+        return "timeout"
+    ending = ENDINGS.get(str(outcome.measurements.get("state", "")))
+    if ending:
+        return ending
+    return "numeric-drift" if check.tier in NUMERIC_TIERS else status
+
+
 def stand(
     cell_id: str,
     check: str,
@@ -83,21 +106,26 @@ def stand(
     evidence: Evidence | None,
     expected: Expected | None,
     blocked_by_known: bool = False,
+    state: str = "",
 ) -> Verdict:
     """Hold a judgement against the expectation; an unexpected pass is as loud as a new failure."""
+    found = state or judgement.status.value
     return Verdict(
         cell_id=cell_id,
         check=check,
         status=judgement.status,
-        standing=_standing(judgement, expected, blocked_by_known=blocked_by_known),
+        standing=_standing(judgement, found, expected, blocked_by_known=blocked_by_known),
         reasons=judgement.reasons,
         remedies=judgement.remedies,
         evidence=evidence if judgement.status.has_evidence else None,
         expected=expected,
+        state=found,
     )
 
 
-def _standing(judgement: Judgement, expected: Expected | None, *, blocked_by_known: bool) -> Expectation:
+def _standing(
+    judgement: Judgement, state: str, expected: Expected | None, *, blocked_by_known: bool
+) -> Expectation:
     status = judgement.status
     if status is Status.BLOCKED:
         # What blocks it says itself whether that is a failure; this one only has no answer.
@@ -105,18 +133,15 @@ def _standing(judgement: Judgement, expected: Expected | None, *, blocked_by_kno
     if expected is not None and status is not Status.NOT_RUN:
         if status is Status.PASS:
             return Expectation.UNEXPECTED_PASS
-        if _state_of(judgement) == expected.state:
+        if _meets(state, expected.state):
             return Expectation.KNOWN
     if status in UNANSWERED:
         return Expectation.INCOMPLETE
     return Expectation.AS_EXPECTED if status in QUIET else Expectation.UNEXPECTED
 
 
-def _state_of(judgement: Judgement) -> str:
-    timed_out = judgement.status is Status.FAIL and any(
-        reason.startswith("timed out") for reason in judgement.reasons
-    )
-    return "timeout" if timed_out else judgement.status.value
+def _meets(state: str, expected: str) -> bool:
+    return state == expected or (expected == Status.FAIL.value and state == "numeric-drift")
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -134,6 +159,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "check": verdict.check,
         "status": verdict.status.value,
         "standing": verdict.standing.value,
+        "state": verdict.state,
         "reasons": list(verdict.reasons),
         "remedies": list(verdict.remedies),
         "evidence": verdict.evidence.value if verdict.evidence else None,

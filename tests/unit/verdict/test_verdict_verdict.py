@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +8,7 @@ from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.verdict.summary import summarise
-from harness.verdict.verdict import Expectation, Expected, judge_outcome, stand
+from harness.verdict.verdict import Expectation, Expected, judge_outcome, stand, state_of
 
 
 def judge(measurements, _params):
@@ -66,12 +68,48 @@ def test_a_judge_that_cannot_read_the_measurements_is_an_error_not_a_pass():
     assert judge_outcome(CHECK, outcome()).status is Status.ERROR
 
 
-def test_a_timeout_is_a_failure_and_matches_the_expectation_of_one():
-    judgement = judge_outcome(CHECK, outcome(State.TIMEOUT))
-    assert judgement.status is Status.FAIL
-    slow = Expected(state="timeout", reason="slow", source="x")
-    stood = stand("cell", "probe", judgement, evidence=None, expected=slow)
-    assert stood.standing is Expectation.KNOWN
+LOSS = replace(CHECK, name="loss", tier=Tier.NUMERICS)
+
+
+def ended(word, *, good=False):
+    return replace(outcome(), measurements={"good": good, "state": word})
+
+
+#: State -> (check, outcome) that shows it.
+SHOWN = {
+    "fail": (CHECK, outcome(good=False)),
+    "numeric-drift": (LOSS, ended("measured")),
+    "timeout": (CHECK, outcome(State.TIMEOUT)),
+    "timeout, as the program in the cell says": (LOSS, ended("hung")),
+    "crash": (LOSS, ended("crashed")),
+    "pass": (LOSS, ended("measured", good=True)),
+    "error": (CHECK, outcome(State.ERROR, Failure(kind="InfrastructureError", message="x"))),
+}
+
+
+@pytest.mark.parametrize("expected", ["fail", "numeric-drift", "timeout", "crash", "unsupported"])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_an_expectation_excuses_the_state_it_names_and_no_other(shown, expected):
+    check, found = SHOWN[shown]
+    judgement = judge_outcome(check, found)
+    state = state_of(check, found, judgement)
+    assert state == shown.partition(",")[0]
+    known = Expected(state=expected, reason="slow", source="x")
+    stood = stand("cell", check.name, judgement, evidence=None, expected=known, state=state)
+    if state == "pass":
+        assert stood.standing is Expectation.UNEXPECTED_PASS
+    elif state == "error":
+        assert stood.standing is Expectation.INCOMPLETE
+    else:
+        met = state == expected or (expected, state) == ("fail", "numeric-drift")
+        assert stood.standing is (Expectation.KNOWN if met else Expectation.UNEXPECTED)
+
+
+def test_unsupported_can_be_expected_and_is_no_failure_without_that():
+    judgement = Judgement(status=Status.UNSUPPORTED)
+    known = Expected(state="unsupported", reason="no such operator", source="x")
+    assert stand("c", "x", judgement, evidence=None, expected=known).standing is Expectation.KNOWN
+    assert stand("c", "x", judgement, evidence=None, expected=None).standing is Expectation.AS_EXPECTED
 
 
 def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
