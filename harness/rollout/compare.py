@@ -12,6 +12,9 @@ Rounds = Sequence[Sequence[Mapping[str, Any]]]
 LOGPROB_UNIT = 2.0**-24
 """vLLM hands log-probabilities over in fp32, whatever the model computes in."""
 
+MOST = 1e9
+"""Stands for infinity, which JSON has not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
@@ -102,12 +105,12 @@ def compare_case(case: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[
 
 def _numbers(found: Distance, largest: float, rms: float) -> dict[str, Any]:
     return {
-        "largest": found.largest,
-        "rms": found.rms,
+        "largest": min(found.largest, MOST),
+        "rms": min(found.rms, MOST),
         "compared": found.compared,
         "tokens": found.tokens,
         "likeliest": found.likeliest,
-        "budget": min(found.budget(largest, rms), 1e9),
+        "budget": min(found.budget(largest, rms), MOST),
     }
 
 

@@ -73,10 +73,10 @@ def plumbing(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Jud
             status=Status.INCONCLUSIVE,
             reasons=("An update that leaves a tensor out was not noticed, so green would mean little.",),
         )
+    new = cases["new weights"]["budget"]
     summary = (
         f"{len(measurements['steps'])} steps of sleep, wake-up, reload and update did what they should; new "
-        f"weights generate as the CPU says (error {cases['new weights']['budget']:.0%} of what is permitted), "
-        "a forgotten tensor shows."
+        f"weights generate as the CPU says (error {new:.0%} of what is permitted), a forgotten tensor shows."
     )
     return Judgement(status=Status.PASS, reasons=(summary, *_caveats(measurements)))
 
@@ -114,11 +114,10 @@ def _case_failures(case: Mapping[str, Any]) -> Iterator[str]:
     if case["state"] != "generated":
         return
     if case["budget"] > 1:
-        permitted = case["permitted"]
-        yield (
-            f"{case['name']}: log-probabilities are off by up to {case['largest']:.3g} (rms {case['rms']:.3g});"
-            f" {permitted['largest']:.3g} (rms {permitted['rms']:.3g}) is permitted."
+        largest, rms = (
+            f"{case[name]:.3g} ({case['permitted'][name]:.3g} is permitted)" for name in ("largest", "rms")
         )
+        yield f"{case['name']}: log-probabilities are off by up to {largest}, rms {rms}."
     if case["choice"]:
         yield f"{case['name']}: {case['choice']}."
     if case["expects_cached"] and not case["cached"]:
