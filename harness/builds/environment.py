@@ -39,8 +39,8 @@ PATCH_PROBE = "harness.fixtures.patch_probe"
 # cannot be imported there.
 DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
 PROBED_MODULES = (
-    *("torch", "torch_npu", "vllm", "vllm_ascend", "verl", "tensordict", "transformers", "ray", "pyarrow"),
-    "datasets",
+    *("torch", "torch_npu", "torchvision", "torchaudio", "vllm", "vllm_ascend", "verl", "tensordict"),
+    *("transformers", "ray", "pyarrow", "datasets"),
 )
 QUIET = ("--quiet", "--color", "never")
 SECONDS_TO_INSTALL = 1500.0
@@ -329,18 +329,19 @@ def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: 
         )
         raise StepError("probe", reason, tail=completed.tail)
     found: dict[str, Any] = json.loads(out.read_text("utf-8"))
-    found["patched"] = _probe_patched(ctx, recipe, argv[0], bundle)
+    found["patched"] = _probe_patched(ctx, recipe, progress.facts, bundle)
     return found
 
 
-def _probe_patched(ctx: TaskContext, recipe: Recipe, python: str, bundle: Path) -> Any:
+def _probe_patched(ctx: TaskContext, recipe: Recipe, facts: Mapping[str, Any], bundle: Path) -> Any:
     """What the cell's import system takes for each patched file; None without patches. Imports nothing."""
     if not recipe.manifest:
         return None
     expected, out = ctx.workdir / "patched.json", ctx.workdir / "patched-report.json"
     expected.write_text(json.dumps(recipe.manifest), "utf-8")
-    variables = {"PYTHONPATH": str(bundle), "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
-    argv = [python, "-m", PATCH_PROBE, str(expected), str(out)]
+    # Without the device, which it does not need.
+    plain = {**facts, "requested_device": {"kind": "cpu"}}
+    argv, variables = cell_command(plain, bundle, PATCH_PROBE, [str(expected), str(out)])
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.returncode != 0 or not out.is_file():
         raise StepError("probe", "The patched files could not be looked at.", tail=completed.tail)

@@ -20,7 +20,9 @@ LIBRARY = "libnpusim_cuda_absent.so"
 
 # What Python's import of torch loads; libraries that torch opens on first use of CUDA are not among it.
 _ENTRIES = ("libtorch_python.so", "libtorch_global_deps.so")
-_VENDOR_FOLDERS = "nvidia/*/lib"
+# Released together with torch and built against the same CUDA.
+_BESIDE_TORCH = ("torchvision", "torchaudio")
+_VENDOR_FILES = ("nvidia/*/lib/*.so*", *(f"{name}.libs/*.so*" for name in _BESIDE_TORCH))
 _DEFINED = re.compile(r"^ABSENT_API [^;{]*?(\w+)\(", re.MULTILINE)
 
 
@@ -36,23 +38,24 @@ class AbsentCuda:
 def absent_cuda(site_packages: Path) -> AbsentCuda:
     """What the import of torch in `site_packages` needs of NVIDIA; InputError for a corrupt library."""
     folder = site_packages / "torch" / "lib"
-    loaded = _closure(folder)
-    vendor = {path.name for path in site_packages.glob(f"{_VENDOR_FOLDERS}/*.so*")}
-    needed = {name for imports in loaded.values() for name in imports.needed}
-    unknown = needed - vendor - {path.name for path in folder.glob("*.so*")}
+    beside = [path for name in _BESIDE_TORCH for path in sorted((site_packages / name).rglob("*.so"))]
+    loaded = {**_closure(folder), **{path: _imports(path) for path in beside}}
+    there = {path.name for pattern in _VENDOR_FILES for path in site_packages.glob(pattern)}
+    there |= {path.name for path in (*folder.glob("*.so*"), *beside)}
+    unknown = {name for imports in loaded.values() for name in imports.needed} - there
     sonames = {name for name in unknown if not has_system_library(name)}
     if not sonames:
         return AbsentCuda(symbols={})
     system = [path for name in unknown - sonames if (path := system_library(name))]
     return AbsentCuda(
         sonames=tuple(sorted(sonames)),
-        symbols=dict(sorted(_asked(loaded, sonames, [*(folder / name for name in loaded), *system]).items())),
+        symbols=dict(sorted(_asked(loaded.values(), sonames, [*loaded, *system]).items())),
     )
 
 
-def _asked(loaded: Mapping[str, Imports], sonames: set[str], definers: Iterable[Path]) -> dict[str, str]:
+def _asked(loaded: Iterable[Imports], sonames: set[str], definers: Iterable[Path]) -> dict[str, str]:
     wanted: dict[str, str] = {}
-    for imports in loaded.values():
+    for imports in loaded:
         for name, file in imports.undefined.items():
             if file in sonames:
                 wanted[name] = imports.versions[name]
@@ -95,17 +98,20 @@ def version_script(symbols: Mapping[str, str]) -> str:
     )
 
 
-def _closure(folder: Path) -> dict[str, Imports]:
+def _closure(folder: Path) -> dict[Path, Imports]:
     """Library of torch -> what it asks of others, for all that the import of torch loads."""
-    found: dict[str, Imports] = {}
-    waiting = [name for name in _ENTRIES if (folder / name).is_file()]
+    found: dict[Path, Imports] = {}
+    waiting = [folder / name for name in _ENTRIES if (folder / name).is_file()]
     while waiting:
-        name = waiting.pop()
-        with SharedObject(folder / name) as library:
-            found[name] = library.imports()
+        path = waiting.pop()
+        found[path] = _imports(path)
+        needed = (folder / name for name in found[path].needed)
         waiting += [
-            needed
-            for needed in found[name].needed
-            if needed not in found and needed not in waiting and (folder / needed).is_file()
+            other for other in needed if other not in found and other not in waiting and other.is_file()
         ]
     return found
+
+
+def _imports(path: Path) -> Imports:
+    with SharedObject(path) as library:
+        return library.imports()

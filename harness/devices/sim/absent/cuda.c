@@ -32,6 +32,7 @@ ABSENT_API const char *cudaGetErrorString(int error) {
 }
 
 ABSENT_API void **__cudaRegisterFatBinary(void *binary) { (void)binary; static void *handle; return &handle; }
+ABSENT_API char __cudaInitModule(void **handle) { (void)handle; return 1; }
 ABSENT_API void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 ABSENT_API void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
 ABSENT_API void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, void *thread,
