@@ -10,6 +10,10 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 
 
 def _run_environment(ctx: TaskContext) -> Measured:
+    if "engine" in ctx.facets["device"]:
+        from harness.builds import contained_cell
+
+        return contained_cell.run(ctx)
     from harness.builds import environment
 
     return environment.run(ctx)
@@ -22,6 +26,10 @@ def _judge_environment(measurements: Mapping[str, Any], params: Mapping[str, Any
 
 
 def _environment_holds(outcome: Outcome) -> str:
+    if outcome.measurements.get("container"):
+        from harness.builds import contained_cell
+
+        return contained_cell.holds(outcome)
     from harness.builds import environment
 
     return environment.holds(outcome)
@@ -35,9 +43,15 @@ CHECKS: tuple[Check, ...] = (
         facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         sources=(
             "harness.builds.bundle",
+            "harness.builds.contain",
+            "harness.builds.contained_cell",
+            "harness.builds.container_command",
             "harness.builds.environment",
+            "harness.builds.images",
             "harness.builds.interpreter",
             "harness.builds.judge",
+            "harness.builds.layers",
+            "harness.builds.lend",
             "harness.builds.leftout",
             "harness.builds.patched",
             "harness.builds.recipe",

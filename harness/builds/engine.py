@@ -130,10 +130,10 @@ class Engine(Protocol):
         """How it ended; None when it has not after `seconds`."""
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal to its first process; nothing when it has ended."""
+        """Send a signal to every process in it; nothing when it has ended."""
 
-    def copy_out(self, image: str, path: str, folder: Path) -> None:
-        """Files of an image below `path` into `folder`."""
+    def copy_out(self, image: str, path: str, folder: Path) -> bool:
+        """Files of an image below `path` into `folder`; False when the image has no such path."""
 
     def history(self, image: str) -> str:
         """All that the image tells of its making: commands, environment, labels."""
@@ -143,6 +143,9 @@ class Engine(Protocol):
 
     def remove(self, thing: Thing) -> None:
         """Remove it, running or not; nothing when it is gone already."""
+
+    def close(self) -> None:
+        """Nothing more is asked of it."""
 
 
 class BuildError(Exception):

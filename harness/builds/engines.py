@@ -11,9 +11,6 @@ from pathlib import Path
 from harness.builds.engine import Engine
 from harness.errors import InfrastructureError
 
-#: `venv` is no container engine: it is what cells are built with unless another is asked for.
-EMBEDDED = "venv"
-ENGINES = (EMBEDDED, "docker", "podman")
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 

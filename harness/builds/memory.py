@@ -172,14 +172,17 @@ class MemoryEngine:
         if name == "KILL":
             held.process.killed.set()
 
-    def copy_out(self, image: str, path: str, folder: Path) -> None:
+    def copy_out(self, image: str, path: str, folder: Path) -> bool:
         """Files below `path`."""
         stored = self._images[self._names.get(image, image)]
+        found = False
         for name, data in stored.files.items():
             if name.startswith(path.rstrip("/") + "/"):
+                found = True
                 target = folder / name.removeprefix(path.rstrip("/") + "/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
+        return found
 
     def history(self, image: str) -> str:
         """Commands and labels."""
@@ -236,6 +239,9 @@ class MemoryEngine:
             self._names = {name: at for name, at in self._names.items() if at != thing.id}
         elif thing.kind == "network":
             self._networks.pop(thing.id, None)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _work(self, name: str, process: Process) -> None:
         program = self.programs.get(process.order.argv[0])

@@ -35,4 +35,10 @@ def cell_command(
     elif device["kind"] == "cpu":
         # torch would load torch_npu, which stops where there is no CANN.
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    return [environment["python"], *launcher, "-m", module, *args], variables
+    command = [environment["python"], *launcher, "-m", module, *args]
+    if environment.get("container"):
+        from harness.builds.container_command import contained_command
+
+        needed = [bundle, *([Path(environment["runtime"])] if environment["runtime"] else [])]
+        return contained_command(environment["container"], command, variables, needed=needed, device=device)
+    return command, variables

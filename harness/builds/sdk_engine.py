@@ -222,24 +222,33 @@ class SdkEngine:
             time.sleep(min(WAIT_SLICE_SECONDS / 10, left))
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal; a container that has ended already is left alone."""
+        """KILL ends the container; anything else is sent from inside to all but its first process."""
         with self._errors("send a signal"), contextlib.suppress(NotFound):
             try:
-                self.client.api.kill(container, signal=f"SIG{name}")
+                if name == "KILL":
+                    self.client.api.kill(container)
+                    return
+                argv = ["/bin/bash", "-c", f"kill -s {name} -1"]
+                self.client.api.exec_start(self.client.api.exec_create(container, argv)["Id"], detach=True)
             except APIError as error:
+                # It ended meanwhile.
                 if error.status_code not in (409, 500) or "running" not in str(error):
                     raise
 
-    def copy_out(self, image: str, path: str, folder: Path) -> None:
+    def copy_out(self, image: str, path: str, folder: Path) -> bool:
         """Unpack what lies below `path` into `folder`; links that lead outside are refused."""
         made = self._create(Order(name="", image=image, argv=("true",), labels={}))
         try:
             with self._errors("copy files out"), tempfile.TemporaryFile() as file:
-                stream, _facts = self.client.api.get_archive(made, path)
+                try:
+                    stream, _facts = self.client.api.get_archive(made, path)
+                except NotFound:
+                    return False
                 for chunk in stream:
                     file.write(chunk)
                 file.seek(0)
                 _unpack(file, PurePosixPath(path).name, folder)
+                return True
         finally:
             self._remove_quietly(made)
 

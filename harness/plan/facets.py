@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.matrix.cells import Cell, Pin
@@ -24,6 +24,7 @@ class FacetInputs:
     recipes: recipe name -> what the matrix says of it.
     axes: axis name -> what the matrix says of it.
     simulator: digest of the simulated device, part of what a simulated cell runs on.
+    engine: container engine and base image that cells run in and on; empty for the embedded engine.
     """
 
     host_python: str
@@ -32,6 +33,7 @@ class FacetInputs:
     recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
     simulator: str = ""
+    engine: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
@@ -55,6 +57,7 @@ def _device(cell: Cell, inputs: FacetInputs) -> Any:
         "soc": facts.get("soc_name", family),
         "cann": cell.axes.get("cann", ""),
         "count": 1,
+        **inputs.engine,
     }
     # Outcomes of hardware must not depend on the simulator's code.
     return {**device, "simulator": inputs.simulator} if cell.device == "sim" else device

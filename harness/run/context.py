@@ -20,6 +20,9 @@ from harness.run.tasklog import TaskLog
 
 ENVIRONMENT = "environment"
 KEY_CHARACTERS = 16
+# As harness.builds.contain has them: variables of the command inside, and the exit code of a failed engine.
+CELL_VARIABLE = "NPU_MATRIX_CELL__"
+EXIT_ENGINE_FAILED = 125
 SPARE_BYTES = 1 << 20
 
 
@@ -95,18 +98,33 @@ class RunContext:
         TaskTimeoutError when the task's time is up, InterruptedRunError when the run is being stopped.
         """
         self._go_on()
+        contained = any(name.startswith(CELL_VARIABLE) for name in env or {})
         left = self._deadline - time.monotonic()
         self.log("$ " + shlex.join(argv))
         completed = run_program(
             argv,
-            env=scrubbed_environment(self.site.environ, env),
+            env=scrubbed_environment(
+                self.site.environ, {**(env or {}), **(self._names() if contained else {})}
+            ),
             cwd=cwd or self.workdir,
             write=self.log,
             timeout=left if timeout is None else min(timeout, left),
             stopped=self._handle.cancelled.is_set,
         )
         self._go_on()
+        if contained and completed.returncode == EXIT_ENGINE_FAILED:
+            raise InfrastructureError(
+                "the container engine failed",
+                why=completed.tail[-500:].strip(),
+                fix="see the log, then run again",
+            )
         return replace(completed, tail=self._scrub(completed.tail))
+
+    def _names(self) -> dict[str, str]:
+        """What a container is labelled with."""
+        task = self.job.task
+        labels = {"RUN": self.job.run_id, "TASK": task.check.name, "KEY": task.key}
+        return {f"NPU_MATRIX_{name}": value for name, value in labels.items()}
 
     def in_cell(
         self,
@@ -123,7 +141,10 @@ class RunContext:
                 fix="run the plan with `npu-matrix run`",
             )
         argv, added = self.site.cell(self._input(ENVIRONMENT), module, args)
-        return self.command(argv, env={**added, **(env or {})}, timeout=timeout)
+        # A container's program keeps its variables apart from those of what it runs.
+        prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
+        own = {prefix + name: value for name, value in (env or {}).items()}
+        return self.command(argv, env={**added, **own}, timeout=timeout)
 
     def close(self, *, completed: bool) -> None:
         """End the log; remove the folder of a completed task, unless folders are kept.
