@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from harness.check import Check
+from harness.rollout.generation_checks import GENERATION_CHECKS
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (*GENERATION_CHECKS,)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.numerics.checks import FACETS
 from harness.numerics.ending import LAST_WORDS, MEASURED, failure, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Tier
 from harness.rollout import verdicts
 
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "device", "versions")
 GROUP_TIMEOUT_S = 600.0
 REFERENCE_TIMEOUT_S = 300.0
 DEVICES = 2
