@@ -119,7 +119,7 @@ def _rebased_lines(result: Rebased) -> list[str]:
 
 
 def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
-    from harness.patchstack.rebase import finish
+    from harness.patchstack.kit import finish
 
     body = finish(kit)
     file = (out or kit.parent) / f"{kit.name}.patch"

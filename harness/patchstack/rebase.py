@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import InputError, Location
-from harness.patchstack.apply import Misfit, place_hunks
 from harness.patchstack.classify import Readable, classify
-from harness.patchstack.diff import Change, FilePatch
+from harness.patchstack.diff import Change
+from harness.patchstack.kit import write_kit
 from harness.patchstack.lineage import Lineage, lineage
-from harness.patchstack.merge import MARKER, split_lines
 from harness.patchstack.render import render_patch
-from harness.patchstack.threeway import ThreeWay, difference, sides
+from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import PatchVerdict, Verdict
 from harness.sources.git import Repository
-from harness.sources.tree import File, OverlayTree, Tree, path_problem
-
-KIT = "kit.json"
-#: Folders of a kit: the files at the new base; the same with the patch and markers, to be edited; and the
-#: patched files of the last commit that took the patch, which is what the result should do.
-_BASE, _TREE, _WANTED = "base", "tree", "wanted"
-_MARKERS = (MARKER[0], MARKER[2])
+from harness.sources.tree import File, OverlayTree, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +61,34 @@ def rebase(
     A patch that conflicts is left out of the base of later ones; `progress` is told (done, all).
     InputError when a kit's folder is in use.
     """
-    tree: Tree = repository.tree(to)
-    blobs = repository
+    base = repository.tree(to)
+    changes: dict[str, File | None] = {}
     done: list[Rebased] = []
     for readable in patches:
         if progress:
             progress(len(done), len(patches))
-        verdict = classify(readable, tree, blobs)
+        tree: Tree = OverlayTree(base=base, changes=dict(changes)) if changes else base
+        verdict = classify(readable, tree, repository)
         if verdict.verdict.applies or verdict.verdict in {Verdict.MERGED, Verdict.LINE_ENDINGS}:
-            done.append(
-                Rebased(patch=readable.name, verdict=verdict, body=_made_again(readable, verdict, tree))
-            )
-            tree = OverlayTree(base=tree, changes=dict(verdict.files))
+            body = _made_again(readable, verdict, tree)
+            done.append(Rebased(patch=readable.name, verdict=verdict, body=body))
+            changes.update(verdict.files)
         elif verdict.verdict in {Verdict.CONFLICT, Verdict.MISSING_TARGET, Verdict.MISPLACED}:
             history = lineage(repository, readable, to)
-            kit = _write_kit(readable, verdict, tree, blobs, history, out / _folder_name(readable.name))
-            done.append(Rebased(patch=readable.name, verdict=verdict, history=history, kit=kit))
+            folder = out / _folder_name(readable.name)
+            result = Rebased(patch=readable.name, verdict=verdict, history=history, kit=folder)
+            write_kit(
+                repository,
+                readable,
+                verdict,
+                tree,
+                changes,
+                base.commit,
+                history,
+                folder,
+                result.to_json(),
+            )
+            done.append(result)
         else:
             done.append(Rebased(patch=readable.name, verdict=verdict))
     return tuple(done)
@@ -99,135 +102,6 @@ def _made_again(readable: Readable, verdict: PatchVerdict, tree: Tree) -> bytes:
     return difference(
         {path: (tree.read(path), file.data) for path, file in verdict.files.items() if file is not None}
     )
-
-
-def finish(kit: Path) -> bytes:
-    """The patch a person made of a kit: its `tree` against its `base`.
-
-    InputError when conflict markers are left, or nothing was changed.
-    """
-    facts = _facts(kit)
-    files = {}
-    for path in facts["files"]:
-        if path_problem(path):
-            raise InputError(
-                f"{path!r} is no path of a kit", where=Location(kit / KIT), fix="make the kit again"
-            )
-        before, after = (_content(kit / part / path) for part in (_BASE, _TREE))
-        for number, line in enumerate(after.split(b"\n"), start=1):
-            if line.startswith(_MARKERS):
-                raise InputError(
-                    "a conflict marker is left",
-                    where=Location(kit / _TREE / path, number),
-                    fix="resolve it, then run the same command again",
-                )
-        files[path] = (before, after)
-    body = difference(files)
-    if not body:
-        raise InputError("the tree of this kit is its base: nothing was patched", where=Location(kit / _TREE))
-    return body
-
-
-def _facts(kit: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads((kit / KIT).read_text(encoding="utf-8"))
-        return {**facts, "files": [str(path) for path in facts["files"]]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "this is no rebase kit",
-            where=Location(kit / KIT),
-            why=str(error),
-            fix="make one with `patches rebase`",
-        ) from error
-
-
-def _content(file: Path) -> bytes:
-    return file.read_bytes() if file.is_file() else b""
-
-
-def _write_kit(
-    readable: Readable, verdict: PatchVerdict, tree: Tree, blobs: Repository, history: Lineage, folder: Path
-) -> Path:
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(
-            "a kit is here already",
-            where=Location(folder),
-            fix="finish it or remove it, or give another --out",
-        )
-    patch = readable.patch
-    good = blobs.tree(history.good.id) if history.good else None
-    contents = _marked(readable, tree, blobs, good)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, (before, after) in contents.items():
-        _put(folder / _BASE / path, before)
-        _put(folder / _TREE / path, after)
-    if good:
-        for path, wanted in classify(readable, good, blobs).files.items():
-            _put(folder / _WANTED / path, wanted.data if wanted else None)
-    if patch:
-        (folder / "original.patch").write_bytes(render_patch(patch))
-    candidate = difference(
-        {path: (before or b"", after or b"") for path, (before, after) in contents.items()}
-    )
-    (folder / "candidate.patch").write_bytes(candidate)
-    facts = {
-        "schema": {"name": "npu-matrix/rebase-kit", "version": 1},
-        "to": tree.label,
-        "files": sorted(contents),
-        **Rebased(patch=readable.name, verdict=verdict, history=history, kit=folder).to_json(),
-        "continue": ["npu-matrix", "patches", "rebase", "--continue", str(folder)],
-    }
-    (folder / KIT).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    return folder
-
-
-def _put(file: Path, data: bytes | None) -> None:
-    if data is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-
-
-def _marked(
-    readable: Readable, tree: Tree, blobs: Repository, good: Tree | None
-) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """Path -> content at the new base, and with the patch in it as far as it goes, markers elsewhere."""
-    patch = readable.patch
-    both = sides(patch, tree, blobs, good) if patch else None
-    if both:
-        return {one.file.path: (one.ours.data, _merged(one, tree.label, readable.name)) for one in both}
-    return {
-        file.path: _half_applied(file, tree, readable.name)
-        for file in (patch.files if patch else ())
-        if file.hunks
-    }
-
-
-def _merged(one: ThreeWay, ours: str, theirs: str) -> bytes:
-    return one.merge(ours_name=ours, theirs_name=theirs).data
-
-
-def _half_applied(file: FilePatch, tree: Tree, name: str) -> tuple[bytes | None, bytes | None]:
-    """Without the original file: hunks that fit are in, others stand between markers where they belong."""
-    before = tree.read(file.source) if tree.mode(file.source) else None
-    data = before or b""
-    for hunk in file.hunks:
-        placed = place_hunks((hunk,), data)
-        if not isinstance(placed, Misfit):
-            data = placed[0]
-            continue
-        lines = split_lines(data)
-        at = min(len(lines), max(0, hunk.new_start - 1))
-        if at and not lines[at - 1].endswith(b"\n"):
-            lines[at - 1] += b"\n"
-        wanted = hunk.post if hunk.post.endswith(b"\n") else hunk.post + b"\n"
-        conflict = [
-            MARKER[0] + tree.label.encode() + b"\n",
-            MARKER[1],
-            wanted,
-            MARKER[2] + name.encode() + b"\n",
-        ]
-        data = b"".join([*lines[:at], *conflict, *lines[at:]])
-    return before, data
 
 
 def _folder_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,8 +79,8 @@ def _edits(file: FilePatch, base: bytes) -> Edits | None:
     return Edits.of(base, found)
 
 
-def difference(files: dict[str, tuple[bytes, bytes]]) -> bytes:
-    """A git patch from the old to the new content of each path; unchanged files are left out."""
+def difference(files: Mapping[str, tuple[bytes | None, bytes | None]]) -> bytes:
+    """A git patch from the old to the new content of each path (None: no file) that differs."""
     import pygit2
 
     parts = []

@@ -11,8 +11,9 @@ from harness.outcome import Status
 from harness.patchstack.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation, without_each
 from harness.patchstack.classify import read_patch
 from harness.patchstack.forecast import forecast
+from harness.patchstack.kit import KIT, finish
 from harness.patchstack.lineage import lineage
-from harness.patchstack.rebase import KIT, finish, rebase, rebased_files
+from harness.patchstack.rebase import rebase, rebased_files
 from harness.patchstack.threeway import difference
 from harness.patchstack.verdict import Verdict
 from harness.sources.git import Repository
@@ -130,7 +131,7 @@ def test_an_unfinished_kit_without_changes_is_refused(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     kit = rebase(repository, [PATCH], "main", tmp_path / "out")[0].kit
     assert kit is not None
-    (kit / "tree" / PATH).write_bytes((kit / "base" / PATH).read_bytes())
+    (kit / "tree" / PATH).write_bytes(repository.tree("main").read(PATH))
     with pytest.raises(InputError, match="nothing was patched"):
         finish(kit)
 
