@@ -13,27 +13,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.convergence.telemetry import RunBuilder, Telemetry, encode
-
-# Our name -> verl's, the first that a step has. `probs_difference` is verl's mean |p_rollout - p_trainer|.
-METRICS: dict[str, tuple[str, ...]] = {
-    "reward": ("critic/rewards/mean", "critic/score/mean"),
-    "entropy": ("actor/entropy", "actor/entropy_loss"),
-    "grad_norm": ("actor/grad_norm",),
-    "ppo_kl": ("actor/ppo_kl",),
-    "clip_fraction": ("actor/pg_clipfrac",),
-    "pg_loss": ("actor/pg_loss",),
-    "response_length": ("response_length/mean",),
-    "probs_difference": ("training/rollout_probs_diff_mean",),
-    "seconds": ("timing_s/step", "perf/time_per_step"),
-    "throughput": ("perf/throughput",),
-    "memory_gb": ("perf/max_memory_allocated_gb",),
-}
-FIRST_STEP = 1
+from harness.convergence.telemetry import RunBuilder, Telemetry
+from harness.convergence.verl_metrics import FIRST_STEP, strange, values_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CONSOLE = re.compile(r"^(?:\((?P<source>[^)]*)\)\s*)?step:(?P<step>\d+) - (?P<metrics>.*)$")
-_WRAPPED = re.compile(r"^(?:np\.\w+|numpy\.\w+|tensor)\((?P<value>[^,()]*).*\)$")
 
 
 class VerlLog:
@@ -70,7 +54,9 @@ class VerlLog:
             problems.append(f"{self.name} holds no training step")
         for run in self._runs.values():
             run.ended = self.steps is not None and max(run.steps, default=0) >= self.steps
-        return Telemetry(runs=tuple(run.build() for run in self._runs.values()), problems=tuple(problems))
+        runs = tuple(run.build() for run in self._runs.values())
+        problems += [problem for run in runs for problem in strange(run, self.steps)]
+        return Telemetry(runs=runs, problems=tuple(problems))
 
     def _take(self, line: str) -> None:
         where = f"{self.name}:{self._line}"
@@ -87,27 +73,11 @@ class VerlLog:
             self._add(found["source"] or "", int(found["step"]), {key: text for key, _, text in pairs}, where)
 
     def _add(self, source: str, step: int, logged: Mapping[str, Any], where: str) -> None:
-        values = {}
-        for name, theirs in METRICS.items():
-            key = next((key for key in theirs if key in logged), None)
-            if key is not None:
-                values[name] = number(logged[key])
-        if not values.keys() - {"seconds", "throughput", "memory_gb"}:
+        values = values_of(logged)
+        if not values:
             return  # a validation line, or step 0
         builder = self._runs.setdefault(source, RunBuilder({"source": source or self.name}, first=FIRST_STEP))
         builder.add({"step": step, **values}, where)
-
-
-def number(logged: Any) -> Any:
-    """A logged value as telemetry takes it: numbers and numpy's spelling of them; anything else as it is."""
-    if isinstance(logged, (int, float)):
-        return encode(float(logged))
-    text = str(logged).strip()
-    wrapped = _WRAPPED.match(text)
-    try:
-        return encode(float(wrapped["value"] if wrapped else text))
-    except ValueError:
-        return text
 
 
 def _json(line: str) -> dict[str, Any] | None:
