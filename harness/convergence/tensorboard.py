@@ -2,9 +2,9 @@
 
 Framing (tensorflow/core/lib/io/record_writer.h): length as uint64, masked CRC-32C of its 8 bytes, data,
 masked CRC-32C of the data, all little-endian. Data (tensorflow/core/util/event.proto and
-framework/summary.proto): `Event` with step (2) and summary (5), `Summary` with values (1), `Value` with tag (1)
-and simple_value (2) or a scalar tensor (8). verl writes each metric of a step as an event of its own, under the
-name the console shows. Standard library only.
+framework/summary.proto): `Event` with step (2) and summary (5), `Summary` with values (1), `Value` with
+tag (1) and simple_value (2) or a scalar tensor (8). verl writes each metric of a step as an event of its own,
+under the name the console shows. Standard library only.
 """
 
 from __future__ import annotations

@@ -56,14 +56,11 @@ def number(logged: Any) -> Any:
 
 
 def strange(run: Run, planned: int | None) -> list[str]:
-    """Sentences without full stops about values that are not finite, metrics that lack, and too many steps."""
+    """What is wrong with values that are not finite, metrics that lack, and too many steps."""
     found = []
     for name, values in run.series.items():
-        bad = [
-            f"{value} at step {step}"
-            for step, value in enumerate(values, FIRST_STEP)
-            if not math.isfinite(value)
-        ]
+        numbered = enumerate(values, FIRST_STEP)
+        bad = [f"{value} at step {step}" for step, value in numbered if not math.isfinite(value)]
         if bad:
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
             found.append(f"{name} is not finite: {', '.join(bad[:3])}{more}")
