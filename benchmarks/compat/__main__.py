@@ -7,22 +7,27 @@ then imported for real, and the checker's answer held against that. Nothing else
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import re
 import subprocess
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.cli.lint import run_command
-from harness.compat.api import check_consumer
-from harness.compat.border import BorderFinding
+from harness.compat.border import check_border
+from harness.compat.consumers import CONSUMERS, PROVIDERS
 from harness.compat.npu_ops import misuses, pinned_torch_npu, read_torch_npu, read_uses, silent_changes
+from harness.compat.pairs import Answers, Borders, Package
 from harness.compat.published import fetch_sources
 from harness.compat.reach import references
+from harness.compat.reference import Reference
 from harness.compat.surface import Standing, Surface
 
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
@@ -54,33 +59,87 @@ def sources(cache: Path, spec: str) -> Path:
     return fetch_sources(name, version, cache=cache, command=run_command)
 
 
-def pairs(
-    cache: Path, rows: list[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], int, list[BorderFinding], float]]:
-    """Each pair with its number of uses, its findings and the seconds that took, packages at hand."""
+def package(cache: Path, spec: str) -> Package:
+    """`name==version` with its sources."""
+    name, _, version = spec.partition("==")
+    return Package(name=name, version=version, file=sources(cache, spec))
+
+
+def made_for(cache: Path, consumer: Package, provider: Package) -> Package | None:
+    """The provider in the version the consumer was published for, where that is another one."""
+    known = next(one for one in CONSUMERS if one.package == consumer.name).made_for(consumer.version)
+    version = known.get(provider.name, provider.version)
+    return package(cache, f"{provider.name}=={version}") if version != provider.version else None
+
+
+def border_table(cache: Path, rows: list[dict[str, Any]], judged: Mapping[str, str]) -> Counter[str]:
+    """Findings of each pair; of released pairs also how each is known to be true. Returns the sums."""
+    sums: Counter[str] = Counter()
     for row in rows:
-        consumer = Surface(sources(cache, row["consumer"]))
-        providers = {spec.replace("==", " "): Surface(sources(cache, spec)) for spec in row["providers"]}
-        started = time.monotonic()
-        uses, found = check_consumer(consumer, providers)
-        yield row, uses, list(found), time.monotonic() - started
-
-
-def border_table(cache: Path, rows: list[dict[str, Any]]) -> None:
-    """Findings of each pair."""
-    for row, uses, found, seconds in pairs(cache, rows):
-        breaking = [f for f in found if f.breaks]
-        names = {f.name for f in breaking}
-        wanted = [name for name in row.get("finds", ()) if name not in names]
-        at_import = sum(f.at_import for f in breaking)
-        said = f"MISSED {wanted}" if wanted else ""
+        consumer = package(cache, row["consumer"])
+        findings, uses, started = [], 0, time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            borders = Borders(consumer, PROVIDERS, Answers(folder=Path(folder), code="benchmark"))
+            for spec in row["providers"]:
+                provider = package(cache, spec)
+                found = borders.with_provider(provider, made_for(cache, consumer, provider))
+                uses += found["uses"]
+                findings += found["findings"]
+        breaking = [one for one in findings if one["breaks"]]
+        wanted = [name for name in row.get("finds", ()) if name not in {one["name"] for one in breaking}]
+        sums += Counter(pairs=1, uses=uses, unguarded=len(breaking), missed=len(wanted))
+        sums += Counter(known=len(row.get("finds", ())))
         print(
-            f"{row['consumer']:<22} {' '.join(row['providers']):<58} {uses:>5} uses  "
-            f"{len(breaking):>3} unguarded ({at_import} at import)  "
-            f"{sum(bool(f.guarded) for f in found):>3} guarded  {seconds:5.1f} s  {said}"
+            f"{row['consumer']:<22} {' '.join(row['providers'])}: {uses} uses, {len(breaking)} unguarded "
+            f"({sum(one['at_import'] for one in breaking)} at import), "
+            f"{sum(bool(one['guarded']) for one in findings)} guarded, {time.monotonic() - started:.1f} s"
+            + (f", MISSED {wanted}" if wanted else "")
         )
-        for finding in breaking if "finds" not in row else ():
-            print(f"    {finding.file}:{finding.line}: {finding.text}")
+        for one in breaking if "finds" not in row else ():
+            why = judged.get(f"{row['consumer']} {one['file']}:{one['line']}", "")
+            sums += Counter(true=bool(why), unjudged=not why)
+            print(
+                f"    {one['kind']} {one['file']}:{one['line']}: {one['text']}\n        {why or 'NOT JUDGED'}"
+            )
+    return sums
+
+
+def seeded_table(cache: Path, rows: list[dict[str, Any]], each: int) -> Counter[str]:
+    """Recall on seeded faults: names that a consumer uses are renamed in all of the provider's text."""
+    sums: Counter[str] = Counter()
+    for row in rows:
+        consumer = package(cache, row["consumer"])
+        for spec in row["providers"]:
+            provider = package(cache, spec)
+            uses = [
+                use
+                for use in references(consumer.surface, {provider.top})
+                if not use.guarded
+                and use.kind in ("import", "attribute", "call", "super")
+                and "." in use.target
+            ]
+            there = sorted({use.target for use in uses if _is_defined(provider.surface, use.target)})
+            # The digest draws: the same names on every machine.
+            chosen = sorted(there, key=lambda name: hashlib.sha256(name.encode()).digest())[:each]
+            found = sum(_reports(consumer, provider, name, uses) for name in chosen)
+            sums += Counter(seeded=len(chosen), found=found)
+            print(f"{row['consumer']:<22} {spec:<24} {found} of {len(chosen)} renamed names reported")
+    return sums
+
+
+def _is_defined(surface: Surface, name: str) -> bool:
+    answer = surface.find(name)
+    return answer.standing is Standing.FOUND and answer.definition is not None
+
+
+def _reports(consumer: Package, provider: Package, name: str, uses: Sequence[Reference]) -> bool:
+    word = re.compile(rb"\b%s\b" % re.escape(name.rpartition(".")[2].encode()))
+    texts = {file: provider.surface.source(module) for module, file in provider.surface.files()}
+    changes = {file: word.sub(b"renamed_away", text) for file, text in texts.items() if word.search(text)}
+    surface = Surface(provider.file, changes)
+    concerned = [use for use in uses if use.target == name]
+    found = check_border(concerned, {provider.top: (provider.label, surface)}, consumer.surface)
+    return any(finding.breaks for finding in found)
 
 
 def operator_table(cache: Path, rows: list[dict[str, Any]]) -> None:
@@ -141,12 +200,20 @@ def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/npu-matrix")
+    parser.add_argument("--seeded", type=int, default=6, help="names to rename for each pair")
     parser.add_argument("--python", action="append", default=[], help="an interpreter with transformers")
     chosen = parser.parse_args()
     data = yaml.safe_load(Path(__file__).with_name("pairs.yaml").read_text("utf-8"))
-    for title in ("released", "wrong"):
-        print(f"\n{title} together: names across borders")
-        border_table(chosen.cache, data[title])
+    print("released together: names across borders")
+    good = border_table(chosen.cache, data["released"], data["judged"])
+    share = f"{good['true']} of {good['unguarded']}" if good["unguarded"] else "none of none"
+    print(f"precision: {share} unguarded findings judged true, {good['uses']} uses in {good['pairs']} pairs")
+    print("\nknown not to go together: names across borders")
+    bad = border_table(chosen.cache, data["wrong"], {})
+    print(f"recall: {bad['known'] - bad['missed']} of {bad['known']} known uses that break are reported")
+    print("\nnames renamed in the provider")
+    seeded = seeded_table(chosen.cache, data["released"], chosen.seeded)
+    print(f"recall: {seeded['found']} of {seeded['seeded']} renamed names are reported")
     print("\noperators of torch_npu")
     operator_table(chosen.cache, data["operators"])
     for python in chosen.python:

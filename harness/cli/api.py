@@ -13,7 +13,7 @@ from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.compat.api import Source
+    from harness.compat.consumers import Source
 
 
 @click.group(
@@ -28,21 +28,30 @@ def command() -> None:
 @command.command("check")
 @click.argument("cell")
 @click.option("--all", "everything", is_flag=True, help="Also print what stands behind a guard.")
+@click.option(
+    "--history/--no-history",
+    default=True,
+    help="Look up the last release that had each missing name; earlier releases are fetched for that.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def check(settings: Settings, cell: str, everything: bool, as_json: bool) -> int:
-    """Names that verl and vllm-ascend use in CELL and that the locked versions of the others do not have.
+def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
+    """Names that verl, vllm-ascend and our patches use in CELL and the locked versions of others do not have.
 
     Exits with 1 when importing what every training imports would fail.
     """
-    from harness.compat.api import examine, gather, said
+    from harness.compat.api import examine, gather, said, with_last_versions
+    from harness.compat.checks import CHECKS
     from harness.plan.facets import facet_values
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
     packages = _locked(settings, found.id)
-    tree = facet_values(found, ("verl_tree",), facet_inputs(settings, matrix))["verl_tree"]
-    facts = examine(gather(packages, tree, _source(settings)))
+    wanted = next(check.facets for check in CHECKS if check.name == "api")
+    facets = facet_values(found, wanted, facet_inputs(settings, matrix))
+    source = _source(settings)
+    facts = examine(gather(packages, facets, source, settings.root))
+    with_last_versions(facts, source, everything=history)
     failed = any(finding["always"] for finding in facts["findings"])
     if as_json:
         report = {"schema": {"name": "npu-matrix.api-check", "version": 1}, "cell": found.id, **facts}
@@ -53,6 +62,8 @@ def check(settings: Settings, cell: str, everything: bool, as_json: bool) -> int
             click.echo(f"{_word(finding):<8} {said(finding)}")
     for package, version, provider, theirs in facts["pairs"]:
         click.echo(f"looked at {package} {version} against {provider} {theirs}")
+    for one in facts["misfits"]:
+        click.echo(f"looked at without our patch {one}, which does not fit")
     for text in facts["not_read"]:
         click.echo(f"not looked at: {text} is not at hand")
     return EXIT_UNEXPECTED if failed else EXIT_OK
@@ -105,7 +116,7 @@ def _word(finding: dict[str, Any]) -> str:
 
 
 def _source(settings: Settings) -> Source:
-    from harness.compat.api import Source
+    from harness.compat.consumers import Source
     from harness.sources.mirrors import mirrors_folder
 
     return Source(cache=settings.cache, command=run_command, mirrors=mirrors_folder())

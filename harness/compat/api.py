@@ -1,4 +1,4 @@
-"""Do the names verl and vllm-ascend take from other packages exist in the versions of the cell?
+"""Do the names verl, vllm-ascend and our patches of them take from other packages exist in those versions?
 
 What breaks while a module is imported that every training imports fails the cell. What breaks only when some
 function runs is said, and does not: nobody knows from the text whether a recipe gets there.
@@ -7,7 +7,6 @@ function runs is said, and does not: nobody knows from the text whether a recipe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,73 +14,37 @@ from packaging.requirements import Requirement
 
 from harness.check import TaskContext
 from harness.compat.analysis import analyse
-from harness.compat.border import BorderFinding, check_border
-from harness.compat.module_names import parse
-from harness.compat.published import commit_sources, fetch_sources, newest_version, required
-from harness.compat.reach import references, references_in
+from harness.compat.consumers import CONSUMERS, PROVIDERS, Source
+from harness.compat.lifetime import last_versions
+from harness.compat.pairs import Answers, Borders, Package
+from harness.compat.patched import with_patches
+from harness.compat.published import newest_version, required
 from harness.compat.surface import Surface
 from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.lockfile import normal_name
 from harness.sources.mirrors import mirrors_folder
-from harness.sources.release import ReleaseNotFoundError, RunCommand
+from harness.sources.release import ReleaseNotFoundError
 
 MOST_SAID = 12
+#: Package -> the facet with our patches of it.
+PATCHED = {"verl": "patches[verl]", "vllm-ascend": "patches[vllm_ascend]"}
+TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Consumer:
-    """A package, whose names it takes, and the modules every training imports (entry points and workers)."""
-
-    package: str
-    providers: tuple[str, ...]
-    roots: tuple[str, ...]
-
-
-CONSUMERS = (
-    Consumer(
-        package="verl",
-        providers=("transformers", "tensordict", "ray"),
-        roots=("verl.trainer.main_ppo", "verl.workers.fsdp_workers", "verl.workers.engine_workers"),
-    ),
-    Consumer(
-        package="vllm-ascend",
-        providers=("vllm", "transformers"),
-        roots=(
-            "vllm_ascend.platform",
-            "vllm_ascend.worker.worker",
-            "vllm_ascend.worker.worker_v1",
-            "vllm_ascend.worker.model_runner_v1",
-        ),
-    ),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where sources come from: the index through `command`, and mirrors for commits; kept in `cache`."""
-
-    cache: Path
-    command: RunCommand
-    mirrors: Path | None
-
-    def of(self, package: str, version: str, commit: str = "") -> Path | None:
-        """The sources of a release or commit, None when they are not at hand."""
-        if commit:
-            return commit_sources(commit, cache=self.cache, mirrors=self.mirrors)
-        try:
-            return fetch_sources(package, version, cache=self.cache, command=self.command)
-        except ReleaseNotFoundError:
-            return None
-
-
-def gather(packages: Mapping[str, str], verl_tree: Mapping[str, Any], source: Source) -> dict[str, Any]:
+def gather(
+    packages: Mapping[str, str], facets: Mapping[str, Any], source: Source, root: Path
+) -> dict[str, Any]:
     """What `examine` needs, with the sources of the consumers among `packages` (name -> version) fetched."""
     versions = {normal_name(name): version for name, version in packages.items()}
-    commits = {}
-    if verl_tree["version"]:
-        versions["verl"] = verl_tree["version"]
-        commits["verl"] = verl_tree.get("commit", "")
+    commits = {
+        normal_name(str(item["package"])): str(item.get("commit") or "")
+        for item in facets["pins"].get("from_source", ())
+    }
+    for name, facet in TREES.items():
+        if facets[facet]["version"]:
+            versions[name] = facets[facet]["version"]
+            commits[name] = facets[facet].get("commit", "")
     wanted = [
         name
         for consumer in CONSUMERS
@@ -90,7 +53,9 @@ def gather(packages: Mapping[str, str], verl_tree: Mapping[str, Any], source: So
         if name in versions
     ]
     files = {name: source.of(name, versions[name], commits.get(name, "")) for name in dict.fromkeys(wanted)}
-    return {
+    request: dict[str, Any] = {
+        "cache": str(source.cache),
+        "code": source.code,
         "versions": {name: versions[name] for name in files},
         "files": {name: str(file) for name, file in files.items() if file},
         "not_read": [
@@ -98,57 +63,92 @@ def gather(packages: Mapping[str, str], verl_tree: Mapping[str, Any], source: So
             for name, file in files.items()
             if not file
         ],
+        "made_for": _made_for(versions, commits, source),
     }
+    return {**request, **_our_patches(facets, request["files"], root)}
+
+
+def _made_for(versions: Mapping[str, str], commits: Mapping[str, str], source: Source) -> dict[str, Any]:
+    """Consumer -> provider -> version and file it was published for, where the cell has another version."""
+    found: dict[str, Any] = {}
+    for consumer in CONSUMERS:
+        if consumer.package not in versions or commits.get(consumer.package):
+            continue
+        for name, version in consumer.made_for(versions[consumer.package]).items():
+            file = source.of(name, version) if name in versions and versions[name] != version else None
+            if file:
+                found.setdefault(consumer.package, {})[name] = [version, str(file)]
+    return found
+
+
+def _our_patches(facets: Mapping[str, Any], files: Mapping[str, str], root: Path) -> dict[str, Any]:
+    """`changes`: consumer -> file -> text with our patches; `patches`: file -> ids; `misfits`: ids."""
+    changes, patches, misfits = {}, {}, []
+    for package, facet in PATCHED.items():
+        selected = facets.get(facet) or ()
+        if not selected or package not in files:
+            continue
+        surface = Surface(Path(files[package]))
+        by_file = {file: module for module, file in surface.files()}
+        bodies = [
+            (patch["id"], (root / patch["file"]).read_bytes().decode("utf-8", "replace"))
+            for patch in selected
+        ]
+
+        def read(path: str, surface: Surface = surface, by_file: Mapping[str, str] = by_file) -> str | None:
+            return surface.source(by_file[path]).decode("utf-8", "replace") if path in by_file else None
+
+        texts, changed_by, left = with_patches(bodies, read)
+        changes[package] = texts
+        patches.update(changed_by)
+        misfits += left
+    return {"changes": changes, "patches": patches, "misfits": misfits}
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
     """What the consumers use that the others do not have: the measurements of check `api`."""
-    versions = request["versions"]
-    surfaces = {name: Surface(Path(file)) for name, file in request["files"].items()}
-    facts: dict[str, Any] = {"pairs": [], "not_read": request["not_read"], "findings": [], "uses": {}}
+    answers = Answers(folder=Path(request["cache"]) / "pairs", code=request["code"])
+    packages = {
+        name: Package(
+            name=name,
+            version=request["versions"][name],
+            file=Path(file),
+            changes=request["changes"].get(name, {}),
+        )
+        for name, file in request["files"].items()
+    }
+    facts: dict[str, Any] = {
+        **{name: request[name] for name in ("not_read", "misfits")},
+        "pairs": [],
+        "findings": [],
+        "uses": {},
+    }
     for consumer in CONSUMERS:
-        own = surfaces.get(consumer.package)
-        providers = [name for name in consumer.providers if name in surfaces]
+        own = packages.get(consumer.package)
+        providers = [packages[name] for name in consumer.providers if name in packages]
         if own is None or not providers:
             continue
-        uses, wrong = check_consumer(own, {f"{name} {versions[name]}": surfaces[name] for name in providers})
-        reached = imported_modules(own, consumer.roots)
-        facts["uses"][consumer.package] = uses
-        facts["pairs"] += [[consumer.package, versions[consumer.package], n, versions[n]] for n in providers]
-        for finding in wrong:
-            always = finding.breaks and finding.at_import and _module(finding.file) in reached
-            facts["findings"].append({**finding.to_json(), "consumer": consumer.package, "always": always})
+        borders = Borders(own, PROVIDERS, answers)
+        reached = borders.imported(consumer.roots)
+        for provider in providers:
+            then = request["made_for"].get(own.name, {}).get(provider.name)
+            made_for = Package(name=provider.name, version=then[0], file=Path(then[1])) if then else None
+            found = borders.with_provider(provider, made_for)
+            facts["uses"][own.name] = facts["uses"].get(own.name, 0) + found["uses"]
+            facts["pairs"].append([own.name, own.version, provider.name, provider.version])
+            for finding in found["findings"]:
+                imported = finding["at_import"] and _module(finding["file"]) in reached
+                facts["findings"].append(
+                    {
+                        **finding,
+                        "consumer": own.name,
+                        "imported": imported,
+                        "always": finding["breaks"] and imported,
+                        "patches": request["patches"].get(finding["file"], []),
+                        "last": "",
+                    }
+                )
     return facts
-
-
-def check_consumer(
-    consumer: Surface, providers: Mapping[str, Surface]
-) -> tuple[int, tuple[BorderFinding, ...]]:
-    """How many uses there are, and those the providers ("name version" -> surface) do not bear."""
-    tops = {top: (label, surface) for label, surface in providers.items() for top in surface.packages}
-    uses = references(consumer, tops)
-    return len(uses), check_border(uses, tops)
-
-
-def imported_modules(consumer: Surface, roots: tuple[str, ...]) -> frozenset[str]:
-    """The package's modules that importing the roots imports, unless a guard stands before it."""
-    files = dict(consumer.files())
-    waiting = [root for root in roots if root in files]
-    reached: set[str] = set()
-    while waiting:
-        module = waiting.pop()
-        if module in reached or module not in files:
-            continue
-        reached.add(module)
-        waiting.append(module.rpartition(".")[0])
-        source = consumer.source(module)
-        tree = parse(source)
-        if tree is None:
-            continue
-        for use in references_in(tree, source, module, files[module], {module.partition(".")[0]}):
-            if use.kind == "import" and use.at_import and not use.guarded:
-                waiting += [use.target, use.target.rpartition(".")[0]]
-    return frozenset(reached)
 
 
 def stated_versions(pins: Mapping[str, Any]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def with_newest(
     That is the version a resolution takes, unless a third package stands against it.
     """
     file = source.of("verl", tree["version"], tree.get("commit", ""))
-    ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].providers if name not in packages}
+    ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in packages}
     for text in (*pins["requirements"], *(required(file) if file else ())):
         wanted = Requirement(text)
         if normal_name(wanted.name) in ranges and (wanted.marker is None or wanted.marker.evaluate()):
@@ -208,10 +208,34 @@ def run(ctx: TaskContext) -> Measured:
     packages = stated_versions(ctx.facets["pins"])
     if source.of("verl", tree["version"], tree.get("commit", "")):
         packages = with_newest(packages, ctx.facets["pins"], tree, source)
-    facts = analyse(ctx, "api", gather(packages, tree, source))
+    facts = analyse(ctx, "api", gather(packages, ctx.facets, source, ctx.root))
+    with_last_versions(facts, source, everything=False)
     for finding in facts["findings"]:
-        ctx.log(f"{'breaks' if finding['breaks'] else 'guarded'}: {said(finding)}")
+        ctx.log(f"{'breaks' if finding['breaks'] else finding['kind']}: {said(finding)}")
     return Measured(measurements=facts, evidence=Evidence.STATIC)
+
+
+def with_last_versions(facts: dict[str, Any], source: Source, *, everything: bool) -> None:
+    """Add to findings the last earlier release that had the name, which may have to be fetched.
+
+    `everything`: of all that are not guarded; otherwise of those that decide, because every training imports
+    their file. An assignment to what was there once replaces nothing any more: that decides too.
+    """
+    wanted: dict[str, list[dict[str, Any]]] = {}
+    for finding in facts["findings"]:
+        decides = finding["imported"] and not finding["guarded"] and finding["kind"] != "patch"
+        if finding["kind"] in ("missing", "patch", "dead-patch") and (
+            decides or (everything and not finding["guarded"])
+        ):
+            wanted.setdefault(finding["provider"], []).append(finding)
+    for provider, findings in wanted.items():
+        name, _, version = provider.partition(" ")
+        found = last_versions(name, version, {finding["name"] for finding in findings}, source)
+        for finding in findings:
+            finding["last"] = found.get(finding["name"], "")
+            if finding["kind"] == "dead-patch" and finding["last"]:
+                finding["breaks"] = True
+                finding["always"] = finding["imported"]
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
@@ -226,18 +250,27 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     reasons = [f"{said(finding)}." for finding in always]
     later = [f"Only when it is called: {said(finding)}." for finding in findings if not finding["always"]]
     rest = [f"{len(later) - MOST_SAID} more such."] if len(later) > MOST_SAID else []
+    misfits = [f"Looked at without our patch {one}, which does not fit." for one in measurements["misfits"]]
     looked = "; ".join(f"{a} {b} against {c} {d}" for a, b, c, d in measurements["pairs"])
-    providers = sorted({finding["provider"] for finding in always})
     return Judgement(
         status=Status.FAIL if always else Status.NOT_RUN if unread else Status.PASS,
-        reasons=(*reasons, *unread, *([] if always else [f"{looked}."]), *later[:MOST_SAID], *rest),
-        remedies=tuple(f"Choose another version than {provider}." for provider in providers),
+        reasons=(*reasons, *unread, *([] if always else [f"{looked}."]), *misfits, *later[:MOST_SAID], *rest),
+        remedies=tuple(dict.fromkeys(_remedy(finding) for finding in always)),
     )
+
+
+def _remedy(finding: Mapping[str, Any]) -> str:
+    if finding["last"]:
+        name = finding["provider"].partition(" ")[0]
+        return f"{name} {finding['last']} is the last release with {finding['name']}."
+    return f"Choose another version than {finding['provider']}."
 
 
 def said(finding: Mapping[str, Any]) -> str:
     """A finding as one line."""
-    return f"{finding['file']}:{finding['line']}: {finding['text']} ({finding['provider']})"
+    had = f", {finding['last']} had it" if finding["last"] else ""
+    ours = f"; our patch {', '.join(finding['patches'])} changes this file" if finding["patches"] else ""
+    return f"{finding['file']}:{finding['line']}: {finding['text']} ({finding['provider']}{had}{ours})"
 
 
 def read_release(spec: str, source: Source) -> tuple[str, Surface]:

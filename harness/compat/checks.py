@@ -11,13 +11,20 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 # What reading packages and holding them against each other is made of.
 READING = (
     "harness.compat.analysis",
+    "harness.compat.bindings",
     "harness.compat.border",
+    "harness.compat.class_facts",
+    "harness.compat.mentions",
     "harness.compat.module_names",
+    "harness.compat.overrides",
+    "harness.compat.pairs",
     "harness.compat.published",
     "harness.compat.reach",
+    "harness.compat.reference",
     "harness.compat.remote",
     "harness.compat.signature",
     "harness.compat.surface",
+    "harness.compat.visitor",
 )
 
 
@@ -156,9 +163,15 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="api",
         tier=Tier.STATIC,
-        question="Have these packages the names that verl and vllm-ascend take from them?",
-        facets=("pins", "verl_tree"),
-        sources=(*READING, "harness.compat.api"),
+        question="Have these packages the names that verl, vllm-ascend and our patches take from them?",
+        facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
+        sources=(
+            *READING,
+            "harness.compat.api",
+            "harness.compat.consumers",
+            "harness.compat.lifetime",
+            "harness.compat.patched",
+        ),
         run=_run_api,
         judge=_judge_api,
         applies=lambda facets: "" if facets["verl_tree"]["version"] else "the cell has no verl",

@@ -20,7 +20,8 @@ from harness.compat.border import check_border
 from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
 from harness.compat.published import commit_sources, fetch_sources, required
-from harness.compat.reach import Reference, references
+from harness.compat.reach import references
+from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.mirrors import MIRRORS, mirrors_folder
@@ -73,6 +74,7 @@ class Uses:
 
     calls: tuple[OperatorCall, ...]
     names: tuple[Reference, ...]
+    surface: Surface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +94,15 @@ def read_torch_npu(version: str, sources: Path) -> TorchNpu:
 def read_uses(sources: Path) -> Uses:
     """InputError when the sources cannot be read."""
     found = []
-    for use in references(Surface(sources), {"torch", "torch_npu"}, b"npu"):
+    surface = Surface(sources)
+    for use in references(surface, {"torch", "torch_npu"}, b"npu"):
         target = use.target
         if target == "torch.npu" or target.startswith("torch.npu."):
             target = f"torch_npu.npu{target.removeprefix('torch.npu')}"
         # Directly below torch_npu stand the operators, and names its C part makes at run time.
         if target.startswith("torch_npu.") and target.count(".") > 1:
             found.append(replace(use, target=target))
-    return Uses(calls=calls_in_wheel(sources), names=tuple(found))
+    return Uses(calls=calls_in_wheel(sources), names=tuple(found), surface=surface)
 
 
 def misuses(consumer: str, uses: Uses, torch_npu: TorchNpu) -> tuple[Use, ...]:
@@ -129,8 +132,8 @@ def misuses(consumer: str, uses: Uses, torch_npu: TorchNpu) -> tuple[Use, ...]:
             text=finding.text,
             guarded=bool(finding.guarded) or _elsewhere(finding.file),
         )
-        for finding in check_border(names, provider)
-        if finding.kind != "patch"
+        for finding in check_border(names, provider, uses.surface)
+        if finding.kind not in ("patch", "dead-patch")
     ]
     return tuple(sorted(found, key=lambda use: (use.file, use.line, use.name)))
 

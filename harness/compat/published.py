@@ -24,7 +24,7 @@ import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.compat.explain import Kind, explain
-from harness.compat.remote import NoRangesError, download, open_remote
+from harness.compat.remote import TOO_LARGE, NoRangesError, download, open_remote
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.sources.archive import open_archive
 from harness.sources.fetch_failure import fetch_failure, machine_failure
@@ -50,6 +50,7 @@ LARGEST_SDIST = 128 << 20
 LARGEST_SERVED = 96 << 20
 MOST_MEMBERS = 200_000
 ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
+NO_PARTS = "the index serves no parts of files"
 FORM = 2
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -63,11 +64,15 @@ class Published:
     hashes: dict[str, str]
 
 
+class TooLargeError(InfrastructureError):
+    """The index gives whole files only, and this release's are too large to fetch for their sources."""
+
+
 def fetch_sources(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
     """A zip of the release's sources as they would be installed, from the cache or from the index.
 
     ReleaseNotFoundError when no index has the release, InputError for a broken or hostile archive,
-    InfrastructureError when the index cannot be asked or serves no parts of a file that is too large.
+    InfrastructureError when the index cannot be asked, TooLargeError when it serves no parts of a large file.
     """
     if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
         raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
@@ -212,7 +217,8 @@ def _fetch(published: Published, target: Path, settings: IndexSettings) -> None:
         if not refusal:
             return
         refusals.append(refusal)
-    raise InfrastructureError(
+    in_parts = NO_PARTS in refusals and len(refusals) > 1 and all(TOO_LARGE in one for one in refusals[1:])
+    raise (TooLargeError if in_parts else InfrastructureError)(
         f"the sources of {target.stem} could not be fetched",
         why="; ".join(dict.fromkeys(refusals)),
         fix="check the network and pip's index settings (`pip config list`), then run again",
@@ -224,7 +230,7 @@ def _refusal(way: Callable[[], None]) -> str:
     try:
         way()
     except NoRangesError:
-        return "the index serves no parts of files"
+        return NO_PARTS
     except OSError as error:
         return redact_text(str(error)) or type(error).__name__
     return ""

@@ -18,6 +18,7 @@ TAIL_BYTES = 512 << 10
 #: Two members nearer than this cost less in one request than in two.
 NEAR_BYTES = 256 << 10
 LEAST_BYTES = 64 << 10
+TOO_LARGE = "it is larger than"
 
 
 class NoRangesError(Exception):
@@ -144,7 +145,7 @@ def download(url: str, settings: IndexSettings, limit: int) -> bytes:
         with _opener(settings).open(url, timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:
-        raise OSError(f"it is larger than {limit >> 20} MiB")
+        raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
     return data
 
 

@@ -10,10 +10,13 @@ import ast
 import enum
 import re
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from harness.compat.class_facts import HARMLESS, PLAIN_BASES, TORCH_MODULE, TRANSPARENT
+from harness.compat.mentions import Mentions
 from harness.compat.module_names import (
     ModuleNames,
     class_attributes,
@@ -23,65 +26,13 @@ from harness.compat.module_names import (
     parse,
     read_names,
 )
-from harness.compat.signature import Signature, signature_of
+from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
 from harness.errors import InputError, Location
 
 DEPTH = 40
 COMPILED = (".so", ".pyd")
 # What a module or class has without anybody writing it down.
 DUNDER = re.compile(r"__\w+__")
-# Decorators that leave the way a function is called as it is written.
-TRANSPARENT = frozenset(
-    [
-        "abstractmethod",
-        "cache",
-        "cached",
-        "classmethod",
-        "contextmanager",
-        "asynccontextmanager",
-        "inference_mode",
-        "lru_cache",
-        "no_grad",
-        "staticmethod",
-    ]
-)
-# Decorators of classes that add no names.
-HARMLESS = frozenset(
-    [
-        "dataclass",
-        "final",
-        "runtime_checkable",
-        "auto_docstring",
-        "add_start_docstrings",
-        "PublicAPI",
-        "DeveloperAPI",
-        "Deprecated",
-        "requires",
-        "use_kernel_forward_from_hub",
-    ]
-)
-# What a class has from torch.nn.Module (torch 2.13).
-TORCH_MODULE = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        T_destination _apply _call_impl _compiled_call_impl _get_backward_hooks _get_backward_pre_hooks
-        _get_name _load_from_state_dict _maybe_warn_non_full_backward_hook _named_members
-        _register_load_state_dict_pre_hook _register_state_dict_hook _replicate_for_data_parallel
-        _save_to_state_dict _slow_forward _version _wrapped_call_impl add_module apply bfloat16 buffers
-        call_super_init children compile cpu cuda double dump_patches eval extra_repr float forward
-        get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia
-        named_buffers named_children named_modules named_parameters parameters register_backward_hook
-        register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
-        register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
-        register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook
-        requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train type xpu
-        zero_grad
-        """,
-    )
-)
-# Base classes that add no names of their own that others would use.
-PLAIN_BASES = frozenset({"object", "ABC", "Protocol", "Generic"})
 
 
 class Standing(enum.Enum):
@@ -127,12 +78,13 @@ THERE = Answer(standing=Standing.FOUND)
 class Surface:
     """The importable packages inside one zip of sources. Modules are parsed when somebody asks."""
 
-    def __init__(self, file: Path) -> None:
-        """InputError when `file` is no readable zip."""
+    def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
+        """InputError when `file` is no readable zip. `changes`: member -> text that stands there instead."""
         self.file = file
+        self._changes = dict(changes or {})
         try:
             self._zip = zipfile.ZipFile(file)
-            names = self._zip.namelist()
+            names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
         except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
             raise InputError("these sources cannot be read", where=Location(file), why=str(error)) from error
         self._members = _modules(names)
@@ -140,6 +92,10 @@ class Surface:
         self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
         self._sources: dict[str, bytes] = {}
         self._names: dict[str, ModuleNames | None] = {}
+        self._attributes: dict[ast.ClassDef, set[str]] = {}
+        self._open: dict[ast.ClassDef, bool] = {}
+        self._mentions: dict[str, Mentions] = {}
+        self._calls: dict[str, tuple[tuple[str, Arguments], ...]] = {}
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -153,9 +109,15 @@ class Surface:
     def source(self, module: str) -> bytes:
         """A module's text; empty when it is none or cannot be read."""
         if module not in self._sources:
-            member = self._members.get(module)
+            member = self._members.get(module, "")
             try:
-                self._sources[module] = self._zip.read(member) if member else b""
+                self._sources[module] = (
+                    self._changes[member]
+                    if member in self._changes
+                    else self._zip.read(member)
+                    if member
+                    else b""
+                )
             except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
                 self._sources[module] = b""
         return self._sources[module]
@@ -278,11 +240,11 @@ class Surface:
         nodes = [one for one in flat(node.body) if getattr(one, "name", None) == name]
         if nodes:
             return self._definition(definition.module, nodes)
-        if name in class_attributes(node):
+        if name in self._class_attributes(node):
             return THERE
-        if node.keywords or decorators(node) - HARMLESS:
+        if node.keywords or decorators(node) - HARMLESS or self._open_ended(node):
             return UNKNOWN
-        unsure = any(getattr(one, "name", "") == "__getattr__" for one in node.body)
+        unsure = False
         for base in node.bases:
             written = dotted(base.value if isinstance(base, ast.Subscript) else base)
             if written.rpartition(".")[2] in PLAIN_BASES:
@@ -325,16 +287,52 @@ class Surface:
         parts = module.split(".")
         if any(quoted.search(self.source(".".join(parts[:n]))) for n in range(1, len(parts) + 1)):
             return True
-        word = name.encode()
-        setting = re.compile(
-            rb"""(?<!self)\.%s\s*(?::[^=\n]+)?=[^=]|setattr\([^)]{0,200}["']%s["']""" % (word, word)
-        )
+        return self.mentions(module).is_set(name)
+
+    def mentions(self, module: str) -> Mentions:
+        """The text of the top-level package that a module is in."""
         top = module.partition(".")[0]
-        return any(
-            word in self.source(other) and setting.search(self.source(other))
-            for other in self._members
-            if other.partition(".")[0] == top
-        )
+        if top not in self._mentions:
+            inside = [other for other in self._members if other.partition(".")[0] == top]
+            self._mentions[top] = Mentions(lambda: map(self.source, inside))
+        return self._mentions[top]
+
+    def calls_of(self, method: str) -> tuple[tuple[str, Arguments], ...]:
+        """Every `something.method(...)` of the package with its place; `super().method(...)` is left out."""
+        if method not in self._calls:
+            self._calls[method] = tuple(self._find_calls(method))
+        return self._calls[method]
+
+    def _find_calls(self, method: str) -> Iterator[tuple[str, Arguments]]:
+        word = f".{method}(".encode()
+        for module, file in self.files():
+            tree = parse(self.source(module)) if word in self.source(module) else None
+            for node in ast.walk(tree) if tree else ():
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    holder = node.func.value
+                    by_super = isinstance(holder, ast.Call) and dotted(holder.func) == "super"
+                    if node.func.attr == method and not by_super:
+                        yield f"{file}:{node.lineno}", arguments_of(node)
+
+    def _open_ended(self, node: ast.ClassDef) -> bool:
+        """Whether objects of the class can have attributes that its text does not name."""
+        if node not in self._open:
+            self._open[node] = any(map(_makes_names, ast.walk(node)))
+        return self._open[node]
+
+    def _class_attributes(self, node: ast.ClassDef) -> set[str]:
+        if node not in self._attributes:
+            self._attributes[node] = class_attributes(node)
+        return self._attributes[node]
+
+
+def _makes_names(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef(name="__getattr__" | "__getattribute__") | ast.Attribute(attr="__dict__"):
+            return True
+        case ast.Call(func=ast.Name(id="setattr"), args=[_, name, *_]):
+            return not isinstance(name, ast.Constant)
+    return False
 
 
 def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

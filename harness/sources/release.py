@@ -110,7 +110,7 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
     target = folder / "wheel"
     target.mkdir()
     argv = [
-        *_pip(),
+        *pip_command(),
         "download",
         "--progress-bar=off",
         "--no-input",
@@ -120,7 +120,7 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
         f"--dest={target}",
         f"{package}=={version}",
     ]
-    done = command(argv, env=_environment(os.environ), timeout=FETCH_TIMEOUT_S)
+    done = command(argv, env=pip_environment(os.environ), timeout=FETCH_TIMEOUT_S)
     wheels = sorted(target.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
@@ -146,13 +146,14 @@ def _last_line(text: str) -> str:
     return redact_text((connections or errors or lines or ["pip said nothing"])[-1])[:500]
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that pip's fetching depends on."""
     return {
         name: value for name, value in environ.items() if name.startswith("PIP_") or name.upper() in _PASSED
     }
 
 
-def _pip() -> list[str]:
+def pip_command() -> list[str]:
     """A command that runs pip: environments made by uv have none of their own."""
     for argv in _pips():
         return argv

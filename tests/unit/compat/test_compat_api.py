@@ -54,7 +54,16 @@ def verl(stack: Any, **files: str) -> None:
 def asked(context: Any, transformers: str, **tree: str) -> Any:
     pins = {"requirements": [f"transformers=={transformers}"], "overrides": []}
     facet = {"package": "verl", "kind": "release", "version": "1.0", **tree}
-    measured = run(context({"pins": pins, "verl_tree": facet}))
+    task = context(
+        {
+            "pins": pins,
+            "verl_tree": facet,
+            "vllm_ascend": {"version": ""},
+            "patches[verl]": [],
+            "patches[vllm_ascend]": [],
+        }
+    )
+    measured = run(task)
     return measured.measurements, judge(measured.measurements, {})
 
 
@@ -64,7 +73,10 @@ def test_a_name_that_every_training_imports_fails_the_cell_where_it_is_gone(stac
     assert good.status is Status.PASS
     _, bad = asked(context, "5.5.4")
     assert bad.status is Status.FAIL
-    assert bad.reasons[0] == ("verl/utils/model.py:1: transformers has no AutoModel (transformers 5.5.4).")
+    assert bad.reasons[0] == (
+        "verl/utils/model.py:1: transformers has no AutoModel (transformers 5.5.4, 4.57.6 had it)."
+    )
+    assert bad.remedies == ("transformers 4.57.6 is the last release with transformers.AutoModel.",)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,11 @@ def test_the_command_names_what_is_no_release(
 
 def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no archive")
-    request = {"versions": {"verl": "1"}, "files": {"verl": str(tmp_path / "x.zip")}, "not_read": []}
+    request = {
+        "cache": str(tmp_path / "cache"), "code": "x", "versions": dict.fromkeys(("verl", "ray"), "1"),
+        "files": dict.fromkeys(("verl", "ray"), str(tmp_path / "x.zip")), "not_read": [], "made_for": {},
+        "changes": {}, "patches": {}, "misfits": [],
+    }
     with pytest.raises(InputError, match="cannot be read"):
         analyse(context({}), "api", request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from harness.compat.border import BorderFinding, check_border
 from harness.compat.module_names import parse
-from harness.compat.reach import references, references_in
+from harness.compat.reach import references
 from harness.compat.surface import Standing, Surface
+from harness.compat.visitor import references_in
 from harness.errors import InputError
 
 PROVIDER = {
@@ -40,6 +42,9 @@ PROVIDER = {
 }
 
 
+NUMBERS = itertools.count()
+
+
 def sources(path: Path, files: Mapping[str, str | bytes]) -> Surface:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
@@ -55,8 +60,10 @@ def lib(tmp_path: Path) -> Surface:
 def findings(lib: Surface, text: str) -> list[BorderFinding]:
     tree = parse(text.encode())
     assert tree is not None
-    uses = references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
-    return list(check_border(uses, {"lib": ("lib 1", lib)}))
+    source = text.encode("utf-8", "surrogatepass")
+    uses = references_in(tree, source, "user.a", "user/a.py", {"lib"})
+    user = sources(lib.file.with_name(f"user-{next(NUMBERS)}.zip"), {"user/a.py": source})
+    return list(check_border(uses, {"lib": ("lib 1", lib)}, user))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +158,11 @@ def test_what_is_behind_a_guard_breaks_nothing_and_is_said(lib: Surface, text: s
     assert not [finding for finding in found if finding.breaks]
 
 
-def test_an_assignment_to_what_is_not_there_changes_nothing_and_is_told_apart(lib: Surface) -> None:
-    [patch] = findings(lib, "import lib.core\nlib.core.Model.gone = f\nlib.core.Model.run = f")
-    assert (patch.kind, patch.line, patch.breaks) == ("patch", 2, False)
+def test_an_assignment_to_what_is_not_there_is_told_apart(lib: Surface) -> None:
+    [dead] = findings(lib, "import lib.core\nlib.core.Model.gone = f\nlib.core.Model.run = f")
+    assert (dead.kind, dead.line, dead.breaks) == ("dead-patch", 2, False)
+    [read] = findings(lib, "import lib.core\nlib.core.Model.gone = f\ndef g(m): return m.gone()")
+    assert (read.kind, read.breaks) == ("patch", False)
     [broken] = findings(lib, "import lib.core\nlib.core.Gone.run = f")
     assert broken.breaks
 
@@ -174,7 +183,7 @@ def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: Surface)
             "tests/test_a.py": "from lib import gone\n",
         },
     )
-    found = check_border(references(user, {"lib"}), {"lib": ("lib 1", lib)})
+    found = check_border(references(user, {"lib"}), {"lib": ("lib 1", lib)}, user)
     assert [(f.file, f.line) for f in found] == [("user/a.py", 1)]
 
 

@@ -112,11 +112,11 @@ def test_a_cache_that_another_run_filled_meanwhile_is_used(tmp_path: Path) -> No
 
 
 def test_some_pip_is_found_here() -> None:
-    assert module._pip()
+    assert module.pip_command()
 
 
 def test_without_any_pip_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setitem(os.environ, "PATH", "")
     with pytest.raises(InfrastructureError, match="no pip was found"):
-        module._pip()
+        module.pip_command()

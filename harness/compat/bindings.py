@@ -1,0 +1,113 @@
+"""What the names of one scope stand for: imports, and objects whose class the text tells."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.compat.module_names import absolute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What a name or expression stands for: something of a provider, or an object of a class of it.
+
+    holder: "" for the thing itself, `made` for an object made by calling it, `declared` for one that is said
+    to be of this class (it may be of a subclass), `inherited` for the base class of the class around.
+    """
+
+    target: str
+    holder: str = ""
+    unsure: str = ""
+
+
+def imports(
+    body: Iterable[ast.AST], module: str, *, package: bool, known: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    """Names a scope binds, each with what it imports: the dotted name, "" for anything not `known`."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    yield alias.asname or top, known(alias.name if alias.asname else top)
+            case ast.ImportFrom():
+                origin = absolute(module, node, package=package)
+                for alias in node.names:
+                    yield alias.asname or alias.name, known(f"{origin}.{alias.name}")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, ""
+            case ast.Global() | ast.Nonlocal():
+                yield from ((name, "") for name in node.names)
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, ""
+            case ast.ExceptHandler(name=str(name)):
+                yield name, ""
+                waiting.extend(node.body)
+            case _:
+                # Within expressions nothing is bound that others see, but for targets.
+                waiting.extend(
+                    child
+                    for child in ast.iter_child_nodes(node)
+                    if not isinstance(child, ast.expr) or isinstance(getattr(child, "ctx", None), ast.Store)
+                )
+
+
+def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterator[tuple[str, ast.stmt]]:
+    """Names of a scope that one statement alone gives a value, with that statement."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if counts.get(name) == 1:
+                    yield name, node
+            case ast.If() | ast.With() | ast.For() | ast.While() | ast.Try():
+                for part in ("body", "orelse", "finalbody"):
+                    yield from assigned_once(getattr(node, part, []), counts)
+
+
+def own_fields(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
+    """Attributes that the class sets in one place only, in `__init__`, to something called."""
+    counts: Counter[str] = Counter()
+    values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
+            counts[inner.attr] += 1
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            counts[inner.id] += 1
+    for method in node.body:
+        if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
+            continue
+        for statement in method.body:
+            match statement:
+                case (
+                    ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
+                    | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
+                ) if isinstance(value, ast.Call | ast.Name) and counts[name] == 1:
+                    values[name] = (value, method)
+    return values
+
+
+def annotated(annotation: ast.expr | None) -> ast.expr | None:
+    """The one class an annotation names, None for anything else; `| None` and quotes do not count."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            try:
+                return annotated(ast.parse(text, mode="eval").body)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return None
+        case ast.BinOp(op=ast.BitOr(), left=left, right=right):
+            sides = [side for side in (left, right) if not _is_none(side)]
+            return annotated(sides[0]) if len(sides) == 1 else None
+        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
+            return annotated(inner)
+        case ast.Name() | ast.Attribute():
+            return annotation
+    return None
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -1,0 +1,105 @@
+"""Words in a package's text: where a name could come from that no single module shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+SETATTR = re.compile(rb"setattr\(([^)]{0,200})")
+QUOTED = re.compile(rb"""["'](\w+)["']""")
+# What follows a word that is assigned, and one that is bound in any other way.
+ASSIGNED = re.compile(rb"\s*(?::[^=\n]+)?=[^=]")
+BOUND = re.compile(rb"\s*(?::(?!:)|=[^=])")
+DEFINED = re.compile(rb"\b(?:def|class|as)\s+$")
+# How much text around a word is looked at.
+AROUND = 120
+
+
+class Mentions:
+    """The text of one package's modules, searched by word; every answer is kept."""
+
+    def __init__(self, sources: Callable[[], Iterable[bytes]]) -> None:
+        """`sources` gives the modules' texts when the first question comes."""
+        self._sources = sources
+        self._answers: dict[tuple[str, str], bool] = {}
+
+    def is_set(self, word: str) -> bool:
+        """Whether `something.word = ...` stands there, or a setattr of it; `self.word` does not count."""
+        return self._any("set", word, _is_set) or word.encode() in self._by_setattr
+
+    def is_bound(self, word: str) -> bool:
+        """Whether anything binds the word: a definition, an assignment, a field, a keyword, a string."""
+        return self._any("bound", word, _is_bound)
+
+    def is_read(self, word: str) -> bool:
+        """Whether `something.word` stands there other than to be assigned, or the word as a string."""
+        return self._any("read", word, _is_read)
+
+    def is_called(self, word: str) -> bool:
+        """Whether `word(...)` stands there, other than in a definition."""
+        return self._any("called", word, _is_called)
+
+    def is_there(self, word: str) -> bool:
+        """Whether the word stands there at all."""
+        return self._any("there", word, lambda _before, _after: True)
+
+    def definitions(self, word: str) -> int:
+        """How many functions of this name are written there."""
+        return sum(before.endswith(b"def ") for before, _after in self._places(word.encode()))
+
+    @cached_property
+    def _text(self) -> bytes:
+        return b"\n".join(self._sources())
+
+    @cached_property
+    def _by_setattr(self) -> frozenset[bytes]:
+        return frozenset(
+            word for found in SETATTR.finditer(self._text) for word in QUOTED.findall(found[1] + b'"')
+        )
+
+    def _any(self, question: str, word: str, test: Callable[[bytes, bytes], bool]) -> bool:
+        """Whether the test of the text before and after holds for any place of the word."""
+        known = self._answers.get((question, word))
+        if known is None:
+            known = any(test(before, after) for before, after in self._places(word.encode()))
+            self._answers[question, word] = known
+        return known
+
+    def _places(self, word: bytes) -> Iterable[tuple[bytes, bytes]]:
+        # Plain text is found fast; whether it is a word of its own is seen at the place.
+        start = self._text.find(word)
+        while start >= 0:
+            end = start + len(word)
+            before, after = self._text[max(0, start - AROUND) : start], self._text[end : end + AROUND]
+            if not (_is_letter(before[-1:]) or _is_letter(after[:1])):
+                yield before, after
+            start = self._text.find(word, end)
+
+
+def _is_letter(byte: bytes) -> bool:
+    return byte.isalnum() or byte == b"_"
+
+
+def _is_set(before: bytes, after: bytes) -> bool:
+    return before.endswith(b".") and not before.endswith(b"self.") and ASSIGNED.match(after) is not None
+
+
+def _quoted(before: bytes, after: bytes) -> bool:
+    return before[-1:] in (b'"', b"'") and after[:1] == before[-1:]
+
+
+def _is_bound(before: bytes, after: bytes) -> bool:
+    return (
+        BOUND.match(after) is not None or _quoted(before, after) or DEFINED.search(before[-12:]) is not None
+    )
+
+
+def _is_read(before: bytes, after: bytes) -> bool:
+    if before.endswith(b".") and ASSIGNED.match(after) is None:
+        return True
+    return after[:1] in (b'"', b"'") and before[-1:] in (b'"', b"'", b".")
+
+
+def _is_called(before: bytes, after: bytes) -> bool:
+    return after.startswith(b"(") and DEFINED.search(before[-12:]) is None

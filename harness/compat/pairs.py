@@ -1,0 +1,166 @@
+"""What one package's uses of another come to. Answers are kept by content: a pair is looked at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.compat.border import check_border
+from harness.compat.module_names import parse
+from harness.compat.reach import references
+from harness.compat.reference import Reference
+from harness.compat.surface import Surface
+from harness.compat.visitor import references_in
+from harness.digest import digest_bytes, digest_file, digest_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers in a folder, each under the digest of its question and of all that it was read from.
+
+    code: digest of the code that answers; another code asks again.
+    """
+
+    folder: Path
+    code: str
+
+    def kept(self, question: str, about: Sequence[str], make: Callable[[], Any]) -> Any:
+        """The answer (JSON), made when it is not there yet or cannot be read."""
+        key = digest_json([question, self.code, list(sys.version_info[:2]), list(about)])
+        file = self.folder / f"{key.removeprefix('sha256:')}.json"
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            answer = make()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as temporary:
+            json.dump(answer, temporary)
+        # Whoever comes second writes the same.
+        Path(temporary.name).replace(file)
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package by its zip of sources; `changes`: member -> text that our patches put in its place."""
+
+    name: str
+    version: str
+    file: Path
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+    @property
+    def top(self) -> str:
+        """The name one imports."""
+        return self.name.replace("-", "_")
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what the sources are, without the changes."""
+        return digest_file(self.file)
+
+    @cached_property
+    def surface(self) -> Surface:
+        """Its modules, read when somebody asks."""
+        return Surface(self.file)
+
+    @cached_property
+    def patched(self) -> Surface:
+        """The same with the changes."""
+        return Surface(self.file, {member: text.encode() for member, text in self.changes.items()})
+
+    def uses(self, providers: frozenset[str]) -> tuple[Reference, ...]:
+        """Every use of the providers, without the changes."""
+        return references(self.surface, providers)
+
+
+class Borders:
+    """One consumer's uses of several providers, each pair from the store or newly looked at."""
+
+    def __init__(self, consumer: Package, providers: frozenset[str], answers: Answers) -> None:
+        """`providers`: names one imports, of all that are ever asked about."""
+        self._consumer = consumer
+        self._providers = providers
+        self._answers = answers
+
+    @cached_property
+    def _uses(self) -> tuple[Reference, ...]:
+        return self._consumer.uses(self._providers)
+
+    def with_provider(self, provider: Package, made_for: Package | None) -> dict[str, Any]:
+        """`uses`: how many; `findings`: those this provider does not bear, with our patches in place."""
+        consumer = self._consumer
+        about = [consumer.digest, provider.label, provider.digest, made_for.digest if made_for else ""]
+        found = self._answers.kept("pair", about, lambda: self._look(provider, made_for))
+        if not consumer.changes:
+            return dict(found)
+        changed = [[member, digest_bytes(text.encode())] for member, text in sorted(consumer.changes.items())]
+        ours = self._answers.kept(
+            "patched", [*about, digest_json(changed)], lambda: self._look_at_changes(provider, made_for)
+        )
+        kept = [finding for finding in found["findings"] if finding["file"] not in consumer.changes]
+        return {"uses": found["uses"], "findings": kept + ours}
+
+    def _look(self, provider: Package, made_for: Package | None) -> dict[str, Any]:
+        uses = [use for use in self._uses if use.target.partition(".")[0] == provider.top]
+        return {
+            "uses": len(uses),
+            "findings": self._findings(uses, provider, made_for, self._consumer.surface),
+        }
+
+    def _look_at_changes(self, provider: Package, made_for: Package | None) -> list[dict[str, Any]]:
+        uses: list[Reference] = []
+        for module, file in self._consumer.patched.files():
+            if file in self._consumer.changes:
+                source = self._consumer.patched.source(module)
+                tree = parse(source)
+                uses += references_in(tree, source, module, file, {provider.top}) if tree else ()
+        return self._findings(uses, provider, made_for, self._consumer.patched)
+
+    @staticmethod
+    def _findings(
+        uses: Sequence[Reference], provider: Package, made_for: Package | None, consumer: Surface
+    ) -> list[dict[str, Any]]:
+        then = {provider.top: made_for.surface} if made_for else {}
+        found = check_border(uses, {provider.top: (provider.label, provider.surface)}, consumer, then)
+        return [finding.to_json() for finding in found]
+
+    def imported(self, roots: tuple[str, ...]) -> frozenset[str]:
+        """The consumer's modules that importing the roots imports, unless a guard stands before it."""
+        about = [self._consumer.digest, *roots]
+        found = self._answers.kept(
+            "imported", about, lambda: sorted(imported_modules(self._consumer.surface, roots))
+        )
+        return frozenset(found)
+
+
+def imported_modules(consumer: Surface, roots: tuple[str, ...]) -> frozenset[str]:
+    """The package's modules that importing the roots imports, unless a guard stands before it."""
+    files = dict(consumer.files())
+    waiting = [root for root in roots if root in files]
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in reached or module not in files:
+            continue
+        reached.add(module)
+        waiting.append(module.rpartition(".")[0])
+        source = consumer.source(module)
+        tree = parse(source)
+        if tree is None:
+            continue
+        for use in references_in(tree, source, module, files[module], {module.partition(".")[0]}):
+            if use.kind == "import" and use.at_import and not use.guarded:
+                waiting += [use.target, use.target.rpartition(".")[0]]
+    return frozenset(reached)
