@@ -25,6 +25,7 @@ COMMANDS = {
     "lock": ("lock", "Export a cell with every package pinned: requirements, script, Dockerfile, ..."),
     "api": ("api", "Hold what packages take from each other against what the others have."),
     "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
+    "recipe": ("recipe", "Render a cell's training as the command that starts it."),
     "patches": ("patches", "Check, follow, summarise, rebase, import and export patch stacks."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
     "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),

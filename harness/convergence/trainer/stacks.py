@@ -87,7 +87,7 @@ def where(stacks: Sequence[Stack]) -> str:
     """One sentence: which actor of verl waits in which call; "" when no stack says."""
     ranked = sorted(
         (stack for stack in stacks if _telling(stack) is not None),
-        key=lambda stack: (not _is_actor(stack), not _of_verl(stack), stack.pid),
+        key=lambda stack: (_waits_for_ray(stack), not _is_actor(stack), not _of_verl(stack), stack.pid),
     )
     if not ranked:
         return ""
@@ -176,6 +176,13 @@ def _is_actor(stack: Stack) -> bool:
 
 def _of_verl(stack: Stack) -> bool:
     return any("/verl/" in frame.file for frame in stack.frames)
+
+
+def _waits_for_ray(stack: Stack) -> bool:
+    """Whether it waits for another actor, which then says more."""
+    telling = _telling(stack)
+    before = stack.frames[: stack.frames.index(telling)] if telling is not None else ()
+    return any(_short(frame.file).startswith("ray/") for frame in before)
 
 
 def _telling(stack: Stack) -> Frame | None:

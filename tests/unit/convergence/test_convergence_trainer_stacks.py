@@ -36,6 +36,20 @@ def test_the_actors_own_code_is_named_not_what_it_waits_with():
     )
 
 
+def test_who_waits_for_another_actor_is_not_who_hangs():
+    runner = of_py_spy(
+        RUNNER, dump(("get", "ray/worker.py", 1), ("fit", "verl/trainer/ppo/ray_trainer.py", 9))
+    )
+    worker = of_py_spy(
+        Process(pid=9, command="ray::WorkerDict.actor_rollout_update_actor"),
+        dump(("wait", "threading.py", 2), ("backward", "torch/autograd/graph.py", 8)),
+    )
+
+    assert where([*runner, *worker]).startswith(
+        "ray::WorkerDict.actor_rollout_update_actor stands in backward"
+    )
+
+
 def test_without_stacks_nothing_is_said():
     assert where([]) == ""
     assert where(of_py_spy(RUNNER, dump(("wait", "ray/_private/worker.py", 9)))) == ""

@@ -1,0 +1,136 @@
+"""Recipes as commands: what is started, with what environment, and what would make it fail."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from harness.convergence.launch import DETERMINISM, OBJECTIVE, render
+from harness.convergence.trainer.recipe import RECIPES, overrides
+from harness.matrix.load import load_matrix
+
+MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
+
+
+def facet(**changes):
+    return {
+        "name": "smoke",
+        "kind": "train",
+        "algorithm": "grpo",
+        "entry": "verl.trainer.main_ppo",
+        "model": "Qwen/Qwen2.5-0.5B-Instruct",
+        "nodes": 1,
+        "cards": 8,
+        "env": {"HCCL_CONNECT_TIMEOUT": "3600"},
+        "overrides": {
+            "data.train_files": "${DATA_ROOT}/gsm8k/train.parquet",
+            "data.train_batch_size": 128,
+            "actor_rollout_ref.rollout.n": 4,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 64,
+            "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+            "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
+        },
+        **changes,
+    }
+
+
+def shipped(name):
+    recipe = MATRIX.recipes[name]
+    names = ("name", "kind", "algorithm", "entry", "overrides", "env", "nodes", "cards", "model")
+    return {field: getattr(recipe, field) for field in names}
+
+
+def test_one_node_is_started_with_its_environment():
+    launch = render(facet(), locations={"DATA_ROOT": "/data"})
+
+    assert launch.submit[:5] == ("env", "HCCL_CONNECT_TIMEOUT=3600", "python3", "-m", "verl.trainer.main_ppo")
+    assert "data.train_files=/data/gsm8k/train.parquet" in launch.argv
+    assert launch.problems == launch.unknown == ()
+    assert "120 s" in launch.environment[0].reason
+
+
+def test_several_nodes_are_a_job_of_a_cluster():
+    launch = render(facet(nodes=2), locations={}, address="http://head:8265", config="ppo_megatron_trainer")
+    words = list(launch.submit)
+
+    assert words[:4] == ["ray", "job", "submit", "--address=http://head:8265"]
+    runtime = next(word for word in words if word.startswith("--runtime-env-json="))
+    assert json.loads(runtime.partition("=")[2]) == {"env_vars": {"HCCL_CONNECT_TIMEOUT": "3600"}}
+    assert "--config-name=ppo_megatron_trainer.yaml" in words[words.index("--") :]
+
+
+def test_a_location_nobody_named_is_kept_and_told():
+    launch = render(facet(), locations={})
+
+    assert launch.unknown == ("DATA_ROOT",)
+    assert "data.train_files=${DATA_ROOT}/gsm8k/train.parquet" in launch.argv
+
+
+def test_files_that_are_not_there_are_named():
+    launch = render(facet(), locations={"DATA_ROOT": "/data"}, exists=lambda _path: False)
+
+    assert launch.problems == ("data.train_files: there is no /data/gsm8k/train.parquet on this runner",)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size", 3, "8 cards are not divisible by"),
+        ("data.train_batch_size", 127, "127 prompts x 4 samples do not divide over 8 replicas"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", 256, "larger than the batch of 128"),
+        ("+actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", 3, "model parallel size 3"),
+    ],
+)
+def test_groups_that_do_not_divide_are_found_before_the_start(key, value, problem):
+    launch = render(facet(overrides={**facet()["overrides"], key: value}), locations={})
+
+    assert problem in " ".join(launch.problems)
+
+
+def test_a_model_that_cannot_fit_is_found_before_the_start():
+    launch = render(facet(model="Qwen/Qwen2.5-72B-Instruct"), locations={})
+
+    assert launch.memory.training == 144.0
+    assert len(launch.problems) == 2
+
+
+def test_experts_are_spread_over_data_parallel_ranks():
+    spread = {
+        **facet()["overrides"],
+        "+actor_rollout_ref.rollout.enable_expert_parallel": "true",
+        "+actor_rollout_ref.rollout.dp_model_parallel_size": 4,
+    }
+
+    assert render(facet(overrides=spread, model="30B"), locations={}).memory.rollout == 60 / 8
+
+
+def test_determinism_is_asked_for():
+    plain, equal = (render(facet(), locations={}, deterministic=flag) for flag in (False, True))
+    names = {variable.name for variable in equal.environment} - {
+        variable.name for variable in plain.environment
+    }
+
+    assert names == set(DETERMINISM)
+
+
+@pytest.mark.parametrize("name", sorted(MATRIX.recipes))
+def test_every_shipped_recipe_renders_without_a_problem(name):
+    places = {"DATA_ROOT": "/data", "MODEL_ROOT": "/models"}
+    launch = render(shipped(name), locations=places)
+
+    assert launch.problems == launch.unknown == ()
+    assert shlex.split(launch.as_json()["command"]) == list(launch.submit)
+    assert all(variable.reason and variable.source for variable in launch.environment)
+
+
+@pytest.mark.parametrize("name", sorted(MATRIX.recipes))
+def test_the_twin_of_every_recipe_sets_only_what_the_tiny_run_has(name):
+    launch = render(shipped(name), locations={})
+    known = overrides(RECIPES["grpo"], (0, 9, 1), task=Path("/t"), device="npu")
+
+    extra = set(launch.twin) - set(known)
+    assert extra <= {"actor_rollout_ref.actor.clip_ratio_c"}
+    assert set(launch.twin) <= set(OBJECTIVE)
