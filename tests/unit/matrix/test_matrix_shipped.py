@@ -69,6 +69,8 @@ def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
         "torch-npu==2.13.0",
         "cachetools",
         "TransferQueue>=0.1.10",
+        "uvicorn",
+        "fastapi",
         "transformers>=5.5.3,<5.11",
     ]
     assert [cell.axes["python"] for cell in (first, second)] == ["host", "host"]
