@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from harness.check import Check
 from harness.rollout.generation_checks import GENERATION_CHECKS
+from harness.rollout.import_checks import IMPORT_CHECKS
 
-CHECKS: tuple[Check, ...] = (*GENERATION_CHECKS,)
+CHECKS: tuple[Check, ...] = (*IMPORT_CHECKS, *GENERATION_CHECKS)

@@ -1,0 +1,115 @@
+"""What the modules that cannot be imported have in common, and whether it is the cell's fault. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.numerics.ending import MEASURED, ended, last_words
+from harness.outcome import Judgement, Status
+
+MOST_CAUSES = 12
+MOST_MODULES = 4
+_KIND_TEXT = {
+    "api": "an installed package lacks it",
+    "library": "a shared library is missing",
+    "crash": "the process died",
+    "hang": "the import does not end",
+    "error": "raised on import",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """Modules that break for one reason. `place` is file:line of the first, with its code."""
+
+    kind: str
+    text: str
+    missing: str
+    place: str
+    modules: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """The cause, where it shows, and whom it takes along."""
+        more = f" and {len(self.modules) - MOST_MODULES} more" if len(self.modules) > MOST_MODULES else ""
+        where = f" at {self.place}" if self.place else ""
+        return (
+            f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}: "
+            f"{', '.join(self.modules[:MOST_MODULES])}{more}."
+        )
+
+
+def root_causes(breaks: Sequence[Mapping[str, Any]]) -> tuple[RootCause, ...]:
+    """Breaks by what they lack, or by error and place where nothing is named; those that hit most first."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in breaks:
+        named = (one["missing"],) if one["missing"] else (one["type"], one["message"], one["file"])
+        groups.setdefault((one["kind"], *named), []).append(one)
+    causes = [
+        RootCause(
+            kind=group[0]["kind"],
+            text=f"{group[0]['type']}: {group[0]['message']}",
+            missing=group[0]["missing"],
+            place=_place(group[0]),
+            modules=tuple(one["module"] for one in group),
+        )
+        for group in groups.values()
+    ]
+    return tuple(sorted(causes, key=lambda cause: (-len(cause.modules), cause.text)))
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    if not one["file"]:
+        return ""
+    return f"{one['file']}:{one['line']}" + (f" `{one['code']}`" if one["code"] else "")
+
+
+def is_optional(cause: RootCause, required: Sequence[str]) -> bool:
+    """Whether the cause is a package that is not installed and that nothing under test requires."""
+    top = cause.missing.partition(".")[0].replace("_", "-").lower()
+    return cause.kind == "absent" and top not in required
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """Passes when every module imports, but for those whose optional package is not installed.
+
+    A package that the environment leaves out on purpose counts as optional.
+    """
+    if measurements["state"] != MEASURED:
+        how = ended(measurements)
+        return Judgement(
+            status=Status.FAIL,
+            reasons=(f"Importing the modules {how}.", *last_words(measurements["tail"])),
+            remedies=("Look at the end of the log.",),
+        )
+    packages = measurements["packages"]
+    required = {name for facts in packages.values() for name in facts["requires"]}
+    required -= set(measurements["left_out"])
+    causes = root_causes(measurements["breaks"])
+    optional = [cause for cause in causes if is_optional(cause, tuple(required))]
+    broken = [cause for cause in causes if cause not in optional]
+    looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())
+    remarks = [f"Imported modules: {looked}, each in a process of its own."]
+    if optional:
+        names = ", ".join(sorted({cause.missing.partition(".")[0] for cause in optional}))
+        hit = sum(len(cause.modules) for cause in optional)
+        remarks.append(f"Not installed and required by nobody: {names} ({hit} modules want them).")
+    if not broken:
+        return Judgement(status=Status.PASS, reasons=tuple(remarks))
+    hit = sum(len(cause.modules) for cause in broken)
+    reasons = [
+        f"{hit} modules break, {_count(broken)}.",
+        *(cause.sentence() for cause in broken[:MOST_CAUSES]),
+    ]
+    if len(broken) > MOST_CAUSES:
+        reasons.append(f"{len(broken) - MOST_CAUSES} more causes are in the measurements.")
+    return Judgement(
+        status=Status.FAIL,
+        reasons=(*reasons, *remarks),
+        remedies=("Take the versions that were released for each other: `npu-matrix explain CELL`.",),
+    )
+
+
+def _count(causes: Sequence[RootCause]) -> str:
+    return "one root cause" if len(causes) == 1 else f"{len(causes)} root causes"

@@ -1,0 +1,71 @@
+"""The check that imports everything vllm-ascend and verl bring for this device."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.numerics.checks import FACETS
+from harness.numerics.ending import MEASURED, failure, require_setup
+from harness.outcome import Evidence, Measured, Tier
+from harness.rollout import breaks
+from harness.rollout.generation_checks import needs_engine
+
+IMPORT_TIMEOUT_S = 900.0
+PACKAGES = ("vllm_ascend", "verl")
+
+
+def run(context: TaskContext) -> Measured:
+    """Import the modules in the cell, on its device. A program that hangs or dies is a measurement."""
+    out = context.workdir / "imports.json"
+    done = context.in_cell(
+        "harness.rollout.imports",
+        *("--out", str(out), *PACKAGES),
+        env={
+            "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
+            "HF_HOME": str(context.workdir / "huggingface"),
+        },
+        timeout=IMPORT_TIMEOUT_S,
+    )
+    require_setup(done, "the imports")
+    if done.returncode != 0 or not out.is_file():
+        return Measured(measurements=failure(done), evidence=Evidence.CPU)
+    report: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    environment = context.inputs["environment"].measurements
+    return Measured(
+        measurements={
+            "state": MEASURED,
+            "packages": report["packages"],
+            "breaks": report["breaks"],
+            "left_out": sorted(environment.get("left_out", ())),
+            "seconds": report["seconds"],
+        },
+        evidence=Evidence.SIMULATED if report["simulated"] else Evidence.HARDWARE,
+        artifacts={out.name: out.name},
+    )
+
+
+IMPORT_CHECKS: tuple[Check, ...] = (
+    Check(
+        name="vllm-imports",
+        # It needs no more than the environment, and a cell that fails it should not spend a dearer tier.
+        tier=Tier.BUILD,
+        question="Can every module of vllm-ascend, and of verl's that touches the device, be imported?",
+        facets=FACETS,
+        sources=(
+            "harness.rollout.imports",
+            "harness.rollout.import_checks",
+            "harness.rollout.breaks",
+            "harness.rollout.generation_checks",
+            "harness.numerics.ending",
+        ),
+        run=run,
+        judge=breaks.judge,
+        needs=("environment",),
+        device=True,
+        timeout_s=IMPORT_TIMEOUT_S + 60.0,
+        expected_s=60.0,
+        applies=needs_engine,
+    ),
+)

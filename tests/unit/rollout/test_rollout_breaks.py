@@ -1,0 +1,78 @@
+"""Breaks grouped by root cause, and what they say of the cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.outcome import Status
+from harness.rollout.breaks import judge, root_causes
+
+
+def broken(module: str, kind: str, missing: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "module": module,
+        "kind": kind,
+        "type": "ImportError",
+        "message": f"cannot import name of {missing}",
+        "file": "vllm_ascend/a.py",
+        "line": 7,
+        "code": "from vllm import x",
+        "missing": missing,
+        "chain": (),
+        **more,
+    }
+
+
+def measured(*found: dict[str, Any], left_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    facts = {"version": "0.18.0", "modules": 325, "requires": ["triton-ascend", "msgpack"]}
+    return {
+        "state": "measured",
+        "packages": {"vllm_ascend": facts},
+        "breaks": list(found),
+        "left_out": list(left_out),
+    }
+
+
+def test_clean_passes_and_says_how_many() -> None:
+    judgement = judge(measured(), {})
+    assert judgement.status is Status.PASS
+    assert "325 of vllm_ascend 0.18.0" in judgement.reasons[0]
+
+
+def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
+    judgement = judge(measured(broken("a", "absent", "mooncake.engine"), broken("b", "absent", "ucm")), {})
+    assert judgement.status is Status.PASS
+    assert "mooncake, ucm (2 modules want them)" in judgement.reasons[-1]
+
+
+def test_a_required_package_that_is_absent_fails_unless_it_was_left_out() -> None:
+    found = broken("a", "absent", "triton_ascend.runtime")
+    assert judge(measured(found), {}).status is Status.FAIL
+    assert judge(measured(found, left_out=("triton-ascend",)), {}).status is Status.PASS
+
+
+@pytest.mark.parametrize("kind", ["api", "library", "crash", "hang", "error"])
+def test_every_other_break_fails_with_its_place(kind: str) -> None:
+    judgement = judge(measured(broken("vllm_ascend.a", kind, "vllm.x.Y")), {})
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0] == "1 modules break, one root cause."
+    assert "vllm_ascend/a.py:7 `from vllm import x`" in judgement.reasons[1]
+    assert judgement.remedies
+
+
+def test_modules_with_one_cause_are_one_cause() -> None:
+    found = [broken(f"m{number}", "api", "vllm.x.Y") for number in range(9)]
+    found += [broken("n", "error", "", message="other"), broken("o", "api", "vllm.z.W", line=9)]
+    causes = root_causes(found)
+    assert [len(cause.modules) for cause in causes] == [9, 1, 1]
+    assert "and 5 more" in causes[0].sentence()
+    assert judge(measured(*found), {}).reasons[0] == "11 modules break, 3 root causes."
+
+
+def test_a_program_that_died_fails_with_its_last_words() -> None:
+    judgement = judge({"state": "crashed", "returncode": -11, "tail": "first\nSegmentation fault\n"}, {})
+    assert judgement.status is Status.FAIL
+    assert "ended with code -11" in judgement.reasons[0]
+    assert "Segmentation fault" in judgement.reasons[1]
