@@ -29,6 +29,7 @@ from harness.cli.patch_output import (
     today,
     write_file,
 )
+from harness.cli.patch_runtime import runtime
 from harness.cli.patch_target import chosen_for, matrix_versions, package_of, target_of
 from harness.errors import (
     EXIT_BAD_INPUT,
@@ -307,5 +308,5 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-for _moving in (ablate, forecast, rebase, import_command, export):
+for _moving in (ablate, forecast, rebase, import_command, export, runtime):
     command.add_command(_moving)

@@ -44,11 +44,15 @@ class RuntimePatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What stands at a target upstream. `digest` is of its syntax: comments and layout do not count."""
+    """What stands at a target upstream. `digest` is of its syntax: comments and layout do not count.
+
+    path, name: the file that defines it, which a re-export leads to, and its name there.
+    """
 
     target: str
     state: TargetState
     path: str = ""
+    name: str = ""
     kind: str = ""
     signature: str = ""
     digest: str = ""
@@ -60,6 +64,7 @@ class Target:
             "target": self.target,
             "state": self.state.value,
             "path": self.path,
+            "name": self.name,
             "kind": self.kind,
             "signature": self.signature,
             "digest": self.digest,
@@ -80,7 +85,7 @@ def find_runtime_patches(tree: Tree, folder: str, package: str) -> tuple[Runtime
     """Every assignment to an attribute of `package` in the Python files below `folder`, by file and line."""
     found: list[RuntimePatch] = []
     for path in sorted(tree.paths()):
-        if path.startswith(f"{folder}/") and path.endswith(".py"):
+        if (not folder or path.startswith(f"{folder}/")) and path.endswith(".py"):
             parsed = _parse(tree.read(path))
             if parsed is not None:
                 found += _assignments(path, parsed, package)
@@ -214,6 +219,7 @@ def _as_target(target: str, path: str, found: Definition) -> Target:
         target=target,
         state=TargetState.FOUND,
         path=path,
+        name=found.qualified,
         kind=found.kind,
         signature=found.signature,
         digest=digest_bytes(found.body.encode()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,12 +231,14 @@ def upstream_tree(
 
 def version_in(tree: Tree, package: str) -> str:
     """The version a tree says it is, or ""."""
-    for pattern in _VERSION_FILES:
-        path = pattern.format(package=package.replace("-", "_"))
+    name = package.replace("-", "_")
+    wheel = re.compile(rf"{re.escape(name)}-[^/]+\.dist-info/METADATA")
+    metadata = sorted(path for path in tree.paths() if wheel.fullmatch(path))
+    for path in [*(pattern.format(package=name) for pattern in _VERSION_FILES), *metadata]:
         if tree.mode(path) is None:
             continue
         text = tree.read(path).decode("utf-8", "replace")
-        if path.endswith("PKG-INFO"):
+        if path.endswith(("PKG-INFO", "METADATA")):
             text = next((line[8:] for line in text.splitlines() if line.startswith("Version:")), "")
         if text.strip():
             return text.strip().split()[0]
