@@ -143,10 +143,11 @@ class _Border:
         if self.made_for is None or self.use.offers is None or self.answer.standing is Standing.UNKNOWN:
             return "", ""
         name = self.use.target.rpartition(".")[2]
-        gone = self.answer.standing is Standing.MISSING
-        if (gone and (self.answer.missing != name or self._bound(name))) or (
-            not gone and self.answer.definition is None
-        ):
+        if self.answer.standing is Standing.MISSING:
+            theirs = self.surface.mentions(self.use.target.partition(".")[0])
+            if self.answer.missing != name or theirs.is_there(name) or self._own("is_read", name):
+                return "", ""
+        elif self.answer.definition is None:
             return "", ""
         then = self.made_for.find(self.use.target).definition
         text = wrong_override(name, self.use.offers, self.answer.definition, then, self.surface)

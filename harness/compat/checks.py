@@ -40,6 +40,12 @@ def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -
     return resolve.judge(measurements, params)
 
 
+def _resolve_holds(outcome: Outcome) -> str:
+    from harness.compat import resolve
+
+    return resolve.holds(outcome)
+
+
 def _run_lint(ctx: TaskContext) -> Measured:
     from harness.compat import lint
 
@@ -107,8 +113,11 @@ CHECKS: tuple[Check, ...] = (
         question="Do the pins go together, and does the index have them for this target?",
         facets=("pins", "platform"),
         sources=(
+            "harness.compat.archives",
             "harness.compat.explain",
+            "harness.compat.published",
             "harness.compat.remedy",
+            "harness.compat.remote",
             "harness.compat.request",
             "harness.compat.resolve",
             "harness.sources.fetch_failure",
@@ -118,6 +127,7 @@ CHECKS: tuple[Check, ...] = (
         ),
         run=_run_resolve,
         judge=_judge_resolve,
+        holds=_resolve_holds,
         timeout_s=600.0,
         expected_s=3.0,
     ),

@@ -51,7 +51,10 @@ LARGEST_SERVED = 96 << 20
 MOST_MEMBERS = 200_000
 ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
 NO_PARTS = "the index serves no parts of files"
-FORM = 2
+# Where the sources keep the metadata that the index gives apart from the wheel (PEP 658).
+INDEX_METADATA = "index-metadata/METADATA"
+LARGEST_METADATA = 1 << 20
+FORM = 3
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -238,14 +241,22 @@ def _refusal(way: Callable[[], None]) -> str:
 
 def _keep_parts(url: str, settings: IndexSettings, target: Path) -> None:
     with open_remote(url, settings) as stream:
-        _keep_wheel(stream, url, target)
+        _keep_wheel(stream, url, target, _index_metadata(url, settings))
 
 
 def _keep_all(url: str, limit: int, sha256: str, settings: IndexSettings, target: Path) -> None:
     _keep_whole(url, download(url, settings, limit), sha256, target)
 
 
-def _keep_wheel(stream: IO[bytes], url: str, target: Path) -> None:
+def _index_metadata(url: str, settings: IndexSettings) -> bytes:
+    """The wheel's metadata as the index gives it, empty where it gives none."""
+    try:
+        return download(f"{url.partition('#')[0]}.metadata", settings, LARGEST_METADATA)
+    except OSError:
+        return b""
+
+
+def _keep_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"") -> None:
     where = Location(redact_url(url).rpartition("/")[2])
     try:
         with zipfile.ZipFile(stream) as wheel:
@@ -268,6 +279,7 @@ def _keep_wheel(stream: IO[bytes], url: str, target: Path) -> None:
                 chain(
                     ((_installed(m.filename), wheel.read(m)) for m in members),
                     ((_installed(name), b"") for name in compiled),
+                    [(INDEX_METADATA, metadata)] if metadata else [],
                 ),
             )
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:

@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.check import Completed, TaskContext
+from harness.compat.archives import read_archive
 from harness.compat.explain import Explanation, Kind, explain
+from harness.compat.published import fetch_sources
 from harness.compat.remedy import remedy
 from harness.compat.request import Request, names
-from harness.errors import InfrastructureError
-from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.errors import HarnessError, InfrastructureError
+from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.index import IndexSettings, index_environment, uv_binary
 from harness.sources.lockfile import LockedPackage, parse_lock
@@ -26,6 +28,7 @@ from harness.sources.redact import redact_url
 
 ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0
+ASK_AGAIN_S = 24 * 3600.0
 # What can be left out so that the rest of the stack is judged too.
 SET_ASIDE = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.NO_WHEEL, Kind.BUILD)
 UNAVAILABLE_TEXT = {
@@ -76,7 +79,35 @@ def run(ctx: TaskContext) -> Measured:
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
-    return _measured(request, state, time.monotonic() - started)
+    remarks = _archive_remarks(ctx, request, state) if state.lock and not state.problems else []
+    return _measured(request, state, time.monotonic() - started, remarks)
+
+
+def _archive_remarks(ctx: TaskContext, request: Request, state: State) -> list[str]:
+    """What the stack's own packages say of themselves; nothing of those whose archives are not to be had."""
+    versions = {package.name: package.version for package in state.lock or ()}
+    remarks: list[str] = []
+    for name in names(request.requirements):
+        if name not in versions:
+            continue
+        try:
+            file = fetch_sources(name, versions[name], cache=ctx.cache, command=ctx.command)
+            remarks += read_archive(name, versions[name], file).remarks(request.python)
+        except HarnessError as error:
+            ctx.log(f"the archive of {name} {versions[name]} was not read: {error}")
+    return remarks
+
+
+def holds(outcome: Outcome) -> str:
+    """A stack that only a silent index might complete is asked about again after a day.
+
+    A day: a run repeated while people work gives the stored answer at once, and an outage of that index, of
+    which the key knows nothing, hides the answer no longer than until tomorrow.
+    """
+    silent = outcome.measurements.get("unreachable")
+    if silent and time.time() - outcome.finished > ASK_AGAIN_S:
+        return f"{', '.join(silent)} did not answer then, and that was over a day ago"
+    return ""
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
@@ -99,7 +130,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         reasons.insert(0, f"Not proven: {silent} did not answer and may have what the others lack.")
         # The key knows nothing of the network: without it the stored outcome would be taken again.
         again = (
-            f"Run again with `npu-matrix run --check resolve --fresh` once {', '.join(unreachable)} answers."
+            f"Run again with `npu-matrix run --check resolve --fresh` once {', '.join(unreachable)} answers; "
+            "after a day any run asks again."
         )
         # Silence of a server is no statement of the stack, so this is neither a failure nor `unsupported`.
         return Judgement(status=Status.NOT_RUN, reasons=tuple(reasons), remedies=(*remedies, again))
@@ -182,7 +214,7 @@ def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> 
     raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
 
 
-def _measured(request: Request, state: State, seconds: float) -> Measured:
+def _measured(request: Request, state: State, seconds: float, remarks: list[str]) -> Measured:
     resolved = state.lock is not None and not state.problems
     files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
     if resolved:
@@ -201,6 +233,7 @@ def _measured(request: Request, state: State, seconds: float) -> Measured:
             "from_source": [dict(item) for item in request.from_source],
             "from_sdist": list(state.from_sdist),
             "overrides": [asdict(override) for override in request.overrides],
+            "archives": remarks,
             "attempts": state.attempts,
             "seconds": round(seconds, 3),
         },
@@ -253,4 +286,5 @@ def _remarks(measurements: Mapping[str, Any]) -> list[str]:
         for name in measurements["from_sdist"]
     ]
     remarks += [f"{url} did not answer and was left out." for url in measurements["unreachable"]]
+    remarks += measurements.get("archives", ())
     return remarks

@@ -75,6 +75,7 @@ class Wheels:
         version: str,
         *requires: str,
         tag: str = "py3-none-any",
+        python: str = "",
         files: Mapping[str, str] | None = None,
     ) -> Path:
         module = name.replace("-", "_")
@@ -83,6 +84,7 @@ class Wheels:
             f"{module}/__init__.py": f'__version__ = "{version}"\n',
             **(files or {}),
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            + (f"Requires-Python: {python}\n" if python else "")
             + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires),
             f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
         }

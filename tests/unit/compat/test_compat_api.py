@@ -178,9 +178,15 @@ def test_the_command_names_what_is_no_release(
 def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no archive")
     request = {
-        "cache": str(tmp_path / "cache"), "code": "x", "versions": dict.fromkeys(("verl", "ray"), "1"),
-        "files": dict.fromkeys(("verl", "ray"), str(tmp_path / "x.zip")), "not_read": [], "made_for": {},
-        "changes": {}, "patches": {}, "misfits": [],
+        "cache": str(tmp_path / "cache"),
+        "code": "x",
+        "versions": dict.fromkeys(("verl", "ray"), "1"),
+        "files": dict.fromkeys(("verl", "ray"), str(tmp_path / "x.zip")),
+        "not_read": [],
+        "made_for": {},
+        "changes": {},
+        "patches": {},
+        "misfits": [],
     }
     with pytest.raises(InputError, match="cannot be read"):
         analyse(context({}), "api", request)

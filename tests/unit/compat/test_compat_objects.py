@@ -1,0 +1,212 @@
+"""Objects, overrides and base classes across package borders, and what other versions had."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.compat.border import BorderFinding, check_border
+from harness.compat.lifetime import last_with
+from harness.compat.mentions import Mentions
+from harness.compat.patched import with_patches
+from harness.compat.reach import references
+from harness.compat.surface import Surface
+
+LIB = {
+    "lib/__init__.py": "from .core import *\n",
+    "lib/core.py": (
+        "from abc import ABC, abstractmethod\n"
+        "class Config:\n"
+        "    size: int = 1\n"
+        "    def scale(self, by): return self.size * by\n"
+        "class Bag:\n"
+        "    def __init__(self, **kw):\n"
+        "        for k, v in kw.items(): setattr(self, k, v)\n"
+        "class Runner(ABC):\n"
+        "    def step(self, batch, *, flag=False): return self.forward(batch, flag=flag)\n"
+        "    def forward(self, batch, *, flag=False): ...\n"
+        "    def helper(self): ...\n"
+        "class Base(ABC):\n"
+        "    @abstractmethod\n"
+        "    def run(self): ...\n"
+        "class Half(Base):\n"
+        "    def other(self): ...\n"
+    ),
+}
+
+
+ABSENT = "  def f(self):\n    self.c.absent()"
+
+
+def package(path: Path, files: Mapping[str, str]) -> Surface:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return Surface(path)
+
+
+def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> list[BorderFinding]:
+    lib = package(tmp_path / "lib.zip", LIB)
+    user = package(tmp_path / "user.zip", {"user/a.py": text})
+    made_for = {"lib": package(tmp_path / "then.zip", {**LIB, **then})} if then else None
+    uses = references(user, {"lib"})
+    return [f for f in check_border(uses, {"lib": ("lib 1", lib)}, user, made_for) if f.breaks]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("from lib import Config\nc = Config()\nc.absent()", "Config has no absent"),
+        ("from lib import Config\nc = Config()\nc.scale()", "misses by"),
+        ("from lib import Config\ndef f(c: Config):\n    return c.absent", "Config has no absent"),
+        ("from lib import Config\ndef f(c: Config | None):\n    return c.scale(1, 2)", "takes 1 positional"),
+        ("from lib import Config\ndef f(c: 'Config'):\n    return c.absent", "Config has no absent"),
+        (
+            ("import lib\nclass A:\n  def __init__(self):\n    self.c = lib.Config()\n" + ABSENT),
+            "Config has no absent",
+        ),
+        (
+            ("import lib\nclass A:\n  def __init__(self, c: lib.Config):\n    self.c = c\n" + ABSENT),
+            "Config has no absent",
+        ),
+        ("import lib\nclass A(lib.Config):\n  def f(self):\n    self.absent()", "Config has no absent"),
+        ("import lib\nclass A(lib.Half):\n  pass\nA()", "without run"),
+    ],
+)
+def test_what_an_object_does_not_have_is_found(tmp_path: Path, text: str, said: str) -> None:
+    [finding] = found(tmp_path, text)
+    assert said in finding.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from lib import Config\nc = Config()\nc.size\nc.scale(2)",
+        # Another meaning, another class, or nothing that the text could know.
+        "from lib import Config\nc = Config()\nc = other()\nc.absent()",
+        "from lib import Config\nc = Config()\ndef f():\n    global c\n    c = 1\nc.absent()",
+        "from lib import Config\ndef f(c: Config | int):\n    return c.absent",
+        "from lib import Config\ndef f(c: Config):\n    c.later = 1\n    return c.later",
+        "from lib import Config\nclass Own(Config):\n    absent = 1\ndef f(c: Config):\n    return c.absent",
+        "from lib import Bag\nb = Bag(a=1)\nb.anything",
+        "from lib import Config\nc = Config()\nif hasattr(c, 'absent'):\n    c.absent()",
+        "import lib\nclass A(lib.Config):\n  def f(self):\n    self.mine = 1\n    self.mine",
+        "import lib\nclass A(lib.Half):\n  def run(self): ...\nA()",
+        # Nobody makes one: its methods are lent to another class.
+        "import lib\nclass A(lib.Half):\n  def more(self): ...",
+    ],
+)
+def test_what_may_be_there_is_no_finding(tmp_path: Path, text: str) -> None:
+    assert not found(tmp_path, text)
+
+
+OVERRIDE = "import lib\nclass A(lib.Runner):\n  def forward(self, batch): ...\n"
+OLDER = {"lib/core.py": LIB["lib/core.py"].replace(", *, flag=False", "").replace(", flag=flag", "")}
+
+
+def test_an_override_that_its_own_version_bore_and_this_one_calls_otherwise_is_found(tmp_path: Path) -> None:
+    [finding] = found(tmp_path, OVERRIDE, OLDER)
+    assert finding.kind == "override"
+    assert "has no parameter 'flag', as lib/core.py:9 calls it" in finding.text
+
+
+def test_an_override_nobody_calls_any_more_is_found(tmp_path: Path) -> None:
+    older = {"lib/core.py": LIB["lib/core.py"] + "class Config2: ...\n"}
+    older["lib/core.py"] = older["lib/core.py"].replace("def helper(self)", "def gone_now(self, a)")
+    text = "import lib\nclass A(lib.Runner):\n  def gone_now(self, a): ...\n"
+    [finding] = found(tmp_path, text, older)
+    assert "no longer has" in finding.text
+
+
+def test_an_override_is_not_judged_without_the_version_it_was_made_for(tmp_path: Path) -> None:
+    assert not found(tmp_path, OVERRIDE)
+    assert not found(tmp_path, OVERRIDE, LIB)
+    assert not found(tmp_path, OVERRIDE.replace("batch)", "batch, *, flag=True)"), OLDER)
+
+
+@given(st.integers(0, 60), st.data())
+def test_the_last_version_with_a_name_has_it_and_the_next_one_does_not(
+    count: int, data: st.DataObject
+) -> None:
+    versions = [str(n) for n in range(count)]
+    there = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=count, max_size=count))
+    if count:
+        there[-1] = False
+    asked: list[str] = []
+
+    def has(version: str) -> bool | None:
+        asked.append(version)
+        return there[int(version)]
+
+    last = last_with(versions, has)
+    if last:
+        assert there[int(last)] is True
+        assert int(last) + 1 == count or there[int(last) + 1] is not True
+    assert len(asked) <= 2 * count.bit_length() + 2
+
+
+@pytest.mark.parametrize(("gone_at", "last"), [(1, "0"), (7, "6"), (20, "19"), (0, "")])
+def test_a_name_that_went_for_good_is_found_in_the_version_before(gone_at: int, last: str) -> None:
+    assert last_with([str(n) for n in range(20)], lambda version: int(version) < gone_at) == last
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "answer"),
+    [
+        ("x.word = 1", "is_set", True),
+        ("x.word: int = 1", "is_set", True),
+        ("self.word = 1", "is_set", False),
+        ("x.word == 1", "is_set", False),
+        ("setattr(x, 'word', 1)", "is_set", True),
+        ("x.words = 1", "is_set", False),
+        ("def word(): ...", "is_bound", True),
+        ("call(word=1)", "is_bound", True),
+        ("x.word", "is_bound", False),
+        ("x.word", "is_read", True),
+        ("x.word = 1", "is_read", False),
+        ("getattr(x, 'word')", "is_read", True),
+        ("word()", "is_called", True),
+        ("class word(Base): ...", "is_called", False),
+    ],
+)
+def test_words_are_told_by_what_stands_around_them(text: str, question: str, answer: bool) -> None:
+    assert getattr(Mentions(lambda: [text.encode()]), question)("word") is answer
+
+
+PATCH = """\
+--- a/lib/core.py
++++ b/lib/core.py
+@@ -1,2 +1,3 @@
+ from abc import ABC, abstractmethod
++from other import thing
+ class Config:
+"""
+
+
+def test_a_patch_of_ours_is_looked_at_where_it_fits_and_named_where_not() -> None:
+    texts, changed_by, misfits = with_patches(
+        [
+            ("verl/a", PATCH),
+            ("verl/b", PATCH),
+            ("verl/c", "no patch"),
+            ("verl/d", PATCH.replace("core", "no")),
+        ],
+        LIB.get,
+    )
+    assert texts["lib/core.py"].splitlines()[1] == "from other import thing"
+    assert changed_by == {"lib/core.py": ["verl/a"]}
+    assert misfits == ["verl/b", "verl/d"]
+
+
+def test_a_patch_is_found_a_few_lines_away_and_new_files_are_read() -> None:
+    moved = {"lib/core.py": "# a licence\n# of two lines\n" + LIB["lib/core.py"]}
+    new = "--- /dev/null\n+++ b/lib/new.py\n@@ -0,0 +1 @@\n+import lib\n"
+    texts, _changed, misfits = with_patches([("a", PATCH), ("b", new)], moved.get)
+    assert "from other import thing" in texts["lib/core.py"]
+    assert texts["lib/new.py"] == "import lib\n"
+    assert not misfits
