@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import platform
 import shutil
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import click
 
 from harness.cli.bench import look_at_host
 from harness.devices.doctor import Finding, Health, examine
+from harness.devices.host import HostReport
+from harness.devices.leases import LeaseBook
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
 
@@ -19,22 +23,34 @@ NEEDED_BYTES = 8 * 2**30
 MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
 
 
-@click.command("doctor", epilog="\b\nExamples:\n  npu-matrix doctor\n  npu-matrix doctor --json")
+@click.command(
+    "doctor",
+    epilog="\b\nExamples:\n  npu-matrix doctor\n  npu-matrix doctor --json\n"
+    '  ray start --head --resources "$(npu-matrix doctor --resources)"',
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--resources", is_flag=True, help='Print what to start a Ray node with: ray start --resources "$(...)".'
+)
 @click.pass_obj
-def command(settings: Settings, as_json: bool) -> int:
-    """Show what this host can run, what not, why, and the fix.
+def command(settings: Settings, as_json: bool, resources: bool) -> int:
+    """Show what this host can run, what not, why, and the fix; who has its cards, and who waits for some.
 
     Exits with 4 when the default profile cannot run here.
     """
+    host = look_at_host()
+    if resources:
+        click.echo(json.dumps(_resources(host)))
+        return 0
     findings = examine(
-        look_at_host(),
+        host,
         zig=importlib.util.find_spec("ziglang") is not None,
         # Environments are in the cache, outcomes in the state folder; these may be two disks.
         free_bytes=min(
             shutil.disk_usage(_existing(folder)).free for folder in (settings.cache, settings.path("state"))
         ),
         needed_bytes=NEEDED_BYTES,
+        leases=LeaseBook.of_host(os.environ).look(),
     )
     if as_json:
         click.echo(json.dumps(_report(findings), indent=2))
@@ -45,6 +61,16 @@ def command(settings: Settings, as_json: bool) -> int:
             if finding.fix:
                 click.echo(f"{'':<{width}}  do: {finding.fix}")
     return EXIT_INCOMPLETE if any(finding.health is Health.BROKEN for finding in findings) else 0
+
+
+def _resources(host: HostReport) -> dict[str, float]:
+    """Markers of `harness.plan.demand`; Ray counts CPUs by itself, and cards where pyACL is at hand."""
+    found: dict[str, float] = {f"arch:{platform.machine()}": 1}
+    if host.usable_chips:
+        found["NPU"] = len(host.usable_chips)
+        found |= {f"soc:{host.soc}": 1} if host.soc else {}
+        found |= {f"cann:{host.cann}": 1} if host.cann else {}
+    return found
 
 
 def _existing(path: Path) -> Path:

@@ -81,7 +81,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
             stopped=stopped,
         )
         stack.enter_context(lock)
-        executor = cluster or LocalExecutor(_site(settings, keep=options["keep_work"]), settings.jobs)
+        executor = cluster or LocalExecutor(_site(bench, keep=options["keep_work"]), settings.jobs)
         stack.callback(executor.close)
         return _run(bench, executor, set(checks), options, stopped)
 
@@ -163,9 +163,10 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
     return code
 
 
-def _site(settings: Settings, *, keep: bool) -> Any:
+def _site(bench: Bench, *, keep: bool) -> Any:
     from harness.run.job import Site
 
+    settings = bench.settings
     cache = settings.cache
     return Site(
         root=settings.root,
@@ -174,6 +175,7 @@ def _site(settings: Settings, *, keep: bool) -> Any:
         environ=os.environ,
         cell=cell_entry(cache),
         keep=keep,
+        cards=bench.host.usable_chips,
     )
 
 

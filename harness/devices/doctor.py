@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.devices.host import HostReport, engine_answers
+from harness.devices.leases import Held
 
 
 class Health(str, enum.Enum):
@@ -35,14 +36,17 @@ def examine(
     free_bytes: int,
     needed_bytes: int,
     answers: Callable[[str], bool] = engine_answers,
+    leases: Sequence[Held] = (),
 ) -> tuple[Finding, ...]:
     """Findings in the order people read them.
 
     zig: the ziglang wheel is installed. answers: whether a container engine that is installed can be used.
+    leases: who has cards of this host, and who waits for some.
     """
     return (
         _simulated(host, zig=zig),
         _npu(host),
+        *_leases(leases),
         _engines(host, answers),
         _disk(free_bytes, needed_bytes),
         _git(host),
@@ -98,6 +102,13 @@ def _npu(host: HostReport) -> Finding:
     return Finding(
         topic="NPU", health=Health.LIMITED, what=what, fix="; ".join(part for part in parts if part)
     )
+
+
+def _leases(leases: Sequence[Held]) -> Iterator[Finding]:
+    for one in leases:
+        who = f"{one.what} ({one.user}, pid {one.pid})"
+        what = f"waits for {one.count}: {who}" if one.card is None else f"{one.card} leased: {who}"
+        yield Finding(topic="cards", health=Health.OK, what=what)
 
 
 def _engines(host: HostReport, answers: Callable[[str], bool]) -> Finding:

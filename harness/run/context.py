@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Completed
+from harness.devices.leases import FOLDER_VARIABLE
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.job import Handle, Job, Site
@@ -36,11 +37,22 @@ class RunContext:
     def __init__(self, job: Job, site: Site, handle: Handle) -> None:
         self.job = job
         self.site = site
-        self._handle = handle
+        self.handle = handle
         self._deadline = time.monotonic() + job.task.check.timeout_s
+        self._cards: dict[str, str] = {}
         self.workdir = _fresh_folder(site.work, job)
         self._scrub = Scrubber(site.environ)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
+
+    def begin(self, cards: Sequence[int]) -> None:
+        """The task has these cards, and its time starts: what it starts sees no others."""
+        self._deadline = time.monotonic() + self.job.task.check.timeout_s
+        self.log(f"on card {', '.join(map(str, cards))}")
+        # Inside the cell cards count from 0, and are leased among the cell's own processes only.
+        self._cards = {
+            "ASCEND_RT_VISIBLE_DEVICES": ",".join(map(str, cards)),
+            FOLDER_VARIABLE: str(self.workdir / "leases"),
+        }
 
     @property
     def facets(self) -> Mapping[str, Any]:
@@ -104,12 +116,13 @@ class RunContext:
         completed = run_program(
             argv,
             env=scrubbed_environment(
-                self.site.environ, {**(env or {}), **(self._names() if contained else {})}
+                {**self.site.environ, **self._cards},
+                {**(env or {}), **(self._names() if contained else {})},
             ),
             cwd=cwd or self.workdir,
             write=self.log,
             timeout=left if timeout is None else min(timeout, left),
-            stopped=self._handle.cancelled.is_set,
+            stopped=self.handle.cancelled.is_set,
         )
         self._go_on()
         if contained and completed.returncode == EXIT_ENGINE_FAILED:
@@ -143,7 +156,7 @@ class RunContext:
         argv, added = self.site.cell(self._input(ENVIRONMENT), module, args)
         # A container's program keeps its variables apart from those of what it runs.
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
-        own = {prefix + name: value for name, value in (env or {}).items()}
+        own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
         return self.command(argv, env={**added, **own}, timeout=timeout)
 
     def close(self, *, completed: bool) -> None:
@@ -167,7 +180,7 @@ class RunContext:
             ) from None
 
     def _go_on(self) -> None:
-        if self._handle.cancelled.is_set():
+        if self.handle.cancelled.is_set():
             raise InterruptedRunError("the run was stopped", fix="run the same command again: it resumes")
         if time.monotonic() >= self._deadline:
             raise TaskTimeoutError

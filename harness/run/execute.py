@@ -14,6 +14,7 @@ from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
 from harness.plan.task import Task
+from harness.run.cards import leased
 from harness.run.context import RunContext, TaskTimeoutError
 from harness.run.job import Handle, Job, Site
 
@@ -104,7 +105,8 @@ def _run(context: RunContext) -> _Result:
     task = context.job.task
     context.log(f"{task.check.name}: {task.check.question}\nkey {task.key}, attempt {context.job.attempt}")
     try:
-        measured = task.check.run(context)
+        with leased(context):
+            measured = task.check.run(context)
         _refuse_promotion(task, measured)
         canonical_json([measured.measurements, measured.environment])
         return _Result(

@@ -132,6 +132,9 @@ class LocalExecutor:
 
     def _given_up(self) -> list[Finished]:
         now = time.monotonic()
+        for running in self._running.values():
+            if running.handle.waits and not running.handle.cancelled.is_set():
+                running.give_up_at = now + running.job.task.check.timeout_s + self._patience
         late = [running for running in self._running.values() if now >= running.give_up_at]
         given_up = []
         for running in late:

@@ -37,6 +37,7 @@ class Site:
 
     cell: how a module is started inside a cell; None where cells cannot be entered.
     keep: whether working folders of completed tasks stay for the user to look at.
+    cards: the cards that can be leased here.
     """
 
     root: Path
@@ -46,6 +47,7 @@ class Site:
     cell: CellCommand | None = None
     keep: bool = False
     log_cap: int = CAP_BYTES
+    cards: tuple[int, ...] = ()
 
     @property
     def artifacts(self) -> ArtifactStore:
@@ -60,10 +62,11 @@ class Site:
 
 @dataclass(kw_only=True)
 class Handle:
-    """The thread-safe thread between a running job and who watches it."""
+    """The thread-safe thread between a running job and who watches it; `waits` while it waits for cards."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     log: TaskLog | None = None
+    waits: bool = False
 
     @property
     def last_line(self) -> str:

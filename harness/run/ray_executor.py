@@ -196,7 +196,9 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     root = Path.cwd()
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = Path(remote.state or tempfile.gettempdir()) / f"npu-matrix-node-{node[:16]}"
-    site = Site(root=root, state=state, cache=cache, environ=environ, cell=remote.cell(cache))
+    # Ray says which cards are this job's; the lease keeps off others on the host who know nothing of Ray.
+    cards = tuple(int(card) for card in context.get_accelerator_ids().get("NPU", []))
+    site = Site(root=root, state=state, cache=cache, environ=environ, cell=remote.cell(cache), cards=cards)
     return run_parcel(parcel, site, node, program_digest())
 
 

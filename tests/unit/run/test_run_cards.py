@@ -1,0 +1,104 @@
+"""Tasks on real cards lease them: what they start sees theirs alone, and waiting costs none of their time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from run_fakes import make_check, make_task
+
+from harness.devices.leases import LeaseBook
+from harness.outcome import Evidence, Measured, Outcome, State, Tier
+from harness.run.executor import LocalExecutor
+from harness.run.job import Job, Site
+
+NPU = {"device": {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}}
+
+
+def show(context) -> Measured:
+    done = context.command(["sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES; sleep 0.3"])
+    return Measured(measurements={"ok": True, "cards": done.tail.strip()}, evidence=Evidence.CPU)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    environ = {"PATH": "/usr/bin:/bin", "NPU_MATRIX_LEASES": str(tmp_path / "leases")}
+    return Site(root=tmp_path, state=tmp_path, cache=tmp_path / "cache", environ=environ, cards=(0, 1))
+
+
+def job(name: str, *, count: int = 1, kind: str = "npu", timeout: float = 60) -> Job:
+    device = {**NPU["device"], "kind": kind}
+    check = make_check(name, Tier.NUMERICS, run=show, device=True, timeout_s=timeout)
+    return Job(task=make_task(check, facets={"device": device, "recipe": {"nodes": 1, "cards": count}}))
+
+
+def run(site: Site, *jobs: Job) -> dict[str, Outcome]:
+    executor = LocalExecutor(site, jobs=len(jobs), patience=0.5)
+    for one in jobs:
+        executor.submit(one)
+    outcomes: dict[str, Outcome] = {}
+    while len(outcomes) < len(jobs):
+        for finished in executor.collect(0.1):
+            outcomes[finished.outcome.check] = finished.outcome
+    return outcomes
+
+
+def test_two_tasks_at_a_time_have_a_card_each(site: Site):
+    found = run(site, job("a"), job("b"))
+    assert {one.measurements["cards"] for one in found.values()} == {"0", "1"}
+    assert LeaseBook.of_host(site.environ).look() == ()
+
+
+def test_tasks_that_want_both_take_turns(site: Site):
+    found = run(site, job("a", count=2), job("b", count=2))
+    assert {one.measurements["cards"] for one in found.values()} == {"0,1"}
+    first, second = sorted(found.values(), key=lambda one: one.finished)
+    log = site.artifacts.text(second.log)
+    assert f"waiting for 2 of 2 cards: card 0: {first.check} {first.key[:12]}" in log
+    assert "on card 0, 1" in log
+
+
+def test_waiting_is_none_of_the_tasks_own_time(site: Site):
+    book, release = LeaseBook.of_host(site.environ), threading.Event()
+
+    def hold() -> None:
+        with book.lease([0, 1], 2, "somebody else"):
+            release.wait(30)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    while not book.look():
+        time.sleep(0.02)
+    threading.Timer(2.5, release.set).start()
+    (outcome,) = run(site, job("a", timeout=1.0)).values()
+    other.join()
+    assert outcome.state is State.COMPLETED
+    assert outcome.measurements["cards"] == "0"
+
+
+def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
+    book = LeaseBook.of_host(site.environ)
+    with book.lease([0, 1], 2, "somebody else"):
+        executor = LocalExecutor(site, jobs=1)
+        executor.submit(job("a"))
+        while not any(one.card is None for one in book.look()):
+            time.sleep(0.02)
+        executor.cancel()
+        finished = []
+        while not finished:
+            finished = executor.collect(0.1)
+    assert finished[0].outcome.state is State.INTERRUPTED
+
+
+def test_simulated_and_static_tasks_lease_nothing(site: Site):
+    (outcome,) = run(site, job("a", kind="sim")).values()
+    assert outcome.measurements["cards"] == ""
+    assert not (site.state / "leases").exists()
+
+
+def test_more_cards_than_the_host_has(site: Site):
+    (outcome,) = run(site, job("a", count=8)).values()
+    assert outcome.state is State.ERROR
+    assert "8 cards are wanted and 2 can be used here" in outcome.failure.message
