@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.plan.code import PACKAGE_ROOT, counted_out
 from harness.plan.demand import Demand, asked_of, demand_of, unmet
-from harness.run.execute import lost
+from harness.run.execute import INFRASTRUCTURE, lost
 from harness.run.executor import PATIENCE_SECONDS, Finished
 from harness.run.job import CellCommand, Job
+from harness.run.quarantine import Quarantine
 from harness.run.scrub import ESCAPES
 from harness.run.shipment import Delivery, Parcel, pack, run_parcel, unpack
 
@@ -41,6 +43,7 @@ class _Flight:
     parcel: Any
     demand: Demand
     group: Any = None
+    target: str = ""
     cancelled_at: float = 0.0
 
 
@@ -64,6 +67,7 @@ class RayExecutor:
         self._code = program_digest()
         self._flights: dict[Any, _Flight] = {}
         self._made_on: dict[str, str] = {}
+        self._quarantine = Quarantine()
         self._refused: list[Finished] = []
         self._looked = 0.0
         self._nodes: list[Mapping[str, float]] = []
@@ -137,25 +141,39 @@ class RayExecutor:
         resources = dict(flight.demand.resources)
         options: dict[str, Any] = {"num_cpus": resources.pop("CPU", 1.0), "resources": resources}
         strategies = self._ray.util.scheduling_strategies
-        maker = self._maker(flight.job)
+        target, soft = self._target(flight)
         if flight.demand.nodes > 1:
             bundles = [dict(flight.demand.resources) for _ in range(flight.demand.nodes)]
             flight.group = self._ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
                 placement_group=flight.group, placement_group_bundle_index=0
             )
-        elif maker:
-            # Where its environment is: anywhere else it would have to be made first.
-            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(maker, soft=True)
+        elif target:
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(target, soft=soft)
         return self._run.options(name=flight.job.task.check.name, **options).remote(flight.parcel, self._site)
 
-    def _maker(self, job: Job) -> str:
-        """The node that made one of the job's inputs in this run and is still alive, or ""."""
-        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-        found = (
-            self._made_on.get(outcome.key, "") for name, outcome in job.inputs.items() if name in job.remakes
-        )
-        return next((node for node in found if node in alive), "")
+    def _target(self, flight: _Flight) -> tuple[str, bool]:
+        """The node the job is to go to, "" for any, and whether another one will do.
+
+        Where its environment is, if that was made in this run: anywhere else it would be made again. While a
+        node is in quarantine, work is handed to the others by name; to it goes one canary after its rest.
+        """
+        now, job = time.monotonic(), flight.job
+        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        closed = self._quarantine.closed(alive, now)
+        made_on = [self._made_on.get(one.key, "") for name, one in job.inputs.items() if name in job.remakes]
+        maker = next((node for node in made_on if node in alive and node not in closed), "")
+        if maker or not self._quarantine.records.keys() & alive.keys():
+            return maker, True
+        fitting = [node for node in alive if node not in closed and not unmet(flight.demand, [alive[node]])]
+        if not fitting or (not closed and not self._quarantine.waiting(alive, now)):
+            return "", True
+        waiting = self._quarantine.waiting(fitting, now)
+        busy = Counter(other.target for other in self._flights.values())
+        target = min(waiting or fitting, key=lambda node: (busy[node] / alive[node].get("CPU", 1.0), node))
+        self._quarantine.sent(target, now)
+        flight.target = target
+        return target, False
 
     def _landed(self, ref: Any, flight: _Flight) -> Finished:
         errors = self._ray.exceptions
@@ -163,6 +181,8 @@ class RayExecutor:
             delivery: Delivery = self._ray.get(ref)
             unpack(delivery.files, self._artifacts)
             outcome = delivery.outcome
+            failed = outcome.failure is not None and outcome.failure.kind == INFRASTRUCTURE
+            self._quarantine.ended(delivery.node, well=not failed, now=time.monotonic())
             if flight.job.task.check.device:
                 self._made_on[outcome.key] = delivery.node
         except errors.TaskCancelledError:

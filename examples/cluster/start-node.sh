@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Joins this host to the cluster whose head is at the address given: start-node.sh 10.0.0.1:6379
+set -euo pipefail
+address=${1:?the address of the head, such as 10.0.0.1:6379}
+shift
+ray start --address "$address" --resources "$(npu-matrix doctor --resources)" "$@"
