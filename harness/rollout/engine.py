@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def engine(checkpoint: Path, dtype: str, **options: Any) -> Iterator[Any]:
     try:
         yield llm
     finally:
-        with suppress(AttributeError):
+        _destroy_ascend_groups()
+        # Ends workers; some releases then destroy what is destroyed already.
+        with suppress(AttributeError, AssertionError, ValueError):
             llm.llm_engine.engine_core.shutdown()
         del llm
         tear_down()
@@ -71,14 +74,22 @@ def _inspect_here() -> None:
 
 
 def tear_down() -> None:
-    """Forget the process groups and memory of an engine, also of one that did not come up."""
-    with suppress(ImportError, AttributeError, AssertionError):
-        import_module("vllm_ascend.distributed.parallel_state").destroy_ascend_model_parallel()
-    with suppress(ImportError, AttributeError, AssertionError):
+    """Forget the process groups and memory of an engine, also of one that came up half."""
+    _destroy_ascend_groups()
+    with suppress(ImportError, AttributeError, AssertionError, ValueError):
         state = import_module("vllm.distributed.parallel_state")
         state.destroy_model_parallel()
         state.destroy_distributed_environment()
     gc.collect()
+    torch = import_module("torch")
+    # The next engine measures what is free, and takes it ill when that does not shrink as it loads.
+    torch.npu.empty_cache()
+
+
+def _destroy_ascend_groups() -> None:
+    """vllm-ascend's own groups, while vLLM's, which they are made of, still stand."""
+    with suppress(ImportError, AttributeError, AssertionError, ValueError):
+        import_module("vllm_ascend.distributed.parallel_state").destroy_ascend_model_parallel()
 
 
 def generate(
@@ -116,6 +127,33 @@ def generate(
 
 
 def prepare() -> None:
-    """Environment of the engine and its workers; what the caller set stays."""
+    """Environment of the engine and its workers; what the caller set stays. Before vLLM is imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    _interpret_triton()
+
+
+def _interpret_triton() -> None:
+    """On the simulated device, Triton's interpreter for releases that compute nothing without Triton."""
+    from harness.devices.sim import overlay, triton_interpreter
+
+    simulation = overlay.installed()
+    if simulation is None or not needs_triton(installed_version("vllm-ascend")):
+        return
+    os.environ.setdefault(triton_interpreter.VARIABLE, triton_interpreter.INTERPRET)
+    if triton_interpreter.wanted():
+        triton_interpreter.install(simulation.machine)
+
+
+def needs_triton(vllm_ascend: str) -> bool:
+    """Whether this release has no other code for slot mappings: since 0.19, as far as it is known."""
+    numbers = [int(part) for part in vllm_ascend.split(".")[:2] if part.isdecimal()]
+    return numbers >= [0, 19]
+
+
+def installed_version(distribution: str) -> str:
+    """Version of an installed distribution, "" without it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
         "calls": {name: count for name, count in calls.items() if not name.startswith("aten::")},
         "operators": [] if named is None else named(),
         "device": device_facts(device),
-        "packages": {name: installed_version(name) for name in PACKAGES},
+        "packages": {name: engine.installed_version(name) for name in PACKAGES},
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -243,14 +242,6 @@ def _counted_calls() -> Iterator[dict[str, int]]:
     yield calls
     if simulation is not None:
         calls.update(simulation.faults.report()["calls"])
-
-
-def installed_version(distribution: str) -> str:
-    """Version of an installed distribution, "" without it."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

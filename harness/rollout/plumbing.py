@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.rollout import engine
 from harness.rollout.checkpoints import make_checkpoint
-from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED, installed_version, not_simulated
+from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED, not_simulated
 
 FORMAT = "npu-matrix-plumbing/1"
 KIND, DTYPE = "qwen2", "float32"
@@ -134,7 +134,7 @@ def run(folder: Path) -> dict[str, Any]:
         "steps": found,
         "cases": cases,
         "device": device_facts("npu:0"),
-        "packages": {name: installed_version(name) for name in PACKAGES},
+        "packages": {name: engine.installed_version(name) for name in PACKAGES},
         "seconds": round(time.monotonic() - started, 3),
     }
 

@@ -74,10 +74,13 @@ def set_up() -> None:
             why=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
             fix="install torch and the torch-npu made for it into this environment",
         ) from error
-    from harness.devices.sim import hccl, overlay
+    from harness.devices.sim import hccl, overlay, triton_interpreter
 
     simulation = overlay.install()
+    if triton_interpreter.wanted():
+        triton_interpreter.install(simulation.machine)
     _offer_pyacl()
+    toolkit.offer_npu_smi()
     hccl.install(simulation.machine)
     probe.publish_facts("npu:0")
     report = os.environ.get(REPORT_VARIABLE)
