@@ -61,6 +61,11 @@ class _Case:
         return tuple(f"{rejection.path}: {rejection.why}" for rejection in self.done.rejections)
 
     @property
+    def rebase(self) -> str:
+        """The command that makes the patch for this tree."""
+        return f"npu-matrix patches rebase {self.name} --to {self.tree.label}"
+
+    @property
     def failures(self) -> tuple[Failure, ...]:
         if not self.explain:
             return ()
@@ -250,7 +255,7 @@ def _endings(case: _Case) -> PatchVerdict | None:
         verdict=Verdict.LINE_ENDINGS,
         offset=applied.offset,
         reasons=tuple(reasons),
-        remedies=("use the re-encoded patch: it gives added lines the file's own endings",),
+        remedies=(f"take the patch re-encoded with the file's own endings: {case.rebase}",),
         places=tuple(place for change in applied.changes for place in _places(change))
         if case.explain
         else (),
@@ -273,7 +278,7 @@ def _three_way(case: _Case) -> PatchVerdict | None:
         patch=case.name,
         verdict=Verdict.MERGED,
         reasons=case.reasons,
-        remedies=("review the merged patch and take it as the body for this version",),
+        remedies=(f"review the merged patch and take it as the body for this version: {case.rebase}",),
         failures=case.failures,
         files={one.file.path: File(data=result.data, mode=one.ours.mode) for one, result in merged}
         if case.explain
@@ -323,9 +328,7 @@ def _conflict(case: _Case) -> PatchVerdict:
         patch=case.name,
         verdict=Verdict.CONFLICT,
         reasons=(*case.reasons, *(_partly_upstream(case) if case.explain else ())),
-        remedies=(
-            f"make a body for this version: npu-matrix patches rebase {case.name} --to {case.tree.label}",
-        ),
+        remedies=(f"make a body for this version: {case.rebase}",),
         failures=case.failures,
     )
 

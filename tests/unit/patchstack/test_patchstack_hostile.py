@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,44 @@ def test_mutated_patches_of_every_kind_are_taken_as_git_takes_them(chunk: int, t
         if verdict.accepted_by_git != says.accepts and not known_difference(data, verdict, says.message):
             wrong.append((number, verdict, says.accepts, says.message, data))
     assert not wrong, wrong[0]
+
+
+MIXED = b"one\r\ntwo\nthree\rfour\r\nfive\n"
+KINDS: Mapping[str, tuple[bytes, Verdict]] = {
+    "truncated": (SEEDS[0][:-30], Verdict.CORRUPT),
+    "wrong counts": (SEEDS[0].replace(b",6 ", b",9 "), Verdict.CORRUPT),
+    "binary": (SEEDS[10], Verdict.CONFLICT),
+    "no newline at the end": (SEEDS[3], Verdict.CLEAN),
+    "unicode path": (SEEDS[1], Verdict.CLEAN),
+    "rename": (RENAME, Verdict.CLEAN),
+    "copy": (SEEDS[6], Verdict.CLEAN),
+    "mode change": (SEEDS[7], Verdict.CLEAN),
+    "quoted path": (SEEDS[12], Verdict.CLEAN),
+    "CRLF": (SEEDS[2], Verdict.CLEAN),
+    "CRLF on LF": (SEEDS[2].replace(b"crlf.py", b"mod.py"), Verdict.LINE_ENDINGS),
+    "CR, LF and CRLF mixed": (
+        difference({"pkg/mixed.py": (MIXED, MIXED.replace(b"three", b"3"))}),
+        Verdict.CLEAN,
+    ),
+    "empty": (b"", Verdict.CORRUPT),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_bad_input_has_its_verdict_and_git_agrees(kind: str, tmp_path: Path) -> None:
+    data, expected = KINDS[kind]
+    plain = {path: file for path, file in TREE.files.items() if file.mode != SYMLINK}
+    tree = MemoryTree(files={**plain, "pkg/mixed.py": File(data=MIXED)})
+    found = classify(read_patch("p", data), tree)
+    assert found.verdict is expected, found.reasons
+    if kind == "binary":
+        return  # git has the objects in the patch itself; we apply text only and say so.
+    says = GitBox(tmp_path).apply(tree, data)
+    assert says.accepts == found.verdict.accepted_by_git
+    for path, file in found.files.items() if says.accepts else ():
+        assert says.files.get(path) == (file.data if file else None)
+    if not says.accepts:
+        assert says.files == {path: file.data for path, file in tree.files.items()}
 
 
 def known_difference(data: bytes, verdict: Verdict, _message: str) -> bool:
