@@ -25,6 +25,8 @@ from harness.builds.recipe import LAYOUT, Recipe, StepError, gather_recipe
 from harness.builds.runtime import cell_command
 from harness.check import Completed, TaskContext
 from harness.devices.sim.build import build_runtime
+from harness.devices.sim.runtime_env import DEFAULT_CANN
+from harness.devices.sim.toolkit import write_toolkit
 from harness.digest import digest_file
 from harness.errors import InfrastructureError, InputError, Location
 from harness.outcome import Evidence, Measured, Outcome
@@ -188,7 +190,7 @@ def _build_locked(
             _patch(recipe, site_packages)
     if recipe.device["kind"] == "sim" and not progress.facts["runtime"]:
         with progress.step("runtime"):
-            progress.facts["runtime"] = str(_runtime(ctx, site_packages))
+            progress.facts["runtime"] = str(_runtime(ctx, recipe, site_packages))
     with progress.step("probe"):
         progress.facts["probe"] = _probe(ctx, recipe, progress, site_packages)
     if reused and _damaged(recipe, progress.facts["probe"]):
@@ -234,7 +236,7 @@ def _build_packages(
     site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
     if recipe.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads on the stand-ins only.
-        progress.facts["runtime"] = str(_runtime(ctx, site_packages))
+        progress.facts["runtime"] = str(_runtime(ctx, recipe, site_packages))
         variables["LD_LIBRARY_PATH"] = progress.facts["runtime"]
     for package in recipe.packages:
         if package.name not in recipe.built:
@@ -299,9 +301,11 @@ def _patch(recipe: Recipe, site_packages: Path) -> None:
         raise StepError("patch", f"{error}.") from error
 
 
-def _runtime(ctx: TaskContext, site_packages: Path) -> Path:
+def _runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
     try:
-        return build_runtime(site_packages, ctx.cache)
+        runtime = build_runtime(site_packages, ctx.cache)
+        write_toolkit(runtime, str(recipe.device.get("cann") or DEFAULT_CANN))
+        return runtime
     except InputError as error:
         raise StepError(
             "runtime", "The simulated runtime cannot stand under this torch_npu.", tail=str(error)

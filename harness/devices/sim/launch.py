@@ -74,7 +74,7 @@ def set_up() -> None:
             why=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
             fix="install torch and the torch-npu made for it into this environment",
         ) from error
-    from harness.devices.sim import hccl, overlay, triton_interpreter
+    from harness.devices.sim import hccl, overlay, toolkit, triton_interpreter
 
     simulation = overlay.install()
     if triton_interpreter.wanted():

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.devices.sim.toolkit import toolkit_environment
 from harness.errors import InputError, Location
 
 LAUNCHER = ("-m", "harness.devices.sim.launch")
@@ -43,6 +44,7 @@ def simulated_environment(
         # Without its queue torch_npu submits in the calling thread: no hand-over per operator.
         "TASK_QUEUE_ENABLE": "0",
     }
+    environment |= toolkit_environment(runtime, environment["NPU_SIM_CANN"])
     if device.get("memory_gb"):
         environment["NPU_SIM_MEMORY_GB"] = str(device["memory_gb"])
     if faults:
