@@ -223,7 +223,7 @@ def _simulated_runtime(
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return _runtime(ctx, folder)
+        return _runtime(ctx, recipe, folder)
 
 
 def _write_materials(

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.builds.layers import layer_contents
 from harness.builds.lock import CellLock
 from harness.digest import digest_file
 from harness.errors import InputError, Location
 from harness.sources.lockfile import LockedPackage
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
+NO_DIGEST = "by tag: nobody has resolved its digest"
 
 
 def as_requirements(lock: CellLock) -> str:
@@ -22,7 +24,10 @@ def as_requirements(lock: CellLock) -> str:
         *_header(lock),
         f"# for Python {lock.python} on {lock.arch}; install with --no-deps --require-hashes",
     ]
-    lines += [f"# from source: {s.package} {s.version} {s.repository} {s.commit}" for s in lock.from_source]
+    lines += [
+        f"# from source: {s.package} {s.version} {s.repository} {s.commit} tree {s.tree or 'not known'}"
+        for s in lock.from_source
+    ]
     lines += [f"# patched: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
     return "\n".join(lines) + "\n" + requirements_text(lock.packages)
 
@@ -62,6 +67,7 @@ def as_script(lock: CellLock) -> str:
             f"git init -q {folder}",
             f"git -C {folder} fetch -q --depth 1 {source.repository} {source.commit}",
             f"git -C {folder} checkout -q FETCH_HEAD",
+            *([f'test "$(git -C {folder} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
             f"{source.settings}python3 -m pip install --no-deps --no-build-isolation {folder}",
             "",
         ]
@@ -78,13 +84,17 @@ def as_script(lock: CellLock) -> str:
 
 def as_markdown(lock: CellLock) -> str:
     """The table of a README."""
-    rows = [("base image", lock.base if not lock.image_digest else f"{lock.image} ({lock.image_digest})")]
+    rows = [("base image", f"{lock.image} ({lock.image_digest or NO_DIGEST})")]
     rows += sorted(lock.axes.items())
+    rows += [("build environment", f"{name}={value}") for name, value in sorted(lock.build_env.items())]
     lines = [f"## {_cell(lock.title)}", "", f"Cell `{lock.cell}`.", "", "| part | version |", "|---|---|"]
     lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
     if lock.from_source:
-        lines += ["", "| from source | commit | repository |", "|---|---|---|"]
-        lines += [f"| {s.package} {s.version} | `{s.commit}` | {s.repository} |" for s in lock.from_source]
+        lines += ["", "| from source | commit | tree | repository |", "|---|---|---|---|"]
+        lines += [
+            f"| {s.package} {s.version} | `{s.commit}` | {s.tree or 'not known'} | {s.repository} |"
+            for s in lock.from_source
+        ]
     if lock.patches:
         lines += ["", "| patch | sha256 |", "|---|---|"]
         lines += [f"| {_cell(patch.id)} | `{patch.digest}` |" for patch in lock.patches]
@@ -96,9 +106,26 @@ def as_markdown(lock: CellLock) -> str:
 
 
 def as_conda(lock: CellLock) -> str:
-    """An environment file; the packages stay pip's, with digests, in `requirements.txt` beside it."""
-    lines = [*_header(lock), f"name: {lock.cell}", "dependencies:", f"  - python={lock.python}", "  - pip"]
+    """An environment file; the packages stay pip's, with digests, in `requirements.txt` beside it.
+
+    What conda cannot do, packages from source and patches, stands in its comments: the script does them.
+    """
+    left = [
+        f"# not in here, see install.sh: {s.package} {s.version}, built from source" for s in lock.from_source
+    ]
+    left += [f"# not in here, see install.sh: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
+    lines = [
+        *_header(lock),
+        *left,
+        f"name: {lock.cell}",
+        "dependencies:",
+        f"  - python={lock.python}",
+        "  - pip",
+    ]
     lines += ["  - pip:", "      - --no-deps", "      - --require-hashes", "      - -r requirements.txt"]
+    if lock.build_env:
+        lines += ["variables:"]
+        lines += [f"  {name}: {json.dumps(value)}" for name, value in sorted(lock.build_env.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -140,11 +167,12 @@ def _dockerfile(lock: CellLock, root: Path) -> str:
         template = environment.from_string(root.joinpath(TEMPLATE).read_text("utf-8"))
     except OSError as error:
         raise InputError("the Dockerfile template is missing", where=Location(root / TEMPLATE)) from error
-    return template.render(lock=lock, layers=lock.layers())
+    return template.render(lock=lock, layers=layer_contents(lock))
 
 
 def _header(lock: CellLock) -> list[str]:
     lines = [f"# {_one_line(lock.title)}", f"# cell {lock.cell}, exported by npu-matrix"]
+    lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
     return [*lines, *(f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies)]
 
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.builds.lock import CellLock, SourcePackage
+from harness.builds.lock import LAYERS, CellLock, SourcePackage
 from harness.digest import digest_bytes, digest_json
 from harness.sources.lockfile import LockedPackage
 
@@ -57,13 +57,40 @@ def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) 
     """
     chain = _Chain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
     chain.add("python", {}, (f"{LENT_INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
-    packages = dict(lock.layers())
-    sources = {name: tuple(s for s in lock.from_source if _layer_of(s) == name) for name in _names(lock)}
-    for name in _names(lock):
-        _add_packages(chain, name, packages.get(name, ()), sources[name], lock)
+    for content in layer_contents(lock):
+        _add_packages(chain, content, lock)
     if patched is not None and patched.files:
         chain.add("patches", *_patching(patched, lock.python))
     return chain.layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerContent:
+    """What a layer installs: locked packages, then packages that are built from repositories.
+
+    compiled: those of the index that are built here, because their build is told about the device.
+    """
+
+    name: str
+    packages: tuple[LockedPackage, ...]
+    sources: tuple[SourcePackage, ...]
+    compiled: tuple[str, ...]
+
+
+def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
+    """The layers of a lock in the order of installation; empty ones are left out."""
+    packages = dict(lock.layers())
+    used = set(packages) | {_layer_of(source) for source in lock.from_source}
+    return tuple(
+        LayerContent(
+            name=name,
+            packages=packages.get(name, ()),
+            sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
+            compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
+        )
+        for name, _roots in LAYERS
+        if name in used
+    )
 
 
 class _Chain:
@@ -86,40 +113,26 @@ class _Chain:
         self._key = key
 
 
-def _names(lock: CellLock) -> tuple[str, ...]:
-    from harness.builds.lock import LAYERS
-
-    used = {name for name, _packages in lock.layers()} | {_layer_of(source) for source in lock.from_source}
-    return tuple(name for name, _roots in LAYERS if name in used)
-
-
 def _layer_of(source: SourcePackage) -> str:
     return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
 
 
-def _add_packages(
-    chain: _Chain,
-    name: str,
-    packages: Sequence[LockedPackage],
-    sources: Sequence[SourcePackage],
-    lock: CellLock,
-) -> None:
+def _add_packages(chain: _Chain, content: LayerContent, lock: CellLock) -> None:
     from harness.builds.export import requirements_text
 
-    built = sorted(package.name for package in packages if package.name in lock.compiled)
     commands = [READ_SETTINGS]
-    if built or sources:
+    if content.compiled or content.sources:
         # What is compiled here is told about the device; other layers must not differ by it.
         commands += [SET_ENV]
         commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
     files: dict[str, bytes] = {}
-    if packages:
-        listed = f"/cell/layers/{name}.txt"
-        files[listed] = requirements_text(tuple(packages)).encode()
-        binary = "".join(f" --no-binary {package}" for package in built)
+    if content.packages:
+        listed = f"/cell/layers/{content.name}.txt"
+        files[listed] = requirements_text(content.packages).encode()
+        binary = "".join(f" --no-binary {package}" for package in content.compiled)
         commands.append(f"{_install()} --require-hashes{binary} --requirements {listed}")
-    commands += [command for source in sources for command in _from_source(source)]
-    chain.add(name, files, commands)
+    commands += [command for source in content.sources for command in _from_source(source)]
+    chain.add(content.name, files, commands)
 
 
 def _install() -> str:
@@ -138,6 +151,7 @@ def _from_source(source: SourcePackage) -> tuple[str, ...]:
         f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
         f'git -C {place} -c safe.directory="*" fetch -q --depth 1 "$from" {source.commit}',
         f"git -C {place} checkout -q FETCH_HEAD",
+        *([f'test "$(git -C {place} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
         f"{source.settings}{_install()} --no-build-isolation {place}",
         f"rm -rf {place}",
     )

@@ -28,13 +28,18 @@ SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePackage:
-    """A package built from a repository at a commit or tag, with the environment its build needs."""
+    """A package built from a repository at a commit or tag, with the environment its build needs.
+
+    tree: the id of the commit's tree, "" where no mirror has told it. It is the same in every clone, also
+    where history was rewritten.
+    """
 
     package: str
     version: str
     commit: str
     repository: str
     env: Mapping[str, str]
+    tree: str = ""
 
     @property
     def settings(self) -> str:

@@ -50,6 +50,7 @@ def sbom(lock: CellLock, found: Mapping[str, str], container: Mapping[str, Any])
         if normal_name(name) in patched:
             component.pedigree = Pedigree(patches=[Patch(type=PatchClassification.UNOFFICIAL)])
         bom.components.add(component)
+    bom.register_dependency(bom.metadata.component, bom.components)
     return str(JsonV1Dot6(bom).output_as_string(indent=1))
 
 

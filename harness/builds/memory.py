@@ -193,6 +193,11 @@ class MemoryEngine:
         """Every file of an image."""
         return self._images[self._names.get(image, image)].files
 
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Names of the containers that were not removed."""
+        return tuple(self._containers)
+
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a network, as multi-node cells do."""
         self._networks[name] = Thing(

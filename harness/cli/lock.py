@@ -30,11 +30,12 @@ FILES = {
 @click.command(
     "lock",
     epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
-    "  npu-matrix lock gspo-async --format dockerfile --output build/gspo-async",
+    "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async",
 )
 @click.argument("cell")
 @click.option(
     "--format",
+    "--export",
     "shape",
     type=click.Choice(tuple(FILES)),
     default="requirements",
@@ -75,6 +76,7 @@ def command(
 
 def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     from harness.builds.lock import make_lock
+    from harness.builds.trees import with_trees
     from harness.plan.facets import facet_values
 
     matrix = open_matrix(settings)
@@ -95,7 +97,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
             )
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
-    return make_lock(
+    made = make_lock(
         next(one for one in plan.to_json()["cells"] if one["id"] == cell.id),
         facets["pins"],
         facets["platform"],
@@ -103,6 +105,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         text,
         base_digest,
     )
+    return with_trees(made, settings.path("mirrors") if settings["mirrors"] else None)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 from harness.builds.export import EXPORTS, docker_context
 from harness.builds.lock import CellLock, make_lock
+from harness.builds.trees import with_trees
 from harness.digest import digest_bytes
 from harness.errors import InputError
 from harness.sources.lockfile import parse_lock
@@ -139,6 +141,60 @@ def test_an_image_without_a_digest_is_said(tmp_path: Path) -> None:
     assert "nobody has resolved its digest" in text
 
 
+def test_the_build_environment_reaches_only_layers_that_compile(tmp_path: Path) -> None:
+    text = docker_context(lock(tmp_path), tmp_path)["Dockerfile"].decode()
+    steps = dict(re.findall(r"^# (torch|vllm|vllm-ascend|training|verl)\n(.*?)(?=^# |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert "SOC_VERSION" not in steps["torch"] + steps["training"] + steps["verl"]
+    assert "export SOC_VERSION=ascend910b1" in steps["vllm-ascend"]
+    assert "ENV SOC_VERSION" not in text
+
+
+def test_a_package_built_from_a_repository_stands_in_its_layer(tmp_path: Path) -> None:
+    text = docker_context(lock(tmp_path), tmp_path)["Dockerfile"].decode()
+    places = [
+        text.index(part)
+        for part in ("layers/torch.txt", "https://git.example/vllm", "layers/vllm-ascend.txt")
+    ]
+    assert places == sorted(places)
+    assert "its tree id is not known" in text
+
+
+def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> None:
+    repository = tmp_path / "mirrors/vllm"
+    repository.mkdir(parents=True)
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", "-C", str(repository), *identity, *words], capture_output=True, check=True
+        )
+        return done.stdout.decode().strip()
+
+    git("init", "-q")
+    (repository / "setup.py").write_text("")
+    git("add", "setup.py")
+    git("commit", "-qm", "one")
+    git("tag", "v0.11.0")
+    tree = git("rev-parse", "HEAD^{tree}")
+    made = with_trees(lock(tmp_path), tmp_path / "mirrors")
+    assert made.from_source[0].tree == tree
+    assert f"| `v0.11.0` | {tree} |" in EXPORTS["markdown"](made)
+    for text in (EXPORTS["script"](made), docker_context(made, tmp_path)["Dockerfile"].decode()):
+        assert f')" = {tree}' in text
+    assert with_trees(lock(tmp_path), None).from_source[0].tree == ""
+
+
+@pytest.mark.parametrize("shape", ["requirements", "script", "markdown", "conda"])
+def test_every_export_says_base_patches_and_inconsistencies(tmp_path: Path, shape: str) -> None:
+    text = EXPORTS[shape](lock(tmp_path))
+    assert "by tag: nobody has resolved its digest" in text
+    assert digest_bytes(PATCH) in text
+    assert "says 2.7.1.post1 RUN evil" in text
+    assert "v0.11.0" in text or "built from source" in text
+    pinned = EXPORTS[shape](lock(tmp_path, image_digest=f"sha256:{'ab' * 32}"))
+    assert f"sha256:{'ab' * 32}" in pinned
+
+
 def test_markdown_has_the_parts_the_inconsistencies_and_no_markup_of_others(tmp_path: Path) -> None:
     text = EXPORTS["markdown"](lock(tmp_path))
     assert "| cann | 8.5.0 |" in text
@@ -151,6 +207,7 @@ def test_conda_and_json_can_be_read(tmp_path: Path) -> None:
     made = lock(tmp_path)
     conda = yaml.safe_load(EXPORTS["conda"](made))
     assert conda["dependencies"][0] == "python=3.11"
+    assert conda["variables"]["VLLM_TARGET_DEVICE"] == "empty"
     assert json.loads(EXPORTS["json"](made))["schema"]["name"] == "npu-matrix.lock"
 
 

@@ -1,0 +1,173 @@
+"""Tests with a real container engine: a Docker daemon of their own, and a base image of Debian's packages.
+
+`nox -s containers` runs them, after `nox -s npu_e2e` where cells are to be compared. They need root, Debian's
+`docker.io` and `mmdebstrap`, and `podman` for its own tests; without these every test says what is missing.
+The daemon has its own socket and data root and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+pytest.importorskip("docker", reason="the Docker SDK is not installed: nox -s containers")
+
+from harness.builds.docker_engine import DockerEngine
+from harness.builds.podman_engine import PodmanEngine
+from harness.errors import HarnessError
+
+REPOSITORY = Path(__file__).parents[2]
+BASE = "npu-matrix-base:bookworm"
+PACKAGES = "bash,ca-certificates,coreutils,libgomp1,python3"
+SECONDS_TO_START = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The SDK leaves the sockets of streams it read to their end to the garbage collector.
+    config.addinivalue_line(
+        "filterwarnings",
+        "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning",
+    )
+
+
+def missing(what: str) -> NoReturn:
+    """In CI everything was installed, so that a missing program is a failure; elsewhere it is said."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def program(name: str) -> str:
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", ""))
+    if found is None:
+        missing(f"there is no {name} here: apt-get install docker.io mmdebstrap podman")
+    return found
+
+
+class Daemon:
+    """A Docker daemon with a socket and data of its own, that can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"unix://{folder}/docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        argv = [program("dockerd"), "--host", self.address, "--bridge", "none", "--iptables=false"]
+        for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")):
+            argv += [option, str(self.folder / name)]
+        log = (self.folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        engine = DockerEngine({"DOCKER_HOST": self.address})
+        deadline = time.monotonic() + SECONDS_TO_START
+        while True:
+            try:
+                engine.facts()
+                break
+            except HarnessError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    tail = (self.folder / "log").read_text(errors="replace")[-2000:]
+                    missing(f"dockerd does not start here: {tail}")
+                time.sleep(0.2)
+        engine.close()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    if os.getuid() != 0:
+        missing("a Docker daemon is started by root")
+    folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
+    made = Daemon(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root file system of Debian packages, made in memory: thousands of small files that need no disk."""
+    tar = tmp_path_factory.mktemp("base") / "base.tar"
+    memory = tmp_path_factory.mktemp("memory")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(memory)], check=True)
+    try:
+        argv = [program("mmdebstrap"), "--quiet", "--variant=essential", f"--include={PACKAGES}", "bookworm"]
+        done = subprocess.run(
+            [*argv, str(tar)], env={**os.environ, "TMPDIR": str(memory)}, capture_output=True, text=True
+        )
+        if done.returncode:
+            missing(f"Debian's packages cannot be had: {done.stderr[-2000:]}")
+    finally:
+        subprocess.run(["umount", str(memory)], check=False)
+    return tar
+
+
+def load(tar: Path, argv: list[str], environ: dict[str, str]) -> None:
+    subprocess.run([*argv, "import", str(tar), BASE], env=environ, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def docker_host(daemon: Daemon, base_tar: Path) -> str:
+    load(base_tar, [program("docker")], {**os.environ, "DOCKER_HOST": daemon.address})
+    return daemon.address
+
+
+@pytest.fixture
+def docker(docker_host: str) -> Iterator[DockerEngine]:
+    """Docker, building by steps."""
+    engine = DockerEngine({"DOCKER_HOST": docker_host, "PATH": "/nonexistent"})
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def podman_environ(base_tar: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Podman with storage of its own; its limits are low enough for machines that may not raise any."""
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "containers.conf").write_text(
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    )
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    environ = {
+        **os.environ,
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }
+    load(base_tar, [program("podman")], environ)
+    return environ
+
+
+@pytest.fixture
+def podman(podman_environ: dict[str, str]) -> Iterator[PodmanEngine]:
+    engine = PodmanEngine(podman_environ)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=["docker", "podman"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def base_name(engine: Any) -> str:
+    return f"localhost/{BASE}" if engine.name == "podman" else BASE

@@ -1,0 +1,354 @@
+"""What every container engine must do, asked of real ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BASE, REPOSITORY, Daemon, base_name, program
+
+from harness.builds.contain import run_contained
+from harness.builds.container_command import contained_command
+from harness.builds.docker_engine import DockerEngine
+from harness.builds.engine import LENT, BuildError, Lent, Mount, Order
+from harness.builds.images import Built, base_image, build_image
+from harness.builds.labels import ProcessView, make_labels, this_process
+from harness.builds.layers import READ_SETTINGS, Layer
+from harness.builds.podman_engine import PodmanEngine
+from harness.builds.reap import Standing, judge_things, removal_order, remove_found
+from harness.digest import digest_bytes
+from harness.errors import InfrastructureError, InputError
+
+SECRET = "hunter2-in-a-mirror-url"
+COUNT = iter(range(1000))
+
+
+def labels(key: str = "k") -> dict[str, str]:
+    return make_labels(owner=this_process(), expires=time.time() + 600, key=key, run="a-test")
+
+
+def layer(*commands: str, files: dict[str, bytes] | None = None) -> Layer:
+    key = f"test{os.getpid()}x{next(COUNT)}"
+    return Layer(name="probe", key=key, below="", files=files or {}, commands=commands)
+
+
+def built(engine: Any, layers: list[Layer], folder: Path, lent: Lent | None = None) -> Built:
+    lines: list[str] = []
+    base = base_image(engine, base_name(engine), "x86_64")
+    return build_image(
+        engine, base, layers, lent=lent or Lent(), labels=labels(), locks=folder, tell=lines.append
+    )
+
+
+def order(engine: Any, image: str, *argv: str, **changes: Any) -> Order:
+    name = f"npu-matrix-test-{os.getpid()}-{next(COUNT)}"
+    return replace(Order(name=name, image=image, argv=argv, labels=labels()), **changes)
+
+
+def left(engine: Any) -> list[str]:
+    return [thing.name for thing in engine.things() if thing.kind == "container"]
+
+
+def run(engine: Any, image: str, *argv: str, **changes: Any) -> tuple[int, bool, str]:
+    said = bytearray()
+    ended = run_contained(engine, order(engine, image, *argv, **changes), threading.Event(), said.extend)
+    return ended.code, ended.out_of_memory, said.decode()
+
+
+def everything(engine: Any, image: str) -> bytes:
+    """Each layer's files and the configuration, as they would be pushed."""
+    if engine.name == "podman":
+        return bytes(engine.history(image).encode())
+    stream = b"".join(engine.client.api.get_image(image))
+    found = stream
+    with tarfile.open(fileobj=io.BytesIO(stream)) as archive:
+        for member in archive:
+            if member.name.endswith("layer.tar") and (opened := archive.extractfile(member)):
+                found += opened.read()
+    return found + engine.history(image).encode()
+
+
+def lent(folder: Path) -> Lent:
+    links = folder / f"links-{SECRET}"
+    links.mkdir()
+    (links / "a.txt").write_text(SECRET)
+    secrets = {
+        "settings": f"UV_DEFAULT_INDEX='https://u:{SECRET}@m.example'\n".encode(),
+        "ca.pem": SECRET.encode(),
+    }
+    return Lent(secrets=secrets, mounts=(Mount(source=links, target=f"{LENT}/folder-1"),))
+
+
+def test_a_layer_is_built_from_what_is_lent_and_keeps_nothing_of_it(engine: Any, tmp_path: Path) -> None:
+    one = layer(
+        READ_SETTINGS,
+        "[[ $UV_DEFAULT_INDEX == *m.example ]]",
+        f"test -s {LENT}/ca.pem",
+        f"test -s {LENT}/folder-1/a.txt",
+        "cat /cell/given.txt > /cell/made.txt",
+        files={"/cell/given.txt": b"given\n"},
+    )
+    layers = [one, layer("grep given /cell/made.txt")]
+    made = built(engine, layers, tmp_path, lent(tmp_path))
+    assert made.built == ("probe", "probe")
+    assert SECRET.encode() not in everything(engine, made.image.id)
+    assert engine.copy_out(made.image.id, "/cell", tmp_path / "out")
+    assert (tmp_path / "out/made.txt").read_text() == "given\n"
+    assert not engine.copy_out(made.image.id, "/nowhere", tmp_path / "out")
+    assert built(engine, layers, tmp_path).reused == ("probe", "probe")
+    assert left(engine) == []
+
+
+def test_buildkit_keeps_nothing_of_what_is_lent(docker_host: str, tmp_path: Path) -> None:
+    folder = Path(program("docker")).parent
+    engine = DockerEngine({"DOCKER_HOST": docker_host, "PATH": f"{folder}:/usr/bin:/bin"})
+    if engine.builder != "buildkit":
+        engine.close()
+        pytest.skip("no client here can build with BuildKit")
+    installer = tmp_path / "tool"
+    installer.write_text("the-lent-installer\n")
+    given = Lent(
+        secrets={"settings": f"A={SECRET}\n".encode()},
+        mounts=(Mount(source=installer, target=f"{LENT}/tool"),),
+    )
+    made = built(
+        engine,
+        [layer(READ_SETTINGS, 'test -n "$A"', f"grep -q lent-installer {LENT}/tool")],
+        tmp_path,
+        given,
+    )
+    assert SECRET.encode() not in everything(engine, made.image.id)
+    assert b"the-lent-installer" not in everything(engine, made.image.id)
+    engine.close()
+
+
+def test_a_seeded_leak_would_be_found(docker: DockerEngine, tmp_path: Path) -> None:
+    made = built(docker, [layer(f"cp {LENT}/settings /cell-settings")], tmp_path, lent(tmp_path))
+    assert SECRET.encode() in everything(docker, made.image.id)
+
+
+def test_a_layer_that_fails_is_named_with_its_output(engine: Any, tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as caught:
+        built(engine, [layer("echo what went wrong >&2", "false")], tmp_path)
+    assert "what went wrong" in caught.value.tail
+    assert left(engine) == []
+
+
+def test_exit_codes_output_and_memory(engine: Any, tmp_path: Path) -> None:
+    image = base_image(engine, base_name(engine), "x86_64").id
+    code, _oom, said = run(engine, image, "bash", "-c", "echo out; echo err >&2; exit 7")
+    assert (code, sorted(said.split())) == (7, ["err", "out"])
+    code, oom, _said = run(
+        engine, image, "python3", "-c", "print(len(bytearray(1 << 30)))", memory_bytes=64 << 20
+    )
+    assert code == 137
+    assert oom or engine.name == "podman"
+    code, _oom, said = run(engine, image, "df", "--output=size", "/dev/shm", shm_bytes=64 << 20)
+    assert "65536" in said
+    assert left(engine) == []
+
+
+def test_a_log_is_capped(docker: DockerEngine) -> None:
+    image = base_image(docker, BASE, "x86_64").id
+    flood = order(docker, image, "bash", "-c", "yes | head -c 6000000", log_bytes=1 << 20)
+    container = docker.start(flood)
+    assert docker.wait(container, 60.0) is not None
+    kept = sum(len(chunk) for chunk in docker.client.api.logs(container, stream=True))
+    for thing in docker.things():
+        if thing.kind == "container":
+            docker.remove(thing)
+    assert 0 < kept <= 2 << 20
+
+
+HANG = "import threading, time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
+
+
+def test_a_hang_says_where_and_is_gone(engine: Any) -> None:
+    image = base_image(engine, base_name(engine), "x86_64").id
+    said, stopped = bytearray(), threading.Event()
+    threading.Timer(2.0, stopped.set).start()
+    wanted = order(
+        engine,
+        image,
+        *("/bin/bash", "-c", '"$@"; exit $?', "cell", "python3", "-c", HANG),
+        env={"PYTHONFAULTHANDLER": "1"},
+    )
+    started = time.monotonic()
+    ended = run_contained(engine, wanted, stopped, said.extend)
+    assert ended.code != 0
+    assert time.monotonic() - started < 30
+    assert "stuck_in_a_collective" in said.decode()
+    assert left(engine) == []
+
+
+def driver(docker_host: str, image: str, folder: Path, *argv: str) -> tuple[list[str], dict[str, str]]:
+    (folder / "bytecode").mkdir(exist_ok=True)
+    container = {"engine": "docker", "image": image, "cell": "a-cell", "bytecode": str(folder / "bytecode")}
+    environ = {"DOCKER_HOST": docker_host}
+    command, variables = contained_command(
+        container, argv, {}, needed=(), device={"kind": "sim"}, environ=environ
+    )
+    return command, {**os.environ, **variables, "PYTHONPATH": str(REPOSITORY)}
+
+
+def running(engine: DockerEngine, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not any(thing.running for thing in engine.things()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def reap(engine: DockerEngine) -> list[str]:
+    found = judge_things(engine.things(), Standing(), ProcessView())
+    return [
+        one.name
+        for one in removal_order(found)
+        if remove_found(one, engine) == "" and one.kind == "container"
+    ]
+
+
+def test_a_driver_that_is_killed_leaves_what_cleanup_finds(
+    docker: DockerEngine, docker_host: str, tmp_path: Path
+) -> None:
+    image = base_image(docker, BASE, "x86_64").id
+    command, environ = driver(docker_host, image, tmp_path, "sleep", "600")
+    process = subprocess.Popen(command, env=environ, cwd=tmp_path)
+    running(docker)
+    assert reap(docker) == []
+    process.kill()
+    process.wait()
+    assert len(reap(docker)) == 1
+    assert left(docker) == []
+
+
+def test_a_driver_that_is_asked_to_stop_leaves_nothing(
+    docker: DockerEngine, docker_host: str, tmp_path: Path
+) -> None:
+    image = base_image(docker, BASE, "x86_64").id
+    command, environ = driver(docker_host, image, tmp_path, "python3", "-c", HANG)
+    process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    running(docker)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert "stuck_in_a_collective" in said
+    assert left(docker) == []
+
+
+def test_a_command_ends_the_driver_as_it_ended(
+    docker: DockerEngine, docker_host: str, tmp_path: Path
+) -> None:
+    image = base_image(docker, BASE, "x86_64").id
+    for program_text, expected in (
+        ("import sys; sys.exit(3)", 3),
+        ("import os; os.abort()", -signal.SIGABRT),
+    ):
+        command, environ = driver(docker_host, image, tmp_path, "python3", "-c", program_text)
+        assert subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True).returncode == expected
+    container = {"engine": "docker", "image": image, "cell": "c", "bytecode": str(tmp_path / "bytecode")}
+    limited = {"DOCKER_HOST": docker_host, "NPU_MATRIX_CELL_MEMORY": "64m"}
+    greedy = ["python3", "-c", "bytearray(1 << 30)"]
+    command, variables = contained_command(
+        container, greedy, {}, needed=(), device={"kind": "sim"}, environ=limited
+    )
+    done = subprocess.run(command, env={**environ, **variables}, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    assert "killed for its memory limit of 0.1 GiB" in done.stdout
+    assert left(docker) == []
+
+
+def test_a_daemon_that_restarts_leaves_no_container(
+    daemon: Daemon, docker: DockerEngine, docker_host: str, tmp_path: Path
+) -> None:
+    image = base_image(docker, BASE, "x86_64").id
+    command, environ = driver(docker_host, image, tmp_path, "sleep", "600")
+    process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    running(docker)
+    docker.close()
+    daemon.stop()
+    daemon.start()
+    process.communicate(timeout=90)
+    reap(docker)
+    assert process.returncode != 0
+    assert left(docker) == []
+
+
+def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError) as nobody:
+        DockerEngine({"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}).facts()
+    assert "does not answer" in str(nobody.value)
+    program_text = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from harness.builds.docker_engine import DockerEngine\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    DockerEngine({'DOCKER_HOST': sys.argv[2]}).facts()\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    socket = Path(docker_host.removeprefix("unix://"))
+    socket.parent.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", program_text, str(REPOSITORY), docker_host], capture_output=True, text=True
+    )
+    assert "may not speak to docker" in done.stdout, done.stderr
+    assert "podman" in done.stdout
+
+
+def test_a_foreign_architecture_and_an_unknown_base_are_named(docker: DockerEngine) -> None:
+    docker.client.api.load_image(foreign_image("foreign:1"))
+    with pytest.raises(InputError) as foreign:
+        base_image(docker, "foreign:1", "x86_64")
+    assert "aarch64" in str(foreign.value)
+    with pytest.raises(InfrastructureError) as unknown:
+        base_image(docker, "localhost:1/ascend/cann:9", "x86_64")
+    assert "cannot be fetched" in str(unknown.value)
+
+
+def foreign_image(name: str) -> bytes:
+    """An image of nothing for another architecture, as `docker save` writes one."""
+    layer_tar = io.BytesIO()
+    tarfile.open(fileobj=layer_tar, mode="w").close()
+    digest = f"sha256:{digest_bytes(layer_tar.getvalue())}"
+    config = {"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest]}}
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    files = {
+        "layer.tar": layer_tar.getvalue(),
+        "config.json": json.dumps(config).encode(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for file, data in files.items():
+            entry = tarfile.TarInfo(file)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def test_podman_that_is_not_there_is_named() -> None:
+    with pytest.raises(InfrastructureError) as caught:
+        PodmanEngine(
+            {"PATH": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent", "CONTAINER_HOST": ""}
+        ).facts()
+    assert "podman" in str(caught.value)
+
+
+def test_labels_are_on_everything(docker: DockerEngine, tmp_path: Path) -> None:
+    made = built(docker, [layer("true")], tmp_path)
+    assert made.image.labels["npu-matrix.run"] == "a-test"
+    assert made.image.labels["npu-matrix.parent"] == made.base.id
+    container = docker.start(order(docker, made.image.id, "true"))
+    docker.wait(container, 10)
+    [thing] = [thing for thing in docker.things() if thing.kind == "container"]
+    assert {"npu-matrix.owner", "npu-matrix.expires", "npu-matrix.key", "npu-matrix.run"} <= set(thing.labels)
+    docker.remove(thing)
