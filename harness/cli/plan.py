@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     "plan",
     epilog="\b\nExamples:\n  npu-matrix plan\n  npu-matrix plan --only 'gspo-*' --check lint\n"
     "  npu-matrix plan --changed-since origin/main\n"
+    '  npu-matrix plan --changed-since origin/main --github 8 >> "$GITHUB_OUTPUT"\n'
     "  npu-matrix --profile releases plan --strength 2 --budget 8h\n"
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
@@ -39,6 +40,17 @@ if TYPE_CHECKING:
     help="With --strength: an earlier `plan --json`; its cells stay. Default: those of the last run.",
 )
 @click.option("--order", "in_order", is_flag=True, help="Show the tasks in the order that tells most first.")
+@click.option(
+    "--github",
+    type=click.IntRange(1, 256),
+    metavar="JOBS",
+    help="Print $GITHUB_OUTPUT lines: the cells dealt out by cost to at most so many jobs.",
+)
+@click.option(
+    "--cards",
+    type=click.IntRange(1),
+    help="With --github: only cells on NPUs, for runners with so many cards.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.plan, .impact, .cover).")
 @click.pass_obj
 def command(
@@ -49,6 +61,8 @@ def command(
         raise click.UsageError("--changed-since and --strength answer different questions: ask one")
     if not options["strength"] and (options["budget"] or options["keep"]):
         raise click.UsageError("--budget and --keep go with --strength")
+    if options["cards"] and not options["github"]:
+        raise click.UsageError("--cards goes with --github")
     if options["strength"]:
         from harness.cli.chosen import chosen
 
@@ -64,6 +78,9 @@ def command(
         bench, known = known_plan(settings, only=only, checks=checks)
         report = {**bench.plan.to_json(), "known": sorted(known.outcomes)}
         lines = _lines(bench.plan, known)
+    if options["github"]:
+        click.echo(_github(bench, known, report, options["github"], options["cards"] or 0))
+        return
     if options["in_order"]:
         turns = _turns(bench, known, {task["key"] for task in report["tasks"]})
         report["order"] = [turn["key"] for turn in turns]
@@ -73,6 +90,19 @@ def command(
         return
     for line in lines:
         click.echo(line)
+
+
+def _github(bench: Bench, known: Knowledge, report: dict[str, Any], jobs: int, cards: int) -> str:
+    from harness.plan.shards import github_output, shards
+
+    left = {key: task for key, task in bench.plan.tasks.items() if key not in known.outcomes}
+    touched = None
+    if "since" in report:
+        touched = {
+            cell for task in report["tasks"] if task["effect"] != "unchanged" for cell in task["cells"]
+        }
+    seconds = {key: known.costs.of_task(task).seconds for key, task in left.items()}
+    return github_output(shards(bench.plan, seconds, jobs, only=touched, cards=cards))
 
 
 def _lines(plan: Plan, known: Knowledge) -> list[str]:

@@ -409,3 +409,17 @@ def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, 
     report = json.loads(command("plan", "--strength", "2", "--json")[1])
     assert [one["why"] for one in report["cells"][:2]] == ["stack steady", "red last time"]
     assert report["cells"][1]["id"] == cell
+
+
+def test_cells_are_dealt_out_to_jobs_and_of_a_change_only_those_it_touches(command, checkout):
+    matrix, some = command("plan", "--github", "2")[1].splitlines()
+    jobs = json.loads(matrix.removeprefix("matrix="))["include"]
+    dealt = [cell for job in jobs for cell in job["cells"].split()]
+    planned = [cell["id"] for cell in json.loads(command("plan", "--json")[1])["cells"]]
+    assert (sorted(dealt), some) == (sorted(planned), "any=true")
+    assert command("plan", "--changed-since", "HEAD", "--github", "2")[1].endswith("any=false\n")
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("[0.6.1, 0.9.1]", "[0.7.1, 0.9.1]"))
+    changed = command("plan", "--changed-since", "HEAD", "--github", "8")[1]
+    assert "verl-0-7-1-sim" in changed
+    assert "verl-0-9-1-sim" not in changed
+    assert command("plan", "--cards", "8")[0] == EXIT_BAD_INPUT
