@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
     """The container engine of that name; InfrastructureError when its client is not installed here."""
-    if importlib.util.find_spec("docker") is None:
+    if not _sdk_installed():
         raise InfrastructureError(
             f"the engine {name} needs the Docker SDK, which is not installed",
             fix="pip install 'npu-matrix[docker]'",
@@ -29,7 +28,7 @@ def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
 
 def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]:
     """The engines that seem to be in use here."""
-    if importlib.util.find_spec("docker") is None:
+    if not _sdk_installed():
         return ()
     names = []
     if environ.get("DOCKER_HOST") or DOCKER_SOCKET.exists():
@@ -37,3 +36,12 @@ def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]
     if shutil.which("podman", path=environ.get("PATH")):
         names.append("podman")
     return tuple(open_engine(name, environ) for name in names)
+
+
+def _sdk_installed() -> bool:
+    """Asked by one of its modules: any folder `docker` on the path answers to the bare name."""
+    try:
+        import docker.errors  # noqa: F401
+    except ImportError:
+        return False
+    return True

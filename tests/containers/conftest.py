@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-pytest.importorskip("docker", reason="the Docker SDK is not installed: nox -s containers")
+pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
 
 from harness.builds.docker_engine import DockerEngine
 from harness.builds.podman_engine import PodmanEngine

@@ -87,7 +87,7 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_the_wrapping_program_starts_and_says_what_engine_is_missing(tmp_path: Path) -> None:
-    pytest.importorskip("docker", reason="the Docker SDK is not installed: nox -s containers")
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
     container = {**CONTAINER, "bytecode": str(tmp_path)}
     environ = {"DOCKER_HOST": f"unix://{tmp_path}/nothing"}
     command, variables = contained_command(

@@ -143,7 +143,11 @@ def test_an_image_without_a_digest_is_said(tmp_path: Path) -> None:
 
 def test_the_build_environment_reaches_only_layers_that_compile(tmp_path: Path) -> None:
     text = docker_context(lock(tmp_path), tmp_path)["Dockerfile"].decode()
-    steps = dict(re.findall(r"^# (torch|vllm|vllm-ascend|training|verl)\n(.*?)(?=^# |\Z)", text, re.MULTILINE | re.DOTALL))
+    steps = dict(
+        re.findall(
+            r"^# (torch|vllm|vllm-ascend|training|verl)\n(.*?)(?=^# |\Z)", text, re.MULTILINE | re.DOTALL
+        )
+    )
     assert "SOC_VERSION" not in steps["torch"] + steps["training"] + steps["verl"]
     assert "export SOC_VERSION=ascend910b1" in steps["vllm-ascend"]
     assert "ENV SOC_VERSION" not in text
