@@ -23,21 +23,23 @@ ROOT = Path(__file__).parent
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 
-def project() -> str:
+def project(*extras: str) -> str:
     """What to install: with a C compiler as a wheel where the system has none (see harness.devices.sim)."""
     has_compiler = os.environ.get("CC") or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
-    return "." if has_compiler else ".[compiler]"
+    wanted = sorted({*extras, *(() if has_compiler else ("compiler",))})
+    return f".[{','.join(wanted)}]" if wanted else "."
 
 
-def install(session: nox.Session, *groups: str) -> None:
+def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:
     """The project (editable) and dependency groups, once per pyproject.toml, interpreter and compiler."""
+    chosen = project(*extras)
     wanted = hashlib.sha256(
-        (ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr((project(), groups)).encode()
+        (ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr((chosen, groups)).encode()
     )
     stamp = Path(session.virtualenv.location) / "installed.sha256"
     if stamp.is_file() and stamp.read_text() == wanted.hexdigest():
         return
-    session.install("-e", project(), *nox.project.dependency_groups(PROJECT, *groups))
+    session.install("-e", chosen, *nox.project.dependency_groups(PROJECT, *groups))
     stamp.write_text(wanted.hexdigest())
 
 
@@ -68,6 +70,13 @@ def cells(session: nox.Session) -> None:
     """Tests inside the cells the main job built: devices, losses, and faults that must turn a cell red."""
     install(session, "test")
     session.run("python", "-m", "pytest", *(session.posargs or ["-n", "2", "tests/cells"]))
+
+
+@nox.session
+def cluster(session: nox.Session) -> None:
+    """Plans on a real Ray cluster of several nodes; needs root and iproute2 for those with own addresses."""
+    install(session, "test", extras=("ray",))
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests/cluster"]))
 
 
 @nox.session

@@ -3,8 +3,8 @@
     python -m benchmarks.leases [--races 1000] [--workers 12] [--kill 0.2]
 
 Workers lease 1 to 4 of 8 cards, again and again; now and then one is killed with SIGKILL, with cards in its
-hands or in the queue. A holder marks its cards with its pid; finding the mark of a process that lives is a double
-lease. At the end all cards must be free; those that are not within half a minute are lost.
+hands or in the queue. A holder marks its cards with its pid; finding the mark of a process that lives is a
+double lease. At the end all cards must be free; those that are not within half a minute are lost.
 """
 
 from __future__ import annotations
