@@ -24,7 +24,7 @@ QUERIES = {
     Mark.UNEXPECTED_PASS: "unexpected-pass",
 }
 EXIT_WORDS = {0: "as expected", 1: "unexpected", 2: "bad input", 3: "nothing selected", 130: "interrupted"}
-ASSETS = ("report.css", "report.js")
+ASSETS = ("report.css", "query.js", "report.js", "runs.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:

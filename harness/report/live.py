@@ -79,13 +79,16 @@ class LiveReport:
 
     def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[Path]:
         part = render_rows(model, folder, changed)
-        for row, line, sheet, events in zip(changed, part.lines, part.sheet, part.events, strict=True):
+        for number, row in enumerate(changed):
             place = self._places[row.cell.id]
-            self._texts.lines[place] = line
-            self._texts.sheet[place] = sheet
-            self._texts.events[place] = events
+            self._texts.lines[place] = part.lines[number]
+            self._texts.sheet[place] = part.sheet[number]
+            self._texts.events[place] = part.events[number]
+            self._texts.past[place] = part.past[number]
         written = [*part.written, *render_overviews(model, folder), *write_badges(model, folder)]
         for name, text in shared_texts(model, self._texts).items():
-            (folder / name).write_bytes(as_bytes(text))
-            written.append(folder / name)
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(as_bytes(text))
+            written.append(path)
         return list(dict.fromkeys(written))

@@ -19,6 +19,7 @@ from harness.report.inputs import (
     ReportInputs,
     ResultInput,
     RunFacts,
+    RunInput,
     SaidInput,
 )
 from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
@@ -100,7 +101,7 @@ class ReportModel:
     counts: results by mark. passed, ran: passes, and all that ran, by evidence. headline: what needs a
     person. proof: what passed and on what evidence. missing: planned checks that have no result, as
     (cell, check). strangers: results of cells that the matrix does not have. earlier: the run `changes` are
-    held against, None when there is none.
+    held against, None when there is none. runs: the earlier runs that are remembered, newest first.
     """
 
     generated: float
@@ -123,6 +124,7 @@ class ReportModel:
     notes: tuple[str, ...] = ()
     earlier: EarlierInput | None = None
     changes: tuple[Change, ...] = ()
+    runs: tuple[RunInput, ...] = ()
     survival: SurvivalFacts | None = None
 
     @property
@@ -196,6 +198,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         notes=inputs.notes,
         earlier=inputs.earlier,
         changes=_changes(inputs.earlier, results),
+        runs=inputs.runs,
         survival=inputs.survival,
     )
 

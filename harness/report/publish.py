@@ -17,6 +17,7 @@ from harness.report.html import render_overviews
 from harness.report.markdown import summary, table
 from harness.report.model import ReportModel
 from harness.report.rows import RowsInBackground, RowTexts
+from harness.report.runs import runs_script
 from harness.report.sheet import results_csv
 
 MARKER = "report.json"
@@ -111,6 +112,7 @@ def shared_texts(model: ReportModel, rows: RowTexts) -> dict[str, str]:
         "table.md": table(model) + "\n",
         "results.csv": results_csv(model, rows.sheet),
         "changes.atom": atom(model, rows.events),
+        "data/runs.js": runs_script(model, rows.past),
     }
 
 

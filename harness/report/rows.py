@@ -19,6 +19,7 @@ from harness.report.export import cell_line
 from harness.report.feed import Event, row_events
 from harness.report.model import ReportModel, Row
 from harness.report.pages import Writer
+from harness.report.runs import row_past, run_ids
 from harness.report.sheet import axes_of, row_lines
 
 PARALLEL_FROM = 2_000
@@ -32,6 +33,7 @@ class RowTexts:
     lines: list[str] = field(default_factory=list)
     sheet: list[str] = field(default_factory=list)
     events: list[list[Event]] = field(default_factory=list)
+    past: list[list[str]] = field(default_factory=list)
     written: list[Path] = field(default_factory=list)
 
 
@@ -44,6 +46,7 @@ class RowRenderer:
         self._axes = axes_of(model)
         self._run_id = model.run.run_id
         self._now = model.run.started or model.generated
+        self._runs = {run_id: place for place, run_id in enumerate(run_ids(model))}
 
     def add(self, row: Row, texts: RowTexts) -> None:
         """Write the page of a row and append its texts."""
@@ -51,6 +54,7 @@ class RowRenderer:
         texts.lines.append(cell_line(row))
         texts.sheet.append(row_lines(row, self._axes))
         texts.events.append(row_events(row, self._run_id, self._now))
+        texts.past.append(row_past(row, self._runs, len(self._runs)))
 
 
 def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RowTexts:
@@ -107,6 +111,7 @@ class RowsInBackground:
             whole.lines += texts.lines
             whole.sheet += texts.sheet
             whole.events += texts.events
+            whole.past += texts.past
             whole.written += texts.written
         whole.written = list(dict.fromkeys(whole.written))
         return whole

@@ -30,6 +30,17 @@ PIECES = (
     *("0.9", "0.8.0", "2.7.1", "8.3.RC1", "8.5", "3.11", "0.6.1+d62", "pass", "fail", "known", "new", "ran"),
     *("gspo", "loss", "hardware", "sim", "released", "static", "QWEN", "not-run", "—", "."),
 )
+PAGES = (
+    "index.html",
+    "changes.html",
+    "changes.html#since=20261115&now=20261119",
+    "patches.html",
+    "numerics.html",
+    "convergence.html",
+    "cells/verl-0.9.1-sim.html",
+    "cells/one-step-off-2card.html",
+    "cells/gspo-async.html",
+)
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -288,6 +299,67 @@ def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> 
     assert browser.complaints() == []
 
 
+def test_any_two_runs_or_commits_are_compared_by_a_link(browser: Browser) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    def turned() -> dict[str, int]:
+        return {
+            group.get_attribute("data-turn"): int(group.find_element("css selector", ".count").text)
+            for group in browser.all("#compared .turn")
+        }
+
+    browser.open("changes.html#since=20261115&now=20261119")
+    assert turned() == {"newly broken": 1, "newly planned": 2}
+    assert browser.one("#headline").text.startswith("1 newly broken, 2 newly planned from 2026-11-15")
+    assert not browser.one("#default-changes").is_displayed()
+    link = browser.one("#compared a")
+    assert link.get_attribute("href").endswith("cells/verl-0.9.1-sim.html#check-grpo")
+    # A commit is as good as a run: nine nights ago, and last night.
+    browser.open(f"changes.html#since={9:040x}&now={1:040x}")
+    assert "run 20261111-0200 to" in browser.one("#headline").text
+    Select(browser.one("#then")).select_by_index(3)
+    assert "since=20261117-0200" in browser.driver.current_url
+    browser.one("#default-pair").click()
+    assert browser.one("#default-changes").is_displayed()
+    assert turned() == {}
+    assert browser.complaints() == []
+
+
+def test_help_is_there_in_chinese(browser: Browser) -> None:
+    browser.press("?")
+    assert "compare versions" in browser.one("#help").text
+    browser.one("#help-language").click()
+    assert "比较版本" in browser.one("#help").text
+    assert "compare versions" not in browser.one("#help").text
+
+
+def test_a_failure_leads_to_its_log_its_siblings_and_its_lock(browser: Browser) -> None:
+    browser.open("cells/verl-0.9.1-sim.html")
+    card = browser.one("#check-gspo .triage")
+    assert "verl 0.7.0 or later" in card.text
+    assert card.find_element("css selector", ".muted a").get_attribute("href").endswith("#check-gspo-L261")
+    assert "nearest cell" not in browser.one("#check-gspo").text
+    assert browser.one(".exports a").get_attribute("href").endswith("exports/verl-0.9.1-sim/requirements.txt")
+    browser.open("cells/gspo-qwen25-3b.html")
+    beside = browser.one("#check-resolve .beside")
+    assert "resolve fails on all 2 cells with" in beside.text
+    assert "cann 8.2.RC2" in beside.text
+    beside.find_element("css selector", "a").click()
+    assert browser.driver.current_url.endswith("cells/gspo-qwen3-30b-a3b.html#check-resolve")
+
+
+def test_numerics_and_convergence_lead_to_their_cells(browser: Browser) -> None:
+    browser.open("numerics.html")
+    assert browser.one('.pages [aria-current="page"]').text == "numerics"
+    assert "differs in 3 cases" in browser.one(".objective").text
+    browser.one(".budgets thead a").click()
+    assert browser.driver.current_url.endswith("#check-loss")
+    browser.open("convergence.html")
+    assert len(browser.all("svg.chart:not(.small)")) == 4
+    browser.one("main td a").click()
+    assert "#verl-0.9.1-sim-check-grpo" in browser.driver.current_url
+
+
 def test_patches_lead_to_their_cells(browser: Browser) -> None:
     browser.open("patches.html")
     assert "offset +14" in browser.one(".patchgrid").text
@@ -329,7 +401,7 @@ def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None
 
 @pytest.mark.parametrize(
     "page",
-    ["index.html", "changes.html", "patches.html", "cells/verl-0.9.1-sim.html", "cells/gspo-async.html"],
+    PAGES,
 )
 @pytest.mark.parametrize("width", [360, 768, 1024, 1440])
 def test_nothing_is_wider_than_the_screen(browser: Browser, page: str, width: int) -> None:
@@ -383,13 +455,7 @@ def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(
     "page",
-    [
-        "index.html",
-        "changes.html",
-        "patches.html",
-        "cells/verl-0.9.1-sim.html",
-        "cells/one-step-off-2card.html",
-    ],
+    PAGES,
 )
 def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
     axe = Path(os.environ.get("NPU_MATRIX_AXE", ""))

@@ -34,6 +34,7 @@ ATTACKS = [
     "../../../etc/passwd",
     "]]><!--",
 ]
+SCRIPTS = ("assets/query.js", "assets/report.js", "assets/runs.js", "data/grid.js", "data/runs.js")
 TAGS = {
     "html",
     "head",
@@ -125,7 +126,7 @@ def assert_inert(page: Path, folder: Path) -> None:
                 assert target.is_relative_to(folder), link
                 assert target.is_file(), f"dead link {link} in {page.name}"
     scripts = [attributes["src"] for tag, attributes in parsed.seen if tag == "script"]
-    assert all(str(source).endswith(("assets/report.js", "data/grid.js")) for source in scripts)
+    assert all(str(source).endswith(SCRIPTS) for source in scripts)
 
 
 def check_report(inputs: ReportInputs) -> None:
@@ -138,9 +139,10 @@ def check_report(inputs: ReportInputs) -> None:
             assert_inert(page, folder)
             text = page.read_text(encoding="utf-8")
             assert not set(text) & set("\u202e\u2066\x00\x1b\x07")
-        data = (folder / "data" / "grid.js").read_text(encoding="ascii")
-        assert "<" not in data
-        json.loads(data.removeprefix("window.NPU_MATRIX=").rstrip().removesuffix(";"))
+        for file, name in (("grid", "NPU_MATRIX"), ("runs", "NPU_MATRIX_RUNS")):
+            data = (folder / "data" / f"{file}.js").read_text(encoding="ascii")
+            assert "<" not in data
+            json.loads(data.removeprefix(f"window.{name}=").rstrip().removesuffix(";"))
         json.loads((folder / "report.json").read_text(encoding="utf-8"))
         for badge in folder.glob("badges/*.svg"):
             assert {element.tag.rpartition("}")[2] for element in ET.parse(badge).iter()} <= {

@@ -1,0 +1,63 @@
+"""What remembered runs said of every check, for comparing any two of them in a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from harness.report.marks import STYLES, mark_of
+from harness.report.model import ReportModel, Row
+from harness.report.pages import anchor_of
+from harness.report.text import clip, moment, visible
+
+ABSENT = "-"
+_CODES = {mark: style.code for mark, style in STYLES.items()}
+
+
+def run_ids(model: ReportModel) -> tuple[str, ...]:
+    """The remembered runs, oldest first, the one that is reported last."""
+    return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
+
+
+def row_past(row: Row, places: dict[str, int], count: int) -> list[str]:
+    """For each check of a row a letter per run (`marks.STYLES`), `-` where it was not planned.
+
+    places: run id -> place; the reported run is the last of `count`.
+    """
+    found = []
+    for result in row.results.values():
+        letters = [ABSENT] * count
+        for past in result.facts.history:
+            place = places.get(past.run_id)
+            if place is not None:
+                letters[place] = _CODES[mark_of(past.status)]
+        # What was expected then is not kept, so it does not count now either.
+        letters[-1] = _CODES[mark_of(result.facts.status)]
+        found.append("".join(letters))
+    return found
+
+
+def runs_script(model: ReportModel, by_row: Iterable[Sequence[str]]) -> str:
+    """A script that hands runs and verdicts to the page of changes; texts that repeat stand once."""
+    pool: dict[str, int] = {}
+    checks = {check.name: place for place, check in enumerate(model.checks)}
+    rows = []
+    for row, letters in zip(model.rows, by_row, strict=True):
+        said = [-1] * len(checks)
+        for name, text in zip(row.results, letters, strict=True):
+            said[checks[name]] = pool.setdefault(text, len(pool))
+        rows.append([visible(clip(row.cell.title or row.cell.id, 120)), row.slug, said])
+    remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.runs)]
+    remembered.append((model.run.run_id, model.run.started or model.generated, model.run.revision))
+    data = {
+        "runs": [
+            [visible(clip(run_id, 80)), moment(started), visible(clip(revision, 50))]
+            for run_id, started, revision in remembered
+        ],
+        "checks": [[visible(clip(check.name, 60)), anchor_of(check.name)] for check in model.checks],
+        "marks": {style.code: [mark.value, style.word] for mark, style in STYLES.items()},
+        "said": list(pool),
+        "rows": rows,
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return f"window.NPU_MATRIX_RUNS={text.replace('<', chr(92) + 'u003c')};\n"
