@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,14 +20,16 @@ import pytest
 
 pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from daemon import Daemon, NoDaemonError
+
 from harness.builds.docker_engine import DockerEngine
 from harness.builds.podman_engine import PodmanEngine
-from harness.errors import HarnessError
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "npu-matrix-base:bookworm"
 PACKAGES = "bash,ca-certificates,coreutils,libgomp1,python3"
-SECONDS_TO_START = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,41 +54,6 @@ def program(name: str) -> str:
     return found
 
 
-class Daemon:
-    """A Docker daemon with a socket and data of its own, that can be stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.address = f"unix://{folder}/docker.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        argv = [program("dockerd"), "--host", self.address, "--bridge", "none", "--iptables=false"]
-        for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")):
-            argv += [option, str(self.folder / name)]
-        log = (self.folder / "log").open("ab")
-        with log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
-        engine = DockerEngine({"DOCKER_HOST": self.address})
-        deadline = time.monotonic() + SECONDS_TO_START
-        while True:
-            try:
-                engine.facts()
-                break
-            except HarnessError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    tail = (self.folder / "log").read_text(errors="replace")[-2000:]
-                    missing(f"dockerd does not start here: {tail}")
-                time.sleep(0.2)
-        engine.close()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(60)
-            self._process = None
-
-
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[Daemon]:
     if os.getuid() != 0:
@@ -94,7 +61,10 @@ def daemon() -> Iterator[Daemon]:
     folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
     made = Daemon(folder)
     try:
-        made.start()
+        try:
+            made.start()
+        except NoDaemonError as error:
+            missing(str(error))
         yield made
     finally:
         made.stop()

@@ -36,7 +36,7 @@ def settings_of(engine: str, base: str = "") -> Settings:
 
 
 def cell_of(plan: Plan, verl: str) -> Any:
-    found = [cell for cell in plan.cells if cell.axes["verl"] == verl and cell.device == "sim"]
+    found = [cell for cell in plan.cells if cell.axes.get("verl") == verl and cell.device == "sim"]
     if not found:
         missing(f"the profile has no simulated cell of verl {verl}")
     return found[0]

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BASE, REPOSITORY, Daemon, base_name, program
+from conftest import BASE, REPOSITORY, base_name, program
+from daemon import Daemon
 
 from harness.builds.contain import run_contained
 from harness.builds.container_command import contained_command
