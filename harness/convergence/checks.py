@@ -23,7 +23,7 @@ MOST_TAIL = 4000
 
 
 def run(context: TaskContext) -> Measured:
-    """Train the screening seed; train the others only when the first does not settle it."""
+    """Train the screening seed; train the others, one by one, only until they settle it."""
     from harness.convergence import recipe as recipes
     from harness.convergence.reference_set import for_recipe
 
@@ -33,8 +33,8 @@ def run(context: TaskContext) -> Measured:
     reference = for_recipe(chosen.digest())
     trained: list[tuple[int, Run]] = []
     failure: Mapping[str, Any] = {"state": MEASURED}
-    for seeds in (CANDIDATE_SEEDS[:1], CANDIDATE_SEEDS[1:]):
-        found, failure = _train(context, algorithm, device, seeds)
+    for seed in CANDIDATE_SEEDS:
+        found, failure = _train(context, algorithm, device, (seed,))
         trained += found
         if failure["state"] != MEASURED or not _decided(trained, reference).runs_wanted:
             break
@@ -220,7 +220,7 @@ def _check(algorithm: str) -> Check:
         needs=("environment",),
         params={"algorithm": algorithm},
         device=True,
-        timeout_s=2 * RUN_TIMEOUT_S + 60.0,
+        timeout_s=len(CANDIDATE_SEEDS) * RUN_TIMEOUT_S + 60.0,
         expected_s=25.0,
     )
 

@@ -73,12 +73,13 @@ def decide(
     """Judge candidate runs of one stack against reference runs of the same settings.
 
     The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
-    allows). With too few of them the decision is INCONCLUSIVE and says how many are wanted. A run stopped
-    early at a look that gave an alarm may be shorter than the reference's; any other short run fails as
-    truncated. With `running` the last candidate run is still being trained: its end is no truncation, and
-    the decision is made by "running" for as long as the run should go on. `twins`: for each candidate run a
-    recorded run of the same seed and noise, or None (see `twin`). The order of the reference runs does not
-    matter. Never raises for any numbers in the series.
+    allows) or clear it: a mean of two that is not suspicious passes. With too few of them the decision is
+    INCONCLUSIVE and says how many are wanted. A run stopped early at a look that gave an alarm may be
+    shorter than the reference's; any other short run fails as truncated. With `running` the last candidate
+    run is still being trained: its end is no truncation, and the decision is made by "running" for as long
+    as the run should go on. `twins`: for each candidate run a recorded run of the same seed and noise, or
+    None (see `twin`). The order of the reference runs does not matter. Never raises for any numbers in the
+    series.
     """
     bands = reference(reference_runs, rule or Rule())
     return judge(bands, candidate_runs, twins=twins, running=running)
@@ -209,7 +210,20 @@ class _Trial:
             return stopped
         if self.looks[-1].alarm and self.looks[-1].purpose == "confirm":
             return self._failed(self.looks[-1])
-        return None
+        return self._cleared()
+
+    def _cleared(self) -> Decision | None:
+        """PASS before the last run: the mean of all so far, each whole, would not even be suspicious."""
+        last = self.rule.last_look
+        whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.heard)
+        unlike = all(found is not None and found.alarm for found in self.deviations)
+        if len(self.heard) >= self.rule.most_runs or unlike or not whole:
+            return None
+        found = self.bands.statistics(self.heard, last)
+        if found and found[0].p < self.rule.screen_alpha:
+            return None
+        shortfall = self.bands.shortfall(self.heard, last)
+        return self._pass(shortfall, last) if shortfall < self.rule.margin else None
 
     def _watch(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
         """Look at a run until something settles it; a decision unless only an alarm or its last look does."""

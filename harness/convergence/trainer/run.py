@@ -118,8 +118,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "prepare": round(time.monotonic() - prepared - ending.seconds, 3),
             "start_up": None if ending.start_up is None else round(ending.start_up, 3),
             "whole": round(ending.seconds, 3),
-            # Of all processes: what the machine's load does not change.
-            "cpu": round(sum(os.times()[2:4]), 3),
         },
         "swept": ending.swept,
         **_telemetry(log),

@@ -7,6 +7,7 @@ inside each training worker the new weights. In-cell module.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from typing import Any
 
@@ -136,6 +137,9 @@ class Adapter(BaseRollout):  # type: ignore[misc]
         self.replica_rank = replica_rank if replica_rank >= 0 else int(os.environ.get("RANK", "0"))
         self.is_leader_rank = True
         self._server: Any = None
+        # verl collects garbage when it hands over weights, among all the objects that imports left.
+        gc.collect()
+        gc.freeze()
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing is offloaded."""

@@ -94,7 +94,7 @@ def test_a_healthy_run_passes_after_one_seed(tmp_path, algorithm):
     assert list(measured.artifacts) == ["run-1000.jsonl"]
 
 
-def test_a_suspicious_run_is_confirmed_with_the_other_seeds(tmp_path):
+def test_a_suspicious_run_is_confirmed_with_the_next_seed(tmp_path):
     slow = [{**healthy(n), "reward": tuple(0.5 * x for x in healthy(n)["reward"])} for n in range(3)]
     cell = Cell(tmp_path, curves=slow)
 
@@ -102,7 +102,7 @@ def test_a_suspicious_run_is_confirmed_with_the_other_seeds(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert len(cell.calls) == 2
-    assert [run["seed"] for run in measured.measurements["runs"]] == list(checks.CANDIDATE_SEEDS)
+    assert [run["seed"] for run in measured.measurements["runs"]] == list(checks.CANDIDATE_SEEDS[:2])
     assert "reward" in judgement.reasons[0]
     assert judgement.remedies
 

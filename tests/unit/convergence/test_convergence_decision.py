@@ -18,7 +18,18 @@ def test_healthy_runs_pass_and_cost_little(references, rng, make_curve):
     decisions = [decide(references, [make_curve(rng) for _ in range(3)]) for _ in range(60)]
 
     assert {decision.status for decision in decisions} == {Status.PASS}
-    assert np.mean([decision.runs_used for decision in decisions]) <= 1.4
+    assert np.mean([decision.runs_used for decision in decisions]) <= 1.3
+
+
+def test_a_suspicion_that_a_second_run_clears_costs_no_third(references, rng, make_curve):
+    decisions = [decide(references, [make_curve(rng) for _ in range(3)]) for _ in range(60)]
+    cleared = [one for one in decisions if one.runs_used == 2]
+
+    assert cleared
+    assert all(one.status is Status.PASS and one.runs_wanted == 0 for one in cleared)
+    assert all(
+        one.looks[-1].runs == 2 and one.looks[-1].statistic.p >= Rule().screen_alpha for one in cleared
+    )
 
 
 @pytest.mark.parametrize(
