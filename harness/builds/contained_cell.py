@@ -21,7 +21,7 @@ from harness.builds.layers import PREFIX, Layer, PatchedTree, image_layers
 from harness.builds.lend import lend
 from harness.builds.lock import CellLock, make_lock
 from harness.builds.materials import provenance, sbom
-from harness.builds.reap import Standing, judge_things
+from harness.builds.reap import BYTECODE_CHARACTERS, Standing, judge_things
 from harness.builds.recipe import Recipe, StepError, gather_recipe
 from harness.check import TaskContext
 from harness.errors import HarnessError
@@ -117,7 +117,7 @@ def _build(
         built = _image(ctx, engine, base, layers, lock, settings)
     facts = engine.facts()
     site_packages = f"{PREFIX}/lib/python{recipe.minor}/site-packages"
-    bytecode = ctx.cache / "bytecode" / built.image.id.removeprefix("sha256:")[:32]
+    bytecode = ctx.cache / "bytecode" / built.image.id.removeprefix("sha256:")[:BYTECODE_CHARACTERS]
     bytecode.mkdir(parents=True, exist_ok=True)
     progress.facts |= {
         "site_packages": site_packages,

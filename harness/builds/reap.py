@@ -21,6 +21,8 @@ from harness.errors import HarnessError
 UNFINISHED = ("bundle/.bundle-*", "sim/.build-*")
 ABANDONED_AFTER_S = 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
+# How much of an image's id names the folder of its compiled modules.
+BYTECODE_CHARACTERS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,30 @@ def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
                     folder=folder,
                 )
             )
+    return tuple(found)
+
+
+def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+    """Compiled modules of images: they go with the last outcome that refers to the image."""
+    needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in standing.images if image}
+    found = []
+    for folder in sorted((cache / "bytecode").glob("*")):
+        age = standing.now - folder.stat().st_mtime
+        goes, reason = True, "no outcome builds upon its image"
+        if standing.cache_in_use:
+            goes, reason = False, "a run that uses this cache is alive"
+        elif standing.everything:
+            reason = "everything was asked for"
+        elif folder.name in needed:
+            goes, reason = False, "an outcome builds upon its image"
+        elif age < standing.unused_after_s:
+            goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
+        size = _size(folder)
+        found.append(
+            Found(
+                kind="bytecode", name=folder.name, goes=goes, reason=reason, bytes_freed=size, folder=folder
+            )
+        )
     return tuple(found)
 
 

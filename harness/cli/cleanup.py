@@ -91,6 +91,7 @@ def _look(
     from harness.builds.engines import known_engines
     from harness.builds.labels import ProcessView
     from harness.builds.reap import (
+        bytecode_folders,
         judge_environments,
         judge_things,
         runs_below,
@@ -102,6 +103,7 @@ def _look(
     here = [
         *judge_environments(stored_environments(cache), standing, runs_below),
         *unfinished_folders(cache, standing),
+        *bytecode_folders(cache, standing),
     ]
     found: list[tuple[Engine | None, list[Found]]] = [(None, here)]
     notices = []

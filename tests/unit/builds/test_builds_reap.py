@@ -21,6 +21,7 @@ from harness.builds.memory import MemoryEngine, Process
 from harness.builds.reap import (
     Found,
     Standing,
+    bytecode_folders,
     judge_environments,
     judge_things,
     removal_order,
@@ -144,6 +145,18 @@ def test_half_made_folders_go_when_their_maker_must_be_dead(tmp_path: Path) -> N
         if one.goes:
             assert remove_found(one, None) == ""
     assert {path.name for path in tmp_path.glob("*/*")} == {".bundle-new", "whole"}
+
+
+def test_compiled_modules_go_with_the_outcome_of_their_image(tmp_path: Path) -> None:
+    for name in ("a" * 32, "b" * 32, "c" * 32):
+        (tmp_path / "bytecode" / name).mkdir(parents=True)
+        then = time.time() - (30 if name[0] != "c" else 1) * DAY
+        os.utime(tmp_path / "bytecode" / name, (then, then))
+    found = bytecode_folders(tmp_path, Standing(images={f"sha256:{'a' * 64}", ""}))
+    assert {one.name[0]: one.goes for one in found} == {"a": False, "b": True, "c": False}
+    assert all(
+        not one.goes for one in bytecode_folders(tmp_path, Standing(everything=True, cache_in_use=True))
+    )
 
 
 @pytest.fixture
