@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.patch_ablate import ablate
+from harness.cli.patch_apply import apply
 from harness.cli.patch_forecast import forecast
 from harness.cli.patch_moves import export, import_command, rebase
 from harness.cli.patch_output import (
@@ -308,5 +309,5 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-for _moving in (ablate, forecast, rebase, import_command, export, runtime):
-    command.add_command(_moving)
+for _other in (apply, ablate, forecast, rebase, import_command, export, runtime):
+    command.add_command(_other)

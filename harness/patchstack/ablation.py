@@ -29,11 +29,6 @@ class Ablation:
         return {"patch": self.patch, "result": self.result, "reasons": list(self.reasons)}
 
 
-def without_each(selected: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Patch id -> the facet `patches[...]` of a cell without it: what to plan an ablation with."""
-    return {str(patch["id"]): [other for other in selected if other is not patch] for patch in selected}
-
-
 def ablate(tree: Tree, patches: Sequence[Readable], blobs: HasBlobs | None = None) -> tuple[Ablation, ...]:
     """The part of the answer that costs nothing: does the tree change, do other patches need this one?
 

@@ -282,6 +282,25 @@ def test_any_folder_of_patches_will_do_and_names_choose_from_it(
     assert "no stack of this project's format" in patches("export", "--patches", folder, "--check", code=2)
 
 
+def test_apply_writes_every_patch_or_none(patches: Any, upstream: Git) -> None:
+    file = upstream.folder / "verl" / "mod.py"
+    upstream("checkout", "-q", "v1.0")
+    said = patches("apply", "--tree", upstream.folder)
+    assert "clean  verl/seven" in said
+    assert "1 files written" in said
+    assert file.read_text() == FIXED
+    again = json.loads(patches("apply", "--tree", upstream.folder, "--json"))
+    assert again["schema"] == {"name": "npu-matrix/patch-apply", "version": 1}
+    assert [one["verdict"] for one in again["verdicts"]] == ["already-upstream"]
+    assert again["written"] == []
+    upstream("checkout", "-q", "-f", "v2.0")
+    assert "conflict" in patches("apply", "--tree", upstream.folder, code=1)
+    assert file.read_text() == BROKEN
+    assert "no such folder" in patches("apply", "--tree", upstream.folder / "nowhere", code=2)
+    upstream("checkout", "-q", "-f", "main")
+    assert "no patch is for version 3.0" in patches("apply", "--tree", upstream.folder, code=3)
+
+
 def test_what_others_wrote_does_not_steer_the_terminal_or_stop_the_report(
     patches: Any, upstream: Git, tmp_path: Path
 ) -> None:
@@ -304,7 +323,9 @@ def test_what_others_wrote_does_not_steer_the_terminal_or_stop_the_report(
     patches("check", "--patches", ours)
 
 
-@pytest.mark.parametrize("name", ["check", "survival", "summary", "rebase", "import", "export"])
+@pytest.mark.parametrize(
+    "name", ["apply", "check", "survival", "summary", "rebase", "import", "export", "runtime"]
+)
 def test_help_shows_examples_and_exit_codes(patches: Any, name: str) -> None:
     said = patches(name, "--help")
     assert f"npu-matrix patches {name}" in said

@@ -8,7 +8,7 @@ from histories import History
 
 from harness.errors import InputError
 from harness.outcome import Status
-from harness.patchstack.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation, without_each
+from harness.patchstack.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation
 from harness.patchstack.classify import read_patch
 from harness.patchstack.forecast import forecast
 from harness.patchstack.kit import KIT, finish
@@ -195,8 +195,3 @@ def test_a_guard_that_did_not_notice_is_named() -> None:
     full = {"loss": Status.PASS, "grpo": Status.PASS}
     found = judge_ablation("p", ["loss:x"], full, {"loss": Status.PASS, "grpo": Status.FAIL})
     assert "its guard loss did not notice" in found.reasons
-
-
-def test_the_facets_of_an_ablation() -> None:
-    selected = [{"id": "a"}, {"id": "b"}]
-    assert without_each(selected) == {"a": [{"id": "b"}], "b": [{"id": "a"}]}
