@@ -24,7 +24,8 @@ RUNS = 1000
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
     "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
-    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json",
+    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
+    "  npu-matrix patches forecast --repo verl.git --json > heads.json && npu-matrix report --patches heads.json",
 )
 @click.option("--run", "run_id", help="The run to report, or a commit of the checkout. Default: the latest.")
 @click.option(
@@ -36,10 +37,22 @@ RUNS = 1000
     type=click.Path(dir_okay=False, path_type=Path),
     help="What `npu-matrix patches survival --json` printed, for the page of patches.",
 )
+@click.option(
+    "--patches",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="What `patches forecast`, `check`, `summary` or `rebase` printed with --json; may be repeated.",
+)
 @click.option("--reports", help="Where reports are written.")
 @click.pass_obj
 def command(
-    settings: Settings, run_id: str | None, since: str | None, survival: Path | None, reports: str | None
+    settings: Settings,
+    /,
+    run_id: str | None,
+    since: str | None,
+    survival: Path | None,
+    patches: tuple[Path, ...],
+    reports: str | None,
 ) -> None:
     """Write HTML, Markdown, JSON, CSV, Atom, JUnit and badges of a run, judged by today's checks and
     expectations."""
@@ -57,6 +70,7 @@ def command(
             stored.exit_code,
             since=_named(settings, ledger, since) if since else None,
             survival=survival,
+            patches=patches,
         )
     click.echo(f"report: {folder / 'index.html'}")
 

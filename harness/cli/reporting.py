@@ -40,11 +40,13 @@ def gather_run(
     *,
     since: str | None = None,
     survival: Path | None = None,
+    patches: tuple[Path, ...] = (),
 ) -> ReportInputs:
     """What the report of a run is made of; `since`: the run to hold it against, by default the one before."""
     from harness.report.gather import Gathered, gather
     from harness.report.inputs import ExcludedInput, RunFacts
     from harness.report.past import revision_of
+    from harness.report.patch_facts import read_patch_facts
     from harness.report.survival import read_survival
 
     run = ledger.run(run_id)
@@ -92,6 +94,7 @@ def gather_run(
             },
             since=since,
             survival=read_survival(survival) if survival else None,
+            patches=read_patch_facts(patches) if patches else None,
         ),
     )
 
@@ -125,6 +128,7 @@ def write_report(
     *,
     since: str | None = None,
     survival: Path | None = None,
+    patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder."""
     import tempfile
@@ -137,7 +141,17 @@ def write_report(
 
     survival = survival or recorded_survival(settings, matrix)
     inputs = gather_run(
-        settings, matrix, plan, verdicts, ledger, run_id, executed, code, since=since, survival=survival
+        settings,
+        matrix,
+        plan,
+        verdicts,
+        ledger,
+        run_id,
+        executed,
+        code,
+        since=since,
+        survival=survival,
+        patches=patches,
     )
     folder = settings.path("reports")
     with tempfile.TemporaryDirectory() as scratch:

@@ -33,6 +33,7 @@ from harness.report.inputs import (
 )
 from harness.report.locks import exports_of
 from harness.report.past import Past
+from harness.report.patch_facts import PatchFacts
 from harness.report.places import Places
 from harness.report.survival import SurvivalFacts
 from harness.verdict.diagnosis_text import in_short
@@ -68,6 +69,7 @@ class Gathered:
     places: Mapping[str, str] = field(default_factory=dict)
     since: str | None = None
     survival: SurvivalFacts | None = None
+    patches: PatchFacts | None = None
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
@@ -120,6 +122,7 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
         earlier=past.earlier(since) if since else None,
         survival=more.survival,
+        patches=more.patches,
     )
 
 

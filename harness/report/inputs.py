@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.outcome import Evidence, Status, Tier
 
 if TYPE_CHECKING:
+    from harness.report.patch_facts import PatchFacts
     from harness.report.survival import SurvivalFacts
 
 KNOWN = "known"
@@ -239,3 +240,4 @@ class ReportInputs:
     earlier: EarlierInput | None = None
     runs: tuple[RunInput, ...] = ()
     survival: SurvivalFacts | None = None
+    patches: PatchFacts | None = None

@@ -28,6 +28,7 @@ from harness.report.streak import BROKEN, NOT_RUN, Streak, change_of, streak_of
 from harness.report.text import file_name
 
 if TYPE_CHECKING:
+    from harness.report.patch_facts import PatchFacts
     from harness.report.survival import SurvivalFacts
 
 PRINCIPAL_AXES = (
@@ -126,6 +127,7 @@ class ReportModel:
     changes: tuple[Change, ...] = ()
     runs: tuple[RunInput, ...] = ()
     survival: SurvivalFacts | None = None
+    patches: PatchFacts | None = None
 
     @property
     def turns(self) -> dict[Turn, int]:
@@ -200,6 +202,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         changes=_changes(inputs.earlier, results),
         runs=inputs.runs,
         survival=inputs.survival,
+        patches=inputs.patches,
     )
 
 

@@ -68,6 +68,8 @@ def patches_page(model: ReportModel, writer: Writer) -> str:
                 (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in Verdict
             ],
             survival=survival,
+            facts=model.patches,
+            mark_of_verdict=_mark,
             heat=heat_map(survival) if survival else "",
             turns=turning_points(survival) if survival else (),
         )
@@ -98,15 +100,20 @@ def _row(cell: Row, result: Result) -> PatchRow | None:
 
 def _tile(entry: Mapping[str, Any]) -> PatchTile:
     said = str(entry.get("verdict", ""))
-    verdict = next((verdict for verdict in Verdict if verdict.value == said), None)
     offset = entry.get("offset")
     return PatchTile(
         verdict=said,
-        mark=DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE,
+        mark=_mark(said),
         offset=offset if isinstance(offset, int) else 0,
         reason=_first(entry.get("reasons")),
         remedy=_first(entry.get("remedies")),
     )
+
+
+def _mark(said: str) -> Mark:
+    """How a verdict is drawn; one of a time with other verdicts is an open question."""
+    verdict = next((verdict for verdict in Verdict if verdict.value == said), None)
+    return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
 
 
 def _first(value: Any) -> str:
