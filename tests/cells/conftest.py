@@ -32,10 +32,14 @@ Faults = Sequence[Mapping[str, Any]]
 class BuiltCell:
     """A simulated cell whose environment stands, and its tasks by check."""
 
-    verl: str
+    axes: Mapping[str, str]
     tasks: Mapping[str, Task]
     environment: Outcome
     settings: Settings
+
+    @property
+    def verl(self) -> str:
+        return self.axes["verl"]
 
     def command(self, module: str, *args: str, faults: Faults = ()) -> tuple[list[str], dict[str, str]]:
         bundle = make_bundle(Path(harness.__file__).parent, self.settings.cache)
@@ -59,11 +63,10 @@ def not_built(what: str) -> NoReturn:
     pytest.skip(message)
 
 
-@pytest.fixture(scope="session")
-def built_cells() -> list[BuiltCell]:
-    settings = load_settings({}, os.environ, REPOSITORY)
+def built_in(settings: Settings) -> list[BuiltCell]:
+    """The simulated cells of a profile whose environments stand."""
     if not (settings.path("state") / "ledger.sqlite3").is_file():
-        not_built("no cells are")
+        return []
     plan = open_bench(settings).plan
     cells = []
     with Ledger.open(settings.path("state")) as ledger:
@@ -78,15 +81,31 @@ def built_cells() -> list[BuiltCell]:
                 continue
             cells.append(
                 BuiltCell(
-                    verl=cell.axes["verl"],
+                    axes=cell.axes,
                     tasks={check: plan.tasks[key] for check, key in keys.items()},
                     environment=outcome,
                     settings=settings,
                 )
             )
+    return cells
+
+
+@pytest.fixture(scope="session")
+def built_cells() -> list[BuiltCell]:
+    cells = built_in(load_settings({}, os.environ, REPOSITORY))
     if not cells:
         not_built("no cells are")
     return cells
+
+
+@pytest.fixture(scope="session")
+def engine_cell() -> BuiltCell:
+    """A cell with vllm-ascend. CI's main job builds none, so tests of it say that they were not run."""
+    cells = built_in(load_settings({"profile": "full"}, os.environ, REPOSITORY))
+    found = next((cell for cell in cells if cell.axes.get("vllm_ascend")), None)
+    if found is None:
+        pytest.skip("no cell with vllm-ascend is built here: run `npu-matrix --profile full run` first")
+    return found
 
 
 @pytest.fixture(params=["0.6.1", "0.9.1"])
