@@ -79,12 +79,16 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     series = decode_series(measurements["series"])
     reward = series.get("reward", ())
     steps = int(measurements["recipe"]["steps"])
+    gate = gates.crossed(arrays(series), Rule()) if reward else None
+    if gate is not None:
+        stopped = [f"It was stopped there, after {len(reward)} of {steps} steps."] * bool(
+            measurements["stopped"]
+        )
+        what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
+        return _failed(measurements, what, *stopped, remedy=_GATE_REMEDY)
     if len(reward) < steps or not measurements["complete"]:
         reason = f"The trainer ended without an error after {len(reward)} of {steps} steps."
         return _failed(measurements, reason, remedy="Read the end of the task's log.")
-    gate = gates.crossed(arrays(series), Rule())
-    if gate is not None:
-        return _failed(measurements, f"{gate.reason[:1].upper()}{gate.reason[1:]}.", remedy=_GATE_REMEDY)
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
     found = learned(reward, best_blind_reward())

@@ -20,6 +20,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from harness.convergence import gates
+from harness.convergence.bands import arrays
+from harness.convergence.rule import Rule
 from harness.convergence.telemetry import encode_series
 from harness.convergence.train import versions
 from harness.convergence.trainer import environment, recipe, task, watch
@@ -98,6 +101,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             process_folder=folder / "processes",
             take=lambda text: _take(log, text),
             steps=lambda: _steps(log),
+            hopeless=lambda: _hopeless(log),
             limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
         )
     finally:
@@ -210,10 +214,20 @@ def _steps(log: VerlLog) -> int:
     return max((run.steps for run in log.telemetry().runs), default=0)
 
 
+def _hopeless(log: VerlLog) -> str:
+    """Which gate the run has crossed by now: no later step can make it good."""
+    runs = log.telemetry().runs
+    gate = gates.crossed(arrays(runs[0].series), Rule()) if runs and "reward" in runs[0].series else None
+    return gate.reason if gate is not None else ""
+
+
 def _state(ending: watch.Ending) -> dict[str, Any]:
-    state = HUNG if ending.returncode is None else (CRASHED if ending.returncode else MEASURED)
+    state = CRASHED if ending.returncode else MEASURED
+    if ending.returncode is None:
+        state = MEASURED if ending.hopeless else HUNG
     return {
         "state": state,
+        "stopped": ending.hopeless,
         "returncode": ending.returncode,
         "where": ending.where,
         "stacks": [stack.as_json() for stack in ending.stacks],

@@ -28,8 +28,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a program ended. returncode: None when it was killed because it did not get on.
+    """How a program ended. returncode: None when it was killed because it did not get on, or was hopeless.
 
+    hopeless: why going on made no sense, or "".
     seconds: wall time; start_up: until the first step, None without one. swept: processes it left behind, or
     that were killed with it.
     """
@@ -37,6 +38,7 @@ class Ending:
     returncode: int | None
     seconds: float
     start_up: float | None
+    hopeless: str = ""
     where: str = ""
     stacks: tuple[Stack, ...] = ()
     problems: tuple[str, ...] = ()
@@ -52,11 +54,12 @@ def run(
     take: Callable[[str], None],
     steps: Callable[[], int],
     limits: Limits,
+    hopeless: Callable[[], str] = lambda: "",
 ) -> Ending:
     """Run `argv`; its merged output goes to `take` as it comes, `steps()` says how many steps it has made.
 
     A program that makes none for too long is killed with everything it started, after its stacks were
-    collected.
+    collected. So is one of which `hopeless()` says after a step why it need not go on.
     """
     processes.adopt_orphans()
     others = frozenset(process.pid for process in processes.descendants())
@@ -70,22 +73,24 @@ def run(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     ) as process:
-        made, last, start_up, hung = 0, started, None, False
-        while process.poll() is None and not hung:
+        made, last, start_up, hung, reason = 0, started, None, False, ""
+        while process.poll() is None and not hung and not reason:
             _pass_on(process, take)
             now = time.monotonic()
             if steps() > made:
                 made, last = steps(), now
                 start_up = start_up if start_up is not None else now - started
+                reason = hopeless()
             hung = now - last > (limits.step if made else limits.start_up)
         found, problems = _stacks(process_folder, others) if hung else ([], [])
-        returncode = None if hung else process.poll()
+        returncode = None if hung or reason else process.poll()
         swept = processes.end_all(others)
         _drain(process, take)
     return Ending(
         returncode=returncode,
         seconds=time.monotonic() - started,
         start_up=start_up,
+        hopeless=reason,
         where=stacks.where(found),
         stacks=tuple(found),
         problems=tuple(problems),

@@ -49,6 +49,7 @@ def run_file(**changes):
         "seconds": {"start_up": 41.0, "whole": 60.0, "prepare": 1.0},
         "series": series(),
         "complete": True,
+        "stopped": "",
         "problems": [],
         "swept": 0,
         **changes,
@@ -114,6 +115,18 @@ def test_a_metric_that_is_not_finite_fails_at_its_step(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0] == "Grad_norm is nan at step 3."
+
+
+def test_a_hopeless_run_is_stopped_and_told_by_its_gate(tmp_path):
+    broken = series(steps=5, grad_norm=[1.0, 1.0, 1.0, 1.0, "inf"])
+    stopped = run_file(series=broken, complete=False, returncode=None, stopped="grad_norm is inf at step 5")
+    _, judgement = judged(Cell(tmp_path, stopped))
+
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[:2] == (
+        "Grad_norm is inf at step 5.",
+        f"It was stopped there, after 5 of {STEPS} steps.",
+    )
 
 
 def test_a_run_that_ends_early_fails(tmp_path):

@@ -32,7 +32,7 @@ print("child", child.pid, flush=True)
 """
 
 
-def run(tmp_path, program, *, step=60.0):
+def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: ""):
     """Watch a Python program that says `step` for each step; its ending and what it printed."""
     lines = []
     path = tmp_path / "program.py"
@@ -50,6 +50,7 @@ def run(tmp_path, program, *, step=60.0):
         take=lines.append,
         steps=lambda: "".join(lines).count("step\n"),
         limits=watch.Limits(start_up=60.0, step=step),
+        hopeless=lambda: hopeless("".join(lines)),
     )
     return ending, "".join(lines)
 
@@ -73,6 +74,15 @@ def test_what_a_program_leaves_behind_is_ended(tmp_path):
 
     assert ending.returncode == 0
     assert ending.swept == 1
+    assert not is_alive(text)
+
+
+def test_a_hopeless_program_is_ended_at_once(tmp_path):
+    ending, text = run(tmp_path, STANDS_STILL, hopeless=lambda text: "it lost" if "step" in text else "")
+
+    assert ending.returncode is None
+    assert ending.hopeless == "it lost"
+    assert not ending.stacks
     assert not is_alive(text)
 
 
