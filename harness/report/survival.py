@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,10 +19,13 @@ SCHEMA = "npu-matrix/survival"
 MAX_BYTES = 100_000_000
 ROW = 22
 LABEL = 250
+#: Letters of a patch's name that the label has room for.
+NAME = 33
 WIDTH = 800
 SHARE = 50
 ROOM_FOR_A_LETTER = 14
 ROOM_FOR_A_NAME = 150
+COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,28}\b")
 KNOWN = {verdict.value: verdict for verdict in Verdict}
 
 
@@ -140,7 +144,7 @@ def _row(survival: SurvivalFacts, patch: PatchFacts, top: int) -> Iterator[Marku
     commits = survival.commits[::-1]
     scale = WIDTH / len(commits)
     name = visible(patch.id)
-    yield _text(LABEL - 8, top + 15, name if len(name) <= 34 else f"…{name[-33:]}", "end")
+    yield _text(LABEL - 8, top + 15, name if len(name) <= NAME else f"…{name[1 - NAME :]}", "end")
     for verdict, start, end in _stretches([survival.legend[index] for index in patch.verdicts[::-1]]):
         first, last = commits[start], commits[end - 1]
         title = visible(
@@ -200,4 +204,5 @@ def _body(survival: SurvivalFacts, body: BodyFacts) -> str:
     """A body, the versions it is for, and the part of the commits it goes into."""
     goes_in = [KNOWN[word].applies if word in KNOWN else False for word in survival.legend]
     share = sum(goes_in[index] for index in body.verdicts) / len(body.verdicts)
-    return f"{body.file} {body.versions} {share:.0%}"
+    versions = COMMIT.sub(r"\1", body.versions)
+    return f"{body.file} {versions} {share:.0%}"
