@@ -20,13 +20,14 @@ from typing import Any
 
 import yaml
 
+from benchmarks.compat.known import known_table
 from harness.cli.lint import run_command
 from harness.compat.border import check_border
 from harness.compat.consumers import CONSUMERS, PROVIDERS
 from harness.compat.npu_ops import misuses, pinned_torch_npu, read_torch_npu, read_uses, silent_changes
 from harness.compat.pairs import Answers, Borders, Package
 from harness.compat.published import fetch_sources
-from harness.compat.reach import references
+from harness.compat.reach import reach
 from harness.compat.reference import Reference
 from harness.compat.surface import Standing, Surface
 
@@ -113,7 +114,7 @@ def seeded_table(cache: Path, rows: list[dict[str, Any]], each: int) -> Counter[
             provider = package(cache, spec)
             uses = [
                 use
-                for use in references(consumer.surface, {provider.top})
+                for use in reach(consumer.surface, {provider.top}).uses
                 if not use.guarded
                 and use.kind in ("import", "attribute", "call", "super")
                 and "." in use.target
@@ -169,7 +170,7 @@ def oracle_table(cache: Path, python: str) -> None:
     """The checker's answer on imported names against a real import of each."""
     wanted: dict[str, set[str]] = {}
     for version in VERL:
-        uses = references(Surface(sources(cache, f"verl=={version}")), {"transformers"})
+        uses = reach(Surface(sources(cache, f"verl=={version}")), {"transformers"}).uses
         wanted[version] = {use.target for use in uses if use.kind == "import" and "." in use.target}
     every = sorted(set().union(*wanted.values()))
     done = subprocess.run(
@@ -200,11 +201,16 @@ def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/npu-matrix")
+    parser.add_argument("--known", action="store_true", help="only what is known of real releases")
     parser.add_argument("--seeded", type=int, default=6, help="names to rename for each pair")
     parser.add_argument("--python", action="append", default=[], help="an interpreter with transformers")
     chosen = parser.parse_args()
+    print("known of real releases")
+    missed = known_table(chosen.cache)
+    if chosen.known:
+        raise SystemExit(min(missed, 1))
     data = yaml.safe_load(Path(__file__).with_name("pairs.yaml").read_text("utf-8"))
-    print("released together: names across borders")
+    print("\nreleased together: names across borders")
     good = border_table(chosen.cache, data["released"], data["judged"])
     share = f"{good['true']} of {good['unguarded']}" if good["unguarded"] else "none of none"
     print(f"precision: {share} unguarded findings judged true, {good['uses']} uses in {good['pairs']} pairs")

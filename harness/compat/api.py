@@ -122,6 +122,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         "pairs": [],
         "findings": [],
         "uses": {},
+        "unparsed": [],
     }
     for consumer in CONSUMERS:
         own = packages.get(consumer.package)
@@ -135,6 +136,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
             made_for = Package(name=provider.name, version=then[0], file=Path(then[1])) if then else None
             found = borders.with_provider(provider, made_for)
             facts["uses"][own.name] = facts["uses"].get(own.name, 0) + found["uses"]
+            facts["unparsed"] = sorted({*facts["unparsed"], *found["unparsed"]})
             facts["pairs"].append([own.name, own.version, provider.name, provider.version])
             for finding in found["findings"]:
                 imported = finding["at_import"] and _module(finding["file"]) in reached
@@ -142,7 +144,6 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
                     {
                         **finding,
                         "consumer": own.name,
-                        "imported": imported,
                         "always": finding["breaks"] and imported,
                         "patches": request["patches"].get(finding["file"], []),
                         "last": "",
@@ -218,24 +219,18 @@ def run(ctx: TaskContext) -> Measured:
 def with_last_versions(facts: dict[str, Any], source: Source, *, everything: bool) -> None:
     """Add to findings the last earlier release that had the name, which may have to be fetched.
 
-    `everything`: of all that are not guarded; otherwise of those that decide, because every training imports
-    their file. An assignment to what was there once replaces nothing any more: that decides too.
+    `everything`: of all that are not guarded; otherwise of those that fail the cell.
     """
+    kinds = ("missing", "lost-patch", "patch", "dead-patch")
     wanted: dict[str, list[dict[str, Any]]] = {}
     for finding in facts["findings"]:
-        decides = finding["imported"] and not finding["guarded"] and finding["kind"] != "patch"
-        if finding["kind"] in ("missing", "patch", "dead-patch") and (
-            decides or (everything and not finding["guarded"])
-        ):
+        if finding["kind"] in kinds and (finding["always"] or (everything and not finding["guarded"])):
             wanted.setdefault(finding["provider"], []).append(finding)
     for provider, findings in wanted.items():
         name, _, version = provider.partition(" ")
         found = last_versions(name, version, {finding["name"] for finding in findings}, source)
         for finding in findings:
             finding["last"] = found.get(finding["name"], "")
-            if finding["kind"] == "dead-patch" and finding["last"]:
-                finding["breaks"] = True
-                finding["always"] = finding["imported"]
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
@@ -250,11 +245,23 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     reasons = [f"{said(finding)}." for finding in always]
     later = [f"Only when it is called: {said(finding)}." for finding in findings if not finding["always"]]
     rest = [f"{len(later) - MOST_SAID} more such."] if len(later) > MOST_SAID else []
-    misfits = [f"Looked at without our patch {one}, which does not fit." for one in measurements["misfits"]]
+    unparsed = measurements.get("unparsed", ())
+    left_out = [f"Not parsed by this Python, so not looked at: {', '.join(unparsed)}."] if unparsed else []
+    misfits = [
+        f"Looked at without our patch {one}, which does not fit." for one in measurements.get("misfits", ())
+    ]
     looked = "; ".join(f"{a} {b} against {c} {d}" for a, b, c, d in measurements["pairs"])
     return Judgement(
         status=Status.FAIL if always else Status.NOT_RUN if unread else Status.PASS,
-        reasons=(*reasons, *unread, *([] if always else [f"{looked}."]), *misfits, *later[:MOST_SAID], *rest),
+        reasons=(
+            *reasons,
+            *unread,
+            *([] if always else [f"{looked}."]),
+            *misfits,
+            *left_out,
+            *later[:MOST_SAID],
+            *rest,
+        ),
         remedies=tuple(dict.fromkeys(_remedy(finding) for finding in always)),
     )
 

@@ -22,9 +22,10 @@ class BorderFinding:
     """A use that this version of the provider does not bear.
 
     kind: `missing` (an import or attribute), `arguments` (a call), `override` (the provider calls a method
-    as the consumer's own cannot be called), `abstract` (a class that cannot be made), `patch` (an assignment
-    to a name that is not there, which something reads) or `dead-patch` (nothing reads it: the name is new, or
-    what it was to replace is gone). guarded and at_import as in `Reference`.
+    as the consumer's own cannot be called), `abstract` (a class that cannot be made), `lost-patch` (an
+    assignment to a name that the provider had in the version the consumer was made for), `patch` (to another
+    name that is not there, which something reads) or `dead-patch` (nothing reads it). guarded and at_import
+    as in `Reference`.
     """
 
     kind: str
@@ -121,6 +122,9 @@ class _Border:
         # What is assigned need not be there before; what holds it must.
         if self.use.kind != "patch" or self.use.target != f"{self.answer.where}.{missing}":
             return "missing", text
+        then = self.made_for.find(self.use.target).standing if self.made_for else Standing.UNKNOWN
+        if then is Standing.FOUND and not self._own("is_read", missing):
+            return "lost-patch", f"{text}, which this assignment replaces in the version it was made for"
         if self._read(missing):
             return "patch", text
         return "dead-patch", f"{text}, and nothing reads what is assigned here"

@@ -20,7 +20,7 @@ from harness.compat.border import check_border
 from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
 from harness.compat.published import commit_sources, fetch_sources, required
-from harness.compat.reach import references
+from harness.compat.reach import reach
 from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
@@ -95,7 +95,7 @@ def read_uses(sources: Path) -> Uses:
     """InputError when the sources cannot be read."""
     found = []
     surface = Surface(sources)
-    for use in references(surface, {"torch", "torch_npu"}, b"npu"):
+    for use in reach(surface, {"torch", "torch_npu"}, b"npu").uses:
         target = use.target
         if target == "torch.npu" or target.startswith("torch.npu."):
             target = f"torch_npu.npu{target.removeprefix('torch.npu')}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.compat.border import check_border
 from harness.compat.module_names import parse
-from harness.compat.reach import references
+from harness.compat.reach import Reach, reach
 from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.compat.visitor import references_in
@@ -80,9 +80,9 @@ class Package:
         """The same with the changes."""
         return Surface(self.file, {member: text.encode() for member, text in self.changes.items()})
 
-    def uses(self, providers: frozenset[str]) -> tuple[Reference, ...]:
+    def reach(self, providers: frozenset[str]) -> Reach:
         """Every use of the providers, without the changes."""
-        return references(self.surface, providers)
+        return reach(self.surface, providers)
 
 
 class Borders:
@@ -95,11 +95,14 @@ class Borders:
         self._answers = answers
 
     @cached_property
-    def _uses(self) -> tuple[Reference, ...]:
-        return self._consumer.uses(self._providers)
+    def _reach(self) -> Reach:
+        return self._consumer.reach(self._providers)
 
     def with_provider(self, provider: Package, made_for: Package | None) -> dict[str, Any]:
-        """`uses`: how many; `findings`: those this provider does not bear, with our patches in place."""
+        """`uses`: how many; `findings`: those this provider does not bear, with our patches in place.
+
+        `unparsed`: files of the consumer that this Python cannot parse and that were not looked at.
+        """
         consumer = self._consumer
         about = [consumer.digest, provider.label, provider.digest, made_for.digest if made_for else ""]
         found = self._answers.kept("pair", about, lambda: self._look(provider, made_for))
@@ -110,12 +113,13 @@ class Borders:
             "patched", [*about, digest_json(changed)], lambda: self._look_at_changes(provider, made_for)
         )
         kept = [finding for finding in found["findings"] if finding["file"] not in consumer.changes]
-        return {"uses": found["uses"], "findings": kept + ours}
+        return {**found, "findings": kept + ours}
 
     def _look(self, provider: Package, made_for: Package | None) -> dict[str, Any]:
-        uses = [use for use in self._uses if use.target.partition(".")[0] == provider.top]
+        uses = [use for use in self._reach.uses if use.target.partition(".")[0] == provider.top]
         return {
             "uses": len(uses),
+            "unparsed": list(self._reach.unparsed),
             "findings": self._findings(uses, provider, made_for, self._consumer.surface),
         }
 

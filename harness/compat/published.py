@@ -26,7 +26,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from harness.compat.explain import Kind, explain
 from harness.compat.remote import TOO_LARGE, NoRangesError, download, open_remote
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
-from harness.sources.archive import open_archive
+from harness.sources.archive import open_archive, open_zip
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.git import find_mirror
 from harness.sources.index import IndexSettings, index_environment, uv_binary
@@ -259,7 +259,7 @@ def _index_metadata(url: str, settings: IndexSettings) -> bytes:
 def _keep_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"") -> None:
     where = Location(redact_url(url).rpartition("/")[2])
     try:
-        with zipfile.ZipFile(stream) as wheel:
+        with open_zip(stream, Path(where.file)) as wheel:
             members = _chosen(wheel, where)
             if not members:
                 raise InputError("this wheel has no Python sources", where=where)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.compat.border import BorderFinding, check_border
 from harness.compat.module_names import parse
-from harness.compat.reach import references
+from harness.compat.reach import reach
 from harness.compat.surface import Standing, Surface
 from harness.compat.visitor import references_in
 from harness.errors import InputError
@@ -183,7 +183,7 @@ def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: Surface)
             "tests/test_a.py": "from lib import gone\n",
         },
     )
-    found = check_border(references(user, {"lib"}), {"lib": ("lib 1", lib)}, user)
+    found = check_border(reach(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
     assert [(f.file, f.line) for f in found] == [("user/a.py", 1)]
 
 
@@ -214,3 +214,24 @@ def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPat
     tree = parse(text.encode("utf-8", "surrogatepass"))
     if tree is not None:
         references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
+
+
+@pytest.mark.parametrize(
+    ("source", "parsed"),
+    [
+        (b"from lib import gone  # caf\xc3\xa9\n", True),
+        (b"# -*- coding: latin-1 -*-\nfrom lib import gone  # caf\xe9\n", True),
+        (b"from lib import gone\nx = 'caf\xe9'\n", False),
+        (b"from lib import gone\nprint 'Python 2'\n", False),
+        (b"from lib import gone\nasync = 1\n", False),
+        (b"from lib import gone\n\x00\n", False),
+    ],
+)
+def test_files_of_other_pythons_and_encodings_are_read_or_named(
+    tmp_path: Path, lib: Surface, source: bytes, parsed: bool
+) -> None:
+    user = sources(tmp_path / "user.zip", {"user/a.py": source, "user/b.py": "from lib import make\n"})
+    found = reach(user, {"lib"})
+    assert ("lib.gone" in {use.target for use in found.uses}) is parsed
+    assert found.unparsed == (() if parsed else ("user/a.py",))
+    assert "lib.make" in {use.target for use in found.uses}

@@ -14,7 +14,7 @@ from harness.compat.border import BorderFinding, check_border
 from harness.compat.lifetime import last_with
 from harness.compat.mentions import Mentions
 from harness.compat.patched import with_patches
-from harness.compat.reach import references
+from harness.compat.reach import reach
 from harness.compat.surface import Surface
 
 LIB = {
@@ -54,7 +54,7 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
     lib = package(tmp_path / "lib.zip", LIB)
     user = package(tmp_path / "user.zip", {"user/a.py": text})
     made_for = {"lib": package(tmp_path / "then.zip", {**LIB, **then})} if then else None
-    uses = references(user, {"lib"})
+    uses = reach(user, {"lib"}).uses
     return [f for f in check_border(uses, {"lib": ("lib 1", lib)}, user, made_for) if f.breaks]
 
 
@@ -127,6 +127,16 @@ def test_an_override_is_not_judged_without_the_version_it_was_made_for(tmp_path:
     assert not found(tmp_path, OVERRIDE)
     assert not found(tmp_path, OVERRIDE, LIB)
     assert not found(tmp_path, OVERRIDE.replace("batch)", "batch, *, flag=True)"), OLDER)
+
+
+def test_a_patch_of_what_its_own_version_had_and_this_one_has_not_is_found(tmp_path: Path) -> None:
+    text = "import lib.core\nlib.core.Config.resize = lambda self: None\n"
+    older = {"lib/core.py": LIB["lib/core.py"].replace("def scale(", "def resize(")}
+    [finding] = found(tmp_path, text, older)
+    assert (finding.kind, finding.at_import) == ("lost-patch", True)
+    # A new name is no patch of anything, whoever reads it.
+    assert not found(tmp_path, text)
+    assert not found(tmp_path, text, LIB)
 
 
 @given(st.integers(0, 60), st.data())

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from harness.compat import published as module
 from harness.compat.published import commit_sources, fetch_sources
 from harness.compat.remote import NoRangesError, RemoteFile, download, open_remote
-from harness.errors import InputError
+from harness.errors import InfrastructureError, InputError
 from harness.sources.index import IndexSettings
 from harness.sources.release import ReleaseNotFoundError
 
@@ -174,6 +175,62 @@ def test_a_wheel_that_would_leave_its_folder_is_refused(index: Any, context: Any
     big_wheel(index, **{"../../evil.py": "x = 1\n"})
     with pytest.raises(InputError, match="is not used"):
         fetched(context)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [("MOST_MEMBERS", 3, "too many files"), ("LARGEST_TOTAL", 100, "larger than any known")],
+)
+def test_a_wheel_of_a_size_that_no_package_has_is_refused(
+    index: Any, context: Any, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, said: str
+) -> None:
+    big_wheel(index, **{"big/long.py": "x = 1\n" * 100})
+    monkeypatch.setattr(module, limit, value)
+    with pytest.raises(InputError, match=said):
+        fetched(context)
+
+
+def test_a_source_that_unpacks_to_more_than_any_module_is_left_out(
+    index: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big_wheel(index, **{"big/zeros.py": "#" * 20_000})
+    monkeypatch.setattr(module, "LARGEST_MEMBER", 10_000)
+    assert "big/zeros.py" not in fetched(context)[0].namelist()
+
+
+def test_a_link_in_a_wheel_is_its_text_and_leads_nowhere(index: Any, context: Any) -> None:
+    big_wheel(index)
+    link = zipfile.ZipInfo("big/passwd.py")
+    link.create_system = 3
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(index.folder / "big-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert fetched(context)[0].read("big/passwd.py") == b"/etc/passwd"
+
+
+@pytest.mark.parametrize("suffix", ["whl", "tar.gz"])
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_a_release_cut_short_is_named(index: Any, context: Any, suffix: str, part: float) -> None:
+    if suffix == "whl":
+        file = index.add("big", "1.0", files={"big/core.py": "x = 1\n" * 500})
+    else:
+        file = index.folder / "big-1.0.tar.gz"
+        text = bytes(range(256)) * 400
+        with tarfile.open(file, "w:gz") as archive:
+            for name, data in {"big-1.0/PKG-INFO": b"Name: big\n", "big-1.0/big/core.py": text}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises((InputError, InfrastructureError), match="big"):
+        fetched(context)
+
+
+def test_the_index_s_own_metadata_is_kept_beside_the_wheels(index: Any, context: Any) -> None:
+    big_wheel(index)
+    (index.folder / "big-1.0-py3-none-any.whl.metadata").write_text("Name: big\nRequires-Dist: x\n")
+    assert b"Requires-Dist: x" in fetched(context)[0].read("index-metadata/METADATA")
 
 
 def test_a_name_that_is_none_asks_nobody(context: Any) -> None:

@@ -111,6 +111,29 @@ def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
             open_archive(file)
 
 
+def test_a_directory_of_a_million_members_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    entry = b"PK\x01\x02" + bytes(24) + (4).to_bytes(2, "little") + bytes(16) + b"a.py"
+    directory = entry * 1_000_000
+    end = b"PK\x05\x06" + bytes(4) + b"\xff\xff\xff\xff"
+    file = tmp_path / "verl-1.0-py3-none-any.whl"
+    size, offset = len(directory).to_bytes(4, "little"), bytes(4)
+    file.write_bytes(directory + end + size + offset + bytes(2))
+    with pytest.raises(InputError, match="its directory is 47 MiB"):
+        open_archive(file)
+
+
+def test_links_of_a_wheel_are_links_and_never_followed(tmp_path: Path) -> None:
+    file = tmp_path / "verl-1.0-py3-none-any.whl"
+    link = zipfile.ZipInfo("verl/passwd.py")
+    link.create_system = 3
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    tree = open_archive(file)
+    assert tree.mode("verl/passwd.py") == SYMLINK
+    assert tree.read("verl/passwd.py") == b"/etc/passwd"
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "verl-1.0-py3-none-any.whl"
