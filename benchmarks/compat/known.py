@@ -14,6 +14,7 @@ from typing import Any
 from harness.check import Completed
 from harness.cli.lint import run_command
 from harness.compat import resolve
+from harness.compat.archives import Archive, read_archive
 from harness.compat.npu_ops import misuses, read_torch_npu, read_uses
 from harness.compat.published import fetch_sources
 
@@ -50,8 +51,8 @@ class Task:
         return run_command(argv, **options)
 
 
-def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list[dict[str, Any]]:
-    """What keeps requirements from being resolved for x86_64."""
+def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapping[str, Any]:
+    """The measurements of check `resolve` for requirements on x86_64."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(
             facets={
@@ -61,8 +62,18 @@ def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list
             cache=cache,
             workdir=Path(folder),
         )
-        found: list[dict[str, Any]] = resolve.run(task).measurements["problems"]  # type: ignore[arg-type]
-        return found
+        return resolve.run(task).measurements  # type: ignore[arg-type]
+
+
+def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list[dict[str, Any]]:
+    """What keeps requirements from being resolved."""
+    found: list[dict[str, Any]] = resolved(cache, requirements, python)["problems"]
+    return found
+
+
+def archive(cache: Path, name: str, version: str) -> Archive:
+    """What a release says of itself."""
+    return read_archive(name, version, fetch_sources(name, version, cache=cache, command=run_command))
 
 
 def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
@@ -94,15 +105,51 @@ def verl_range(cache: Path) -> tuple[str, bool]:
 
 
 def verl_operator(cache: Path) -> tuple[str, bool]:
-    """Operators of verl 0.9.1 that torch_npu lacks, before and from 2.10."""
-    before = wrong_operators(cache, "verl==0.9.1", "2.9.0.post2")
-    after = wrong_operators(cache, "verl==0.9.1", "2.10.0.post4")
-    lacking = sorted(set(before) - set(after))
-    return f"2.9.0.post2 lacks {', '.join(lacking)}; 2.10.0.post4 {len(after)} wrong", bool(lacking)
+    """Operators of verl 0.9.1 that torch_npu 2.9.0 lacks and 2.10.0 has."""
+    lacking = wrong_operators(cache, "verl==0.9.1", "2.9.0")
+    posted = wrong_operators(cache, "verl==0.9.1", "2.9.0.post2")
+    after = wrong_operators(cache, "verl==0.9.1", "2.10.0.post2")
+    text = f"2.9.0 lacks {', '.join(sorted(set(lacking)))}; wrong on 2.9.0.post2: {len(posted)}"
+    return f"{text}, on 2.10.0.post2: {len(after)}", bool(set(lacking) - set(after))
 
 
 def ascend_operators(cache: Path) -> tuple[str, bool]:
-    """vllm-ascend 0.23.0 has dozens of bad operators on torch_npu 2.9.0, almost none on its own": ascend_operators,
+    """vllm-ascend 0.23.0 on torch_npu 2.9.0 and on its own pin."""
+    before = wrong_operators(cache, "vllm-ascend==0.23.0", "2.9.0")
+    own = wrong_operators(cache, "vllm-ascend==0.23.0", "2.10.0.post4")
+    text = f"{len(before)} wrong uses on 2.9.0, {len(own)} on 2.10.0.post4 ({', '.join(sorted(set(own)))})"
+    return text, len(before) >= DOZENS and len(own) <= ALMOST_NONE
+
+
+def python_limit(cache: Path) -> tuple[str, bool]:
+    """What is said of verl 0.9.1 on Python 3.13."""
+    said = archive(cache, "verl", "0.9.1").remarks("3.13")
+    return " ".join(said), any("pip refuses" in text for text in said)
+
+
+def target(cache: Path) -> tuple[str, bool]:
+    """triton-ascend 3.2.0 has wheels up to Python 3.11."""
+    found = problems(cache, ["triton-ascend==3.2.0"], python="3.12")
+    return " ".join(one["text"] for one in found), any(one["kind"] == "wrong-target" for one in found)
+
+
+def source_only(cache: Path) -> tuple[str, bool]:
+    """vllm-ascend 0.23.0.post1 has no wheel; its source package says what it needs."""
+    remarks = resolved(cache, ["vllm-ascend==0.23.0.post1"])["from_sdist"]
+    return f"read from source packages: {', '.join(remarks)}", "vllm-ascend" in remarks
+
+
+def one_chip(cache: Path) -> tuple[str, bool]:
+    """The wheels of vllm-ascend are for A2."""
+    said = archive(cache, "vllm-ascend", "0.23.0").remarks("3.11")
+    return " ".join(said), any("A2 only" in text for text in said)
+
+
+KNOWN: Mapping[str, Callable[[Path], tuple[str, bool]]] = {
+    "vllm 0.11.0 + vllm-ascend 0.11.0 do not resolve without overrides, because of torch": first_pair,
+    "verl 0.9.1 goes with vllm-ascend 0.20.2rc1 to 0.23.0.post1 only": verl_range,
+    "verl 0.9.1 needs an operator that torch_npu 2.9.0 lacks and 2.10.0 has": verl_operator,
+    "vllm-ascend 0.23.0: dozens of bad operators on torch_npu 2.9.0, on its pin few": ascend_operators,
     "verl 0.9.1 limits Python to below 3.13": python_limit,
     "triton-ascend 3.2.0 has no wheel for Python 3.12": target,
     "vllm-ascend 0.23.0.post1 is a source package only": source_only,
