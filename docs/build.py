@@ -7,6 +7,7 @@ code (docs/reference.py). Links between pages are written with `.md` and checked
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import sys
@@ -104,6 +105,8 @@ def build(folder: Path) -> list[Path]:
         HERE / "images", folder / "images", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py")
     )
     shutil.copytree(HERE / "schema", folder / "schema", dirs_exist_ok=True)
+    for name, schema in reference.SCHEMAS.items():
+        _write(folder / "schema" / name, (json.dumps(schema(), indent=1) + "\n").encode())
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,

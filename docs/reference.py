@@ -105,7 +105,7 @@ def json_output() -> str:
     """The fields of report.json."""
     opening = (
         "# report.json\n\nEvery JSON that is printed or written has a `schema` with name and version. "
-        "report.json is `npu-matrix.report` 1; its fields:"
+        "report.json is `npu-matrix.report` 1, [as a JSON schema](../schema/report.schema.json); its fields:"
     )
     return _schema_page(opening, report_schema())
 
@@ -212,6 +212,9 @@ def queries() -> str:
 def _words(known: Mapping[str, str]) -> str:
     return ", ".join(code(word) for word in known)
 
+
+#: JSON schemas that are made with the site; that of matrix.yaml is kept in docs/schema for editors.
+SCHEMAS: dict[str, Callable[[], Mapping[str, Any]]] = {"report.schema.json": report_schema}
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands,

@@ -9,8 +9,8 @@ import click
 
 from harness.cli.ledgers import open_ledger
 from harness.cli.reporting import write_report
-from harness.cli.stored import open_run
-from harness.errors import InputError
+from harness.cli.stored import StoredRun, open_run
+from harness.errors import EXIT_INTERRUPTED, InputError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ RUNS = 1000
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
     "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
-    "  npu-matrix patches forecast --repo verl.git --json > heads.json && npu-matrix report --patches heads.json",
+    "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
+    "  npu-matrix report --patches heads.json",
 )
 @click.option("--run", "run_id", help="The run to report, or a commit of the checkout. Default: the latest.")
 @click.option(
@@ -67,12 +68,21 @@ def command(
             ledger,
             stored.run.run_id,
             stored.executed,
-            stored.exit_code,
+            _code_today(stored),
             since=_named(settings, ledger, since) if since else None,
             survival=survival,
             patches=patches,
         )
     click.echo(f"report: {folder / 'index.html'}")
+
+
+def _code_today(stored: StoredRun) -> int:
+    """The code the verdicts have today; a run that did not come to its end keeps its own."""
+    from harness.verdict.summary import summarise
+
+    if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
+        return stored.exit_code
+    return summarise(stored.verdicts).exit_code
 
 
 def _named(settings: Settings, ledger: Ledger, wanted: str) -> str:

@@ -83,7 +83,7 @@ def _run_facts(model: ReportModel) -> list[tuple[str, str]]:
     run = model.run
     facts = [
         ("profile", run.profile),
-        ("revision", run.revision),
+        ("commit", run.revision[:12] + ("+" if run.revision.endswith("+") else "")),
         ("cells", f"{len(model.rows):,}"),
         ("planned", f"{model.planned:,} checks"),
         ("executed", f"{run.executed:,} tasks"),

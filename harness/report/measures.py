@@ -70,13 +70,15 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves over steps, with an optional band of what is expected and the steps after which one looked."""
+    """Curves over steps (or another `unit`), with an optional band of what is expected and the steps after
+    which one looked."""
 
     title: str
     series: tuple[Series, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     looks: tuple[int, ...] = ()
+    unit: str = "step"
 
 
 @dataclass(frozen=True, kw_only=True)

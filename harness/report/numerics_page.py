@@ -222,10 +222,8 @@ def trend_charts(result: ResultInput) -> Iterator[tuple[Chart, int]]:
     """A small chart for each number that is followed, with how many runs it was measured in."""
     for line in trends(result):
         known = tuple(value for value in line.values if value == value)
-        yield (
-            Chart(title=line.name, series=(Series(name=line.name, values=known, role="candidate"),)),
-            len(known),
-        )
+        curve = Series(name=line.name, values=known, role="candidate")
+        yield Chart(title=line.name, series=(curve,), unit="run"), len(known)
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

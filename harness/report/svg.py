@@ -35,7 +35,7 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
     def y(value: float) -> float:
         return TOP + (height - TOP - BOTTOM) * (top - value) / (top - bottom)
 
-    parts = [_axes(width, height, ticks, digits, steps, y)]
+    parts = [_axes(width, height, ticks, digits, f"{chart.unit} {steps}", y)]
     parts += [
         Markup('<path class="look" d="M{:.1f} {}V{}"/>').format(x(look - 1), TOP, height - BOTTOM)
         for look in chart.looks[:20]
@@ -81,7 +81,7 @@ def describe(chart: Chart) -> str:
 
 
 def _axes(
-    width: int, height: int, ticks: Sequence[float], digits: int, steps: int, y: Callable[[float], float]
+    width: int, height: int, ticks: Sequence[float], digits: int, last: str, y: Callable[[float], float]
 ) -> Markup:
     line = Markup('<path class="rule" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}">{}</text>')
     parts = [
@@ -90,7 +90,7 @@ def _axes(
     ]
     foot = Markup('<text class="tick {}" x="{}" y="{}">{}</text>')
     parts.append(foot.format("first", LEFT, height - 8, "1"))
-    parts.append(foot.format("", width - RIGHT, height - 8, f"step {steps}"))
+    parts.append(foot.format("", width - RIGHT, height - 8, last))
     return Markup().join(parts)
 
 
