@@ -41,6 +41,7 @@ class Cell:
 
     axes: axis name -> value in normal form. provenance: axis name -> where the value is written.
     recipe: name of the job, or "". findings: what is known to be inconsistent in the published source.
+    digest: of the axes as JSON where that is known already, else "".
     """
 
     id: str
@@ -54,6 +55,7 @@ class Cell:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
+    digest: str = field(default="", compare=False)
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.matrix.constraints import Constraint
 from harness.matrix.versions import Version
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(NamedTuple):
     """Values of a combination, or of the part of it that already violates `constraint`.
 
     combinations: how many full combinations it stands for (1 for a full one).
@@ -36,23 +35,31 @@ def expand(
     remaining = [math.prod(len(product[axis]) for axis in axes[depth:]) for depth in range(len(axes) + 1)]
     versions = dict(fixed)
 
-    def descend(depth: int) -> Iterator[Assignment]:
+    def violated(depth: int) -> Assignment | None:
         for constraint in due[depth]:
             what = constraint.violation(versions)
             if what:
-                yield Assignment(
-                    versions=dict(versions), constraint=constraint, what=what, combinations=remaining[depth]
-                )
-                return
-        if depth == len(axes):
-            yield Assignment(versions=dict(versions))
-            return
-        axis = axes[depth]
+                return Assignment(dict(versions), constraint, what, remaining[depth])
+        return None
+
+    def descend(depth: int) -> Iterator[Assignment]:
+        axis, last = axes[depth], depth + 1 == len(axes)
+        asked = bool(due[depth + 1])
         for version in product[axis]:
             versions[axis] = version
-            yield from descend(depth + 1)
+            found = violated(depth + 1) if asked else None
+            if found:
+                yield found
+            elif last:
+                yield Assignment(dict(versions))
+            else:
+                yield from descend(depth + 1)
         del versions[axis]
 
+    found = violated(0)
+    if found or not axes:
+        yield found or Assignment(dict(versions))
+        return
     yield from descend(0)
 
 

@@ -41,12 +41,13 @@ class ProductCells:
     ) -> None:
         self._recipe = selection.recipe
         self._axes = tuple(axis for axis in axes if axis in versions)
-        self._sorted = tuple(sorted(self._axes))
+        # Where each axis stands in `_axes`, in the order of their names.
+        self._sorted = tuple(sorted(range(len(self._axes)), key=self._axes.__getitem__))
         # By identity: the same few objects come back in every assignment, and hashing them costs more.
-        self._words = {
-            axis: {id(version): _word(axis, version, selection) for version in versions[axis]}
+        self._words = tuple(
+            (axis, {id(version): _word(axis, version, selection) for version in versions[axis]})
             for axis in self._axes
-        }
+        )
         self._versions = versions  # keeps the objects alive, and with them their identity
         self._rules = (tuple(pins), tuple(overrides))
         self._read = tuple(axis for axis in self._axes if axis in _read_by((*pins, *overrides)))
@@ -56,20 +57,22 @@ class ProductCells:
 
     def cell(self, versions: Mapping[str, Version]) -> Cell:
         """The cell with these values."""
-        words = {axis: self._words[axis][id(versions[axis])] for axis in self._axes}
-        axes = {axis: word.text for axis, word in words.items()}
-        text = "{" + ",".join([words[axis].member for axis in self._sorted]) + "}"
+        words = [known[id(versions[axis])] for axis, known in self._words]
+        axes = {axis: word.text for axis, word in zip(self._axes, words, strict=True)}
+        text = "{" + ",".join([words[place].member for place in self._sorted]) + "}"
+        digest = hashlib.sha256(text.encode()).hexdigest()
         slug, title = self._name(versions, axes)
         pins, overrides = self._requirements(versions)
         return Cell(
-            id=f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]}",
+            id=f"{slug}-{digest[:DIGEST_DIGITS]}",
             stack="",
             title=title,
             axes=axes,
-            provenance={axis: word.where for axis, word in words.items()},
+            provenance={axis: word.where for axis, word in zip(self._axes, words, strict=True)},
             pins=pins,
             overrides=overrides,
             recipe=self._recipe,
+            digest=digest,
         )
 
     def _name(self, versions: Mapping[str, Version], axes: Mapping[str, str]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check import Check
-from harness.digest import digest_json
+from harness.digest import digest_bytes, digest_json
 
 
 def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
@@ -16,10 +16,18 @@ def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def task_key(check: Check, code_digest: str, digests: Mapping[str, str]) -> str:
-    """Digest of (check, the check's own code, its facets' digests, parameters)."""
-    return digest_json(
-        {"check": check.name, "code": code_digest, "facets": dict(digests), "params": dict(check.params)}
-    )
+    """Digest of (check, the check's own code, parameters; its facets' digests)."""
+    return joined(question_digest(check, code_digest), digest_json(dict(digests)))
+
+
+def question_digest(check: Check, code_digest: str) -> str:
+    """Digest of what a check asks, of whatever facets: its name, code and parameters."""
+    return digest_json({"check": check.name, "code": code_digest, "params": dict(check.params)})
+
+
+def joined(question: str, facets: str) -> str:
+    """The key of a question about facets, from their digests; checks that read alike share the latter."""
+    return digest_bytes(f"{question}{facets}".encode())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
-from harness.matrix.cells import Cell
+from harness.matrix.cells import DIGEST_DIGITS, Cell
 from harness.plan.facets import FACETS, READS, UNSHARED, FacetInputs, projection
+from harness.plan.key import question_digest
 
 # Stands for a digest while the text around it is made; no JSON text contains it.
 _GAP = "\x00"
@@ -29,7 +30,7 @@ class Keyring:
     """Facets and keys of `checks` for any number of cells of one matrix.
 
     Cells that agree in what a facet reads (`facets.projection`) share its value. The keys are those of
-    `key.task_key`: their text is put together from prepared pieces instead of being serialised each time.
+    `key.task_key`: texts are put together from prepared pieces instead of being serialised each time.
     """
 
     def __init__(self, checks: Sequence[Check], inputs: FacetInputs, code: Mapping[str, str]) -> None:
@@ -37,11 +38,11 @@ class Keyring:
         self._inputs = inputs
         self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
         self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
-        # Facets that read a few axes and nothing else are looked up together.
-        self._plain = tuple(name for name in self._names if name in READS)
+        # Facets that read a few axes and nothing else, with digests by those axes' values.
+        plain = [(name, READS[name], dict[Any, str]()) for name in self._names if name in READS]
+        self._single = tuple((name, axes[0], known) for name, axes, known in plain if len(axes) == 1)
+        self._several = tuple(found for found in plain if len(found[1]) > 1)
         self._others = tuple(name for name in self._names if name not in READS)
-        self._axes = tuple(dict.fromkeys(axis for name in self._plain for axis in READS[name]))
-        self._together: dict[tuple[str | None, ...], dict[str, str]] = {}
         self._members: dict[tuple[str, str], str] = {}
         self._groups = _groups(self.checks, code)
         self._order = tuple(name for group in self._groups for name in group.checks)
@@ -52,11 +53,19 @@ class Keyring:
 
     def keys(self, cell: Cell) -> Mapping[str, str]:
         """Check name -> key, for every check."""
-        place = tuple([cell.axes.get(axis) for axis in self._axes])
-        known = self._together.get(place)
-        if known is None:
-            known = self._together[place] = {name: self._facet(cell, name).digest for name in self._plain}
-        digests = dict(known)
+        get = cell.axes.get
+        digests: dict[str, str] = {}
+        for name, axis, known in self._single:
+            digest = known.get(get(axis))
+            if digest is None:
+                digest = known[get(axis)] = self._facet(cell, name).digest
+            digests[name] = digest
+        for name, axes, known in self._several:
+            place = tuple([get(axis) for axis in axes])
+            digest = known.get(place)
+            if digest is None:
+                digest = known[place] = self._facet(cell, name).digest
+            digests[name] = digest
         for name in self._others:
             digests[name] = self._versions(cell) if name == "versions" else self._facet(cell, name).digest
         return self.keys_of(digests)
@@ -66,9 +75,10 @@ class Keyring:
         keys: list[str] = []
         for group in self._groups:
             place = group.pick(digests)
-            known = group.known.get(place)
+            known = None if group.unshared else group.known.get(place)
             if known is None:
-                known = [sha256((text % place).encode()).hexdigest() for text in group.texts]
+                facets = sha256((group.text % place).encode()).hexdigest().encode()
+                known = [sha256(question + facets).hexdigest() for question in group.questions]
                 if not group.unshared:
                     group.known[place] = known
             keys += known
@@ -86,7 +96,9 @@ class Keyring:
         return known
 
     def _versions(self, cell: Cell) -> str:
-        """The digest of the facet `versions`: the axes as canonical JSON."""
+        """The digest of the facet `versions`: the axes as canonical JSON, which a cell of a product knows."""
+        if cell.digest and cell.id.endswith(cell.digest[:DIGEST_DIGITS]):
+            return cell.digest
         known = self._members
         try:
             members = [known[item] for item in sorted(cell.axes.items())]
@@ -98,11 +110,12 @@ class Keyring:
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Checks that read the same facets, whose digests `pick` hands out in the order of their texts' %s."""
+    """Checks that read the same facets, whose digests `pick` hands out in the order of the text's %s."""
 
     pick: Callable[[Mapping[str, str]], tuple[str, ...] | str]
     checks: tuple[str, ...]
-    texts: tuple[str, ...]
+    text: str
+    questions: tuple[bytes, ...]
     unshared: bool
     known: dict[tuple[str, ...] | str, list[str]] = field(default_factory=dict)
 
@@ -115,20 +128,15 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
         _Group(
             pick=itemgetter(*facets) if facets else lambda _digests: (),
             checks=tuple(check.name for check in group),
-            texts=tuple(_text(check, code[check.name]) for check in group),
+            text=_text(facets),
+            questions=tuple(question_digest(check, code[check.name]).encode() for check in group),
             unshared=not UNSHARED.isdisjoint(facets),
         )
         for facets, group in by_facets.items()
     )
 
 
-def _text(check: Check, code: str) -> str:
-    text = canonical_json(
-        {
-            "check": check.name,
-            "code": code,
-            "facets": dict.fromkeys(check.facets, _GAP),
-            "params": dict(check.params),
-        }
-    )
+def _text(facets: Sequence[str]) -> str:
+    """The canonical JSON of facets' digests, with %s for each of them."""
+    text = canonical_json(dict.fromkeys(facets, _GAP))
     return text.replace("%", "%%").replace(canonical_json(_GAP)[1:-1], "%s")

@@ -153,7 +153,7 @@ def test_all_problems_are_reported_together_in_the_order_of_the_file() -> None:
         "'runners.local.kind' must be 'local' or 'ray', not 'locl'",
         "key 'cells' is missing",
         "unknown key 'cell'",
-        "'expectations.known.state' must be 'fail', 'inconclusive', 'unsupported', 'timeout' or 'error', not 'bad'",
+        "'expectations.known.state' must be 'fail', 'numeric-drift', 'timeout', 'crash', 'inconclusive', 'unsupported' or 'error', not 'bad'",
     ]
 
 

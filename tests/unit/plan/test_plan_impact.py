@@ -101,6 +101,20 @@ def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
         assert values == facet_values(one, tuple(FACETS), INPUTS)
 
 
+def test_a_digest_that_a_changed_cell_inherited_is_not_believed():
+    from dataclasses import replace
+
+    one = cell()
+    checks = [check("lint", facets=("versions",))]
+    ring = Keyring(checks, INPUTS, {"lint": "code"})
+    digest = facet_digests(facet_values(one, ("versions",), INPUTS))["versions"]
+    known = replace(one, id=f"x-{digest[:12]}", digest=digest)
+    changed = replace(known, id="y-000000000000", axes={**one.axes, "verl": "9.9"})
+    assert ring.keys(known) == ring.keys(one)
+    assert ring.keys(changed) == ring.keys(replace(changed, digest=""))
+    assert ring.keys(changed) != ring.keys(known)
+
+
 def test_a_facet_nobody_defines_is_named_by_a_keyring_too():
     ring = Keyring([check("odd", facets=("nonsense",))], INPUTS, {"odd": ""})
     with pytest.raises(ValueError, match="no facet is called 'nonsense'"):
