@@ -46,6 +46,7 @@ class PodmanEngine(SdkEngine):
             self._service.terminate()
             self._service.wait()
             self._service = None
+            shutil.rmtree(self.address.removeprefix("unix://").rpartition("/")[0], ignore_errors=True)
             self.address = ""
 
     def _serve(self) -> None:

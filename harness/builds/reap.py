@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from harness.builds.labels import OWNER, PARENT, Owner, ProcessView, expiry
 from harness.errors import HarnessError
 
 # Folders that are renamed into place when they are whole; their makers take minutes at most.
-UNFINISHED = ("bundle/.bundle-*", "sim/.build-*")
-ABANDONED_AFTER_S = 3600.0
+UNFINISHED = ("bundle/.bundle-*", "sim/.build-*", ".libraries-*")
+# In the folder for temporary files: secrets and contexts of builds.
+TEMPORARY = "npu-matrix-build[-_]*"
+# A build of one layer ends within its own limit of an hour, or is none any more.
+ABANDONED_AFTER_S = 2 * 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
 # How much of an image's id names the folder of its compiled modules.
 BYTECODE_CHARACTERS = 32
@@ -124,22 +128,25 @@ def _environment(one: StoredEnvironment, standing: Standing) -> tuple[bool, str]
     return True, f"no outcome builds upon it, and it was last used {days:.1f} days ago"
 
 
-def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
-    """Half-made folders whose makers must be dead by now."""
+def unfinished_folders(cache: Path, standing: Standing, temporary: Path | None = None) -> tuple[Found, ...]:
+    """Half-made folders whose makers must be dead by now, and what was lent to builds that were killed."""
+    folders = [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]
+    folders += [
+        folder for folder in sorted(temporary.glob(TEMPORARY)) if folder.lstat().st_uid == os.getuid()
+    ]
     found = []
-    for pattern in UNFINISHED:
-        for folder in sorted(cache.glob(pattern)):
-            age = standing.now - folder.stat().st_mtime
-            found.append(
-                Found(
-                    kind="folder",
-                    name=str(folder.relative_to(cache)),
-                    goes=age > ABANDONED_AFTER_S,
-                    reason=f"begun {age / 3600:.1f} hours ago and never finished",
-                    bytes_freed=_size(folder),
-                    folder=folder,
-                )
+    for folder in folders:
+        age = standing.now - folder.lstat().st_mtime
+        found.append(
+            Found(
+                kind="folder",
+                name=str(folder.relative_to(cache) if folder.is_relative_to(cache) else folder),
+                goes=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
+                reason=f"begun {age / 3600:.1f} hours ago and never finished",
+                bytes_freed=_size(folder),
+                folder=folder,
             )
+        )
     return tuple(found)
 
 

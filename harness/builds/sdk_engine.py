@@ -312,7 +312,7 @@ class SdkEngine:
 @contextlib.contextmanager
 def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
     """Secrets as files only this user can read, for as long as the build takes."""
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-lent-") as folder:
+    with tempfile.TemporaryDirectory(prefix="npu-matrix-build-") as folder:
         mounts = []
         for name, data in secrets.items():
             path = Path(folder) / name

@@ -49,6 +49,10 @@ class Daemon:
             self._process.terminate()
             self._process.wait(60)
             self._process = None
+            # It leaves this mount behind, and with it the folder.
+            subprocess.run(
+                ["umount", str(self.folder / "exec/netns/default")], capture_output=True, check=False
+            )
 
     def _answers(self) -> bool:
         engine = DockerEngine({"DOCKER_HOST": self.address})

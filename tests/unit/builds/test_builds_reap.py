@@ -130,16 +130,20 @@ def test_what_is_being_built_stays(tmp_path: Path) -> None:
 
 
 def test_half_made_folders_go_when_their_maker_must_be_dead(tmp_path: Path) -> None:
-    for name, hours in (("bundle/.bundle-old", 2.0), ("bundle/.bundle-new", 0.1), ("sim/.build-old", 3.0)):
+    for name, hours in (("bundle/.bundle-old", 3.0), ("bundle/.bundle-new", 0.1), ("sim/.build-old", 3.0)):
         (tmp_path / name).mkdir(parents=True)
         then = time.time() - hours * 3600
         os.utime(tmp_path / name, (then, then))
     (tmp_path / "bundle/whole").mkdir()
-    found = unfinished_folders(tmp_path, Standing())
+    lent = tmp_path / "tmp/npu-matrix-build-abc"
+    lent.mkdir(parents=True)
+    os.utime(lent, (time.time() - 9e4, time.time() - 9e4))
+    found = unfinished_folders(tmp_path, Standing(), tmp_path / "tmp")
     assert {one.name: one.goes for one in found} == {
         "bundle/.bundle-old": True,
         "bundle/.bundle-new": False,
         "sim/.build-old": True,
+        "tmp/npu-matrix-build-abc": True,
     }
     for one in found:
         if one.goes:
