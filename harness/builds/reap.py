@@ -130,10 +130,9 @@ def _environment(one: StoredEnvironment, standing: Standing) -> tuple[bool, str]
 
 def unfinished_folders(cache: Path, standing: Standing, temporary: Path | None = None) -> tuple[Found, ...]:
     """Half-made folders whose makers must be dead by now, and what was lent to builds that were killed."""
+    place = temporary or Path(tempfile.gettempdir())
     folders = [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]
-    folders += [
-        folder for folder in sorted(temporary.glob(TEMPORARY)) if folder.lstat().st_uid == os.getuid()
-    ]
+    folders += [folder for folder in sorted(place.glob(TEMPORARY)) if folder.lstat().st_uid == os.getuid()]
     found = []
     for folder in folders:
         age = standing.now - folder.lstat().st_mtime
