@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,12 @@ def cluster() -> Iterator[Any]:
     logging.getLogger("ray._private.accelerators.npu").setLevel(logging.CRITICAL)
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    for _ in range(3):
-        made.add_node(num_cpus=2, resources=CARDS)
-    yield made
-    made.shutdown()
+    # A folder of its own: whoever tidies up after another Ray on this machine must not take this one's. Short,
+    # because it becomes part of the names of sockets.
+    with tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        head = {"num_cpus": 1, "include_dashboard": False, "_temp_dir": folder}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(3):
+            made.add_node(num_cpus=2, resources=CARDS)
+        yield made
+        made.shutdown()

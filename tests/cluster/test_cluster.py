@@ -99,7 +99,6 @@ def test_a_node_that_dies_costs_a_retry_elsewhere_with_the_environment_made_anew
     facets = {
         "device": {**A2, "soc": "Ascend910_9391", "cann": "9.0.0"},
         "pins": 4,
-        "seconds": 5,
         "marks": str(marks),
     }
     plan = plan_of(chain("c", facets))

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,10 @@ def test_a_cell_of_two_nodes_runs_across_hosts(hosts: list[str], tmp_path: Path)
             stack.callback(one.communicate)
             stack.callback(one.terminate)
 
-        start(0, "--head", "--port", str(PORT), "--include-dashboard", "false")
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True)
+        )
+        start(0, "--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", folder)
         for number in (1, 2):
             start(number, "--address", head, "--resources", json.dumps(CARDS))
         driver = [sys.executable, str(HERE / "cluster_two_nodes.py"), head, str(tmp_path)]
