@@ -43,11 +43,11 @@ class Bench:
         self.plan: Plan = open_bench(self.settings, checks=("patches",)).plan
         self.clock = 1_790_000_000.0
 
-    def go(self, *applies: bool, finished: bool = True) -> str:
+    def go(self, *applies: bool, finished: bool = True, revision: str = "") -> str:
         """A run in which the patches of the first cells apply or not; of the other cells nothing is known."""
         self.clock += 3600
         with Ledger.open(self.settings.path("state")) as ledger:
-            run_id = ledger.begin_run(self.plan.to_json(), ["run"], {}, now=self.clock)
+            run_id = ledger.begin_run(self.plan.to_json(), ["run"], {"revision": revision}, now=self.clock)
             for entry, value in zip(self.plan.entries, applies, strict=False):
                 ledger.record(
                     Outcome(
