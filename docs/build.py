@@ -31,7 +31,15 @@ from harness import __version__  # noqa: E402
 
 SECTIONS = {
     "tutorial": ("first-report",),
-    "how-to": ("new-verl", "rebase-patch", "add-npu-host", "gate-patch-pr", "read-red-numerics"),
+    "how-to": (
+        "new-verl",
+        "rebase-patch",
+        "add-npu-host",
+        "containers",
+        "gate-patch-pr",
+        "read-red-numerics",
+        "read-red-generation",
+    ),
     "explanation": ("evidence", "keys", "error-model", "decision-rule"),
     "reference": tuple(reference.PAGES),
 }
