@@ -29,7 +29,7 @@ from harness.builds.podman_engine import PodmanEngine
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "npu-matrix-base:bookworm"
-PACKAGES = "bash,ca-certificates,coreutils,libgomp1,libstdc++6,python3"
+PACKAGES = "bash,ca-certificates,coreutils,libgomp1,libstdc++6,patch,python3"
 
 
 def pytest_configure(config: pytest.Config) -> None:
