@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.compat.module_names import absolute
+from harness.compat.module_names import absolute, class_attributes, decorators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,9 @@ def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterat
                     yield from assigned_once(getattr(node, part, []), counts)
 
 
-def own_fields(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
-    """Attributes that the class sets in one place only, in `__init__`, to something called."""
-    counts: Counter[str] = Counter()
+def set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
+    """Attributes that `__init__` sets to something called or to a plain name: the value, and `__init__`."""
     values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
-            counts[inner.attr] += 1
-        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-            counts[inner.id] += 1
     for method in node.body:
         if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
             continue
@@ -86,9 +80,33 @@ def own_fields(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]
                 case (
                     ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
                     | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
-                ) if isinstance(value, ast.Call | ast.Name) and counts[name] == 1:
+                ) if isinstance(value, ast.Call | ast.Name):
                     values[name] = (value, method)
     return values
+
+
+def times_set(node: ast.ClassDef) -> Counter[str]:
+    """How often a class's text assigns an attribute or name."""
+    counts: Counter[str] = Counter()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
+            counts[inner.attr] += 1
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            counts[inner.id] += 1
+    return counts
+
+
+def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
+    """The names a class's body binds; None for one that is abstract or that something else completes."""
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
+        return None
+    return frozenset(names_of(node))
+
+
+def names_of(node: ast.ClassDef) -> set[str]:
+    """The names a class's text gives its objects."""
+    return class_attributes(node) | {getattr(one, "name", "") for one in node.body}
 
 
 def annotated(annotation: ast.expr | None) -> ast.expr | None:

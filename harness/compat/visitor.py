@@ -8,9 +8,18 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
-from harness.compat.bindings import Meaning, annotated, assigned_once, imports, own_fields
+from harness.compat.bindings import (
+    Meaning,
+    annotated,
+    assigned_once,
+    concrete_names,
+    imports,
+    names_of,
+    set_in_init,
+    times_set,
+)
 from harness.compat.class_facts import TRANSPARENT
-from harness.compat.module_names import absolute, class_attributes, decorators
+from harness.compat.module_names import absolute, decorators
 from harness.compat.reference import Reference
 from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
 from harness.compat.surface import DUNDER
@@ -165,10 +174,10 @@ class _Visitor(ast.NodeVisitor):
             bases.append(meaning.target if meaning and certain else "")
             if meaning and not meaning.holder and "." in meaning.target:
                 alone = certain and len(node.bases) == 1
-                names = _concrete(node) if alone else None
+                names = concrete_names(node) if alone else None
                 self._add("subclass", meaning, node, written=node.name, defines=names)
         self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
-        self._owns.append(class_attributes(node) | {getattr(one, "name", "") for one in node.body})
+        self._owns.append(names_of(node) if self._bases[-1] else set())
         self._fields.append(self._own_fields(node))
         self._add_overrides(node)
         # Methods do not see the names of the class around them.
@@ -178,14 +187,20 @@ class _Visitor(ast.NodeVisitor):
         self._fields.pop()
 
     def _own_fields(self, node: ast.ClassDef) -> dict[str, Meaning]:
-        fields = {}
-        for name, (value, method) in own_fields(node).items():
-            self._open(method.body, _parameters(method.args))
+        """Attributes that hold an object of a provider's class and are set nowhere else."""
+        fields: dict[str, Meaning] = {}
+        values = set_in_init(node)
+        if not values:
+            return fields
+        method = next(iter(values.values()))[1]
+        self._open(method.body, _parameters(method.args))
+        for name, (value, _method) in values.items():
             given = self._made(value) if isinstance(value, ast.Call) else self._object(value)
-            self._close()
             if given:
                 fields[name] = given
-        return fields
+        self._close()
+        counts = times_set(node) if fields else Counter()
+        return {name: given for name, given in fields.items() if counts[name] == 1}
 
     def _add_overrides(self, node: ast.ClassDef) -> None:
         base = self._bases[-1]
@@ -382,11 +397,3 @@ def _is_class(meaning: Meaning | None) -> TypeGuard[Meaning]:
 def _parameters(arguments: ast.arguments) -> list[ast.arg]:
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]
-
-
-def _concrete(node: ast.ClassDef) -> frozenset[str] | None:
-    """The names a class's body binds; None for one that is abstract or that something else completes."""
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
-        return None
-    return frozenset(class_attributes(node) | {getattr(one, "name", "") for one in node.body})
