@@ -178,7 +178,7 @@ def ratios(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         (
             "generated",
             f"{figures['generate_s']} s, limit 10 s",
-            f"{figures['generate_s'] / figures['rival_generate_s']:.2f} x one page",
+            f"{figures['generate_s'] / max(figures['rival_generate_s'], 0.01):.2f} x one page",
         ),
         ("memory", f"{figures['generate_peak_mb']} MB, limit 1000 MB", ""),
         (

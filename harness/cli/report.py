@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.ledgers import open_ledger
-from harness.cli.reporting import write_report
+from harness.cli.reporting import gather_run, write_report
+from harness.cli.status import PERIOD, SHARE, goes_on, unfinished
 from harness.cli.stored import StoredRun, open_run
 from harness.errors import EXIT_INTERRUPTED, InputError
 from harness.settings import Settings
@@ -24,6 +26,7 @@ RUNS = 1000
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
     "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
+    "  npu-matrix report --watch\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
     "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
     "  npu-matrix report --patches heads.json",
@@ -44,6 +47,7 @@ RUNS = 1000
     multiple=True,
     help="What `patches forecast`, `check`, `summary` or `rebase` printed with --json; may be repeated.",
 )
+@click.option("--watch", is_flag=True, help="Follow a run that goes on: what is new is written as it comes.")
 @click.option("--reports", help="Where reports are written.")
 @click.pass_obj
 def command(
@@ -53,6 +57,7 @@ def command(
     since: str | None,
     survival: Path | None,
     patches: tuple[Path, ...],
+    watch: bool,
     reports: str | None,
 ) -> None:
     """Write HTML, Markdown, JSON, CSV, Atom, JUnit and badges of a run, judged by today's checks and
@@ -60,6 +65,8 @@ def command(
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, _named(settings, ledger, run_id) if run_id else None)
+        if watch:
+            stored = _follow(settings, ledger, stored)
         folder = write_report(
             settings,
             stored.matrix,
@@ -74,6 +81,35 @@ def command(
             patches=patches,
         )
     click.echo(f"report: {folder / 'index.html'}")
+
+
+def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
+    """Keep the report of a run up to date until it ends, or its process is gone; the run as it is then."""
+    from harness.report.live import LiveReport
+
+    live = None
+    while stored.run.finished is None and goes_on(settings):
+        began = time.monotonic()
+        inputs = unfinished(
+            gather_run(
+                settings,
+                stored.matrix,
+                stored.plan,
+                stored.verdicts,
+                ledger,
+                stored.run.run_id,
+                stored.executed,
+                stored.exit_code,
+            )
+        )
+        if live is None:
+            live = LiveReport(inputs, settings.path("reports"))
+            click.echo(f"following run {stored.run.run_id}: {settings.path('reports') / 'index.html'}")
+        else:
+            live.take(inputs)
+        time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
+        stored = open_run(settings, ledger, stored.run.run_id)
+    return stored
 
 
 def _code_today(stored: StoredRun) -> int:

@@ -87,7 +87,7 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
         stored.executed,
         stored.exit_code,
     )
-    model = build_model(inputs if stored.run.finished else _unfinished(inputs))
+    model = build_model(inputs if stored.run.finished else unfinished(inputs))
     return Look(
         stored=stored,
         model=model,
@@ -96,7 +96,7 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
     )
 
 
-def _unfinished(inputs: ReportInputs) -> ReportInputs:
+def unfinished(inputs: ReportInputs) -> ReportInputs:
     """While a run goes on, what has no outcome yet is not an error: it has not run."""
     from harness.outcome import Status
 
@@ -131,7 +131,7 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
                 screen.update(rich_grid(look.model, console.width, look.selection), refresh=True)
             else:
                 _tell(look, said)
-            if look.stored.run.finished is not None or not _goes_on(settings):
+            if look.stored.run.finished is not None or not goes_on(settings):
                 break
             time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
     _show(look, console)
@@ -151,7 +151,7 @@ def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
                 click.echo(f"{row.cell.id} {check}: {text}")
 
 
-def _goes_on(settings: Settings) -> bool:
+def goes_on(settings: Settings) -> bool:
     """Whether a process that runs is signed in at the state folder; one on another host is believed."""
     from harness.run.lock import holder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -152,3 +153,33 @@ def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsy
     assert "there is no run and no commit 'nothing'" in capsys.readouterr().err
     assert bench.ask("report", "--since", first[0]) == 2
     assert "is the beginning of 3 runs" in capsys.readouterr().err
+
+
+def test_a_followed_run_is_shown_while_it_goes_on_and_whole_when_it_ended(
+    bench: Bench, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.cli import report as module
+
+    bench.go(True, finished=False)
+    seen = []
+
+    def run_goes_on(_settings: object) -> bool:
+        return len(seen) < 2
+
+    def one_more_answer(_seconds: float) -> None:
+        data = json.loads((bench.root / "reports" / "report.json").read_text(encoding="utf-8"))
+        seen.append(data["counts"])
+        with Ledger.open(bench.settings.path("state")) as ledger:
+            run = ledger.latest_run()
+            assert run
+            first = ledger.history(run_id=run.run_id)[-1]
+            ledger.record(dataclasses.replace(first, key=bench.plan.entries[1].key))
+
+    monkeypatch.setattr(module, "goes_on", run_goes_on)
+    monkeypatch.setattr(module.time, "sleep", one_more_answer)
+    assert bench.ask("report", "--watch") == 0
+    assert "following run" in capsys.readouterr().out
+    assert [(counts["pass"], counts["not-run"], counts["error"]) for counts in seen] == [(1, 1, 0), (2, 0, 0)]
+    whole = json.loads((bench.root / "reports" / "report.json").read_text(encoding="utf-8"))
+    assert whole["counts"]["pass"] == 2
+    assert (bench.root / "reports" / "junit.xml").is_file()
