@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+CHOICE = re.compile(r"(?P<name>\S+) == '(?P<is>[^']*)' && '(?P<then>[^']*)'")
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
@@ -144,7 +145,11 @@ class Runner:
 
 def _value(expression: str, context: Mapping[str, Any]) -> str:
     for part in expression.split(" || "):
-        found = part[1:-1] if part.startswith("'") else context.get(part, "")
+        chosen = CHOICE.fullmatch(part)
+        if chosen:
+            found = chosen["then"] if context.get(chosen["name"], "") == chosen["is"] else ""
+        else:
+            found = part[1:-1] if part.startswith("'") else context.get(part, "")
         if found:
             return str(found)
     return ""

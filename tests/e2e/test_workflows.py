@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pygit2
@@ -59,8 +58,6 @@ class Project:
         self.root.mkdir()
         self.commits = [self._upstream(folder / "mirrors" / "verl.git", f"c = {n}\n") for n in (1, 2)]
         git("init", "-q", "-b", "main", cwd=self.root)
-        (self.root / ".github").mkdir()
-        shutil.copytree(ROOT / ".github" / "scripts", self.root / ".github" / "scripts")
         self.write(old=1)
         self.commit("base")
         git("commit", "-q", "--allow-empty", "-m", "as many are", cwd=self.root)
@@ -106,17 +103,19 @@ class Project:
         git("commit", "-q", "-m", message, cwd=self.root)
         return git("rev-parse", "HEAD", cwd=self.root)
 
-    def push_to_main(self) -> JobResult:
+    def push_to_main(self, event: str = "push") -> JobResult:
         """What matrix.yml does on main: its outcomes are the base of pull requests."""
         self.runner.new_run()
         flow, head = FLOWS["matrix"], git("rev-parse", "main", cwd=self.root)
-        planned = self.runner.job(flow, "plan", {}, revision=head)
+        said = {"github.event_name": event}
+        planned = self.runner.job(flow, "plan", said, revision=head)
         assert not planned.failed, planned.output
         for shard in json.loads(planned.outputs["hosted"])["include"]:
-            context = {f"matrix.{name}": value for name, value in shard.items()}
+            context = {**said, **{f"matrix.{name}": value for name, value in shard.items()}}
             assert not self.runner.job(flow, "hosted", context, revision=head).failed
         assert planned.outputs["any-npu"] == "false"
-        return self.runner.job(flow, "conclude", {}, revision=head)
+        dealt = {"needs.plan.outputs.hosted": planned.outputs["hosted"]}
+        return self.runner.job(flow, "conclude", {**said, **dealt}, revision=head)
 
     def pull_request(self, head: str, *, dead: int = 0) -> tuple[JobResult, JobResult]:
         """What patch-gate.yml does at `head`; `dead` shards never report."""
@@ -143,7 +142,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_pull_request_is_blocked_by_what_it_breaks_and_told_once(project: Project) -> None:
-    assert not project.push_to_main().failed
+    assert not project.push_to_main("schedule").failed
     git("checkout", "-q", "-b", "change", cwd=project.root)
     project.write(old=5)
     gate, comment = project.pull_request(project.commit("break it"))

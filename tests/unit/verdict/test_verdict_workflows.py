@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.cli.app import COMMANDS
 
@@ -29,9 +26,6 @@ ACTIONS = {
     "actions/cache/restore": "0057852bfaa89a56745cba8c7296529d2fc39830",
     "actions/cache/save": "0057852bfaa89a56745cba8c7296529d2fc39830",
 }
-
-sys.path.insert(0, str(ROOT / ".github" / "scripts"))
-from shards import LIMIT, costs, deal, jobs  # noqa: E402
 
 
 def load(file):
@@ -204,57 +198,3 @@ def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
 
 def test_the_gate_runs_without_any_shard(tools):
     assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
-
-
-def test_the_plan_step_writes_the_matrix_github_reads(tools):
-    (tools.folder / ".github" / "scripts").mkdir(parents=True)
-    (tools.folder / ".github" / "scripts" / "shards.py").write_text(
-        (ROOT / ".github/scripts/shards.py").read_text()
-    )
-    (tools.folder / "plan.json").write_text(json.dumps(plan({"a": 3.0, "b": 2.0})))
-    (tools.folder / "impact.json").write_text(json.dumps({"tasks": [{"effect": "changed", "cells": ["b"]}]}))
-    script = step_with("patch-gate", "plan", "--most 8")
-    assert tools(script, GITHUB_OUTPUT=str(tools.folder / "output")).returncode == 0
-    output = dict(line.split("=", 1) for line in (tools.folder / "output").read_text().splitlines())
-    assert json.loads(output["matrix"]) == {"include": [{"name": "1", "cells": "b"}]}
-    assert output["any"] == "true"
-
-
-def plan(seconds, device="sim"):
-    return {
-        "cells": [{"id": cell, "device": device, "axes": {"soc": "a3"}} for cell in seconds],
-        "entries": [{"cell": cell, "key": cell} for cell in seconds],
-        "tasks": [{"key": cell, "expected_s": cost} for cell, cost in seconds.items()],
-        "known": [],
-    }
-
-
-def test_cells_that_share_a_task_share_its_cost_and_known_ones_cost_nothing():
-    shared = plan({"a": 4.0, "b": 2.0})
-    shared["entries"].append({"cell": "b", "key": "a"})
-    assert costs(shared) == {"a": 2.0, "b": 4.0}
-    shared["known"] = ["a"]
-    assert costs(shared) == {"a": 0.0, "b": 2.0}
-
-
-def test_cells_on_npus_go_to_the_runner_of_their_chip():
-    (job,) = jobs(plan({"a": 1.0}, device="npu"), most=4, cards=8)
-    assert job == {"name": "a3-1", "cells": "a", "label": "linux-aarch64-a3-8"}
-    assert jobs(plan({"a": 1.0}), most=4, cards=8) == []
-
-
-@given(
-    st.dictionaries(st.text("abcdefgh-", min_size=1, max_size=6), st.floats(0, 1000), max_size=60),
-    st.integers(1, 400),
-)
-def test_every_cell_is_dealt_once_to_no_more_jobs_than_github_takes(cost, most):
-    shards = deal(cost, most)
-    assert sorted(cell for cells in shards for cell in cells) == sorted(cost)
-    assert len(shards) <= min(most, LIMIT)
-    if shards:
-        loads = [sum(cost[cell] for cell in cells) for cells in shards]
-        # Longest processing time first: at most 4/3 of the best, which is no less than the mean or the dearest.
-        assert (
-            max(loads)
-            <= 4 / 3 * max(sum(loads) / len(shards), max(cost.values())) + max(cost.values()) + 1e-6
-        )
