@@ -72,7 +72,8 @@ def is_optional(cause: RootCause, required: Sequence[str]) -> bool:
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Passes when every module imports, but for those whose optional package is not installed.
+    """Passes when every module imports, but for those whose optional package is not installed. A module that
+    needs others to be imported before it is named and does not fail the cell.
 
     A package that the environment leaves out on purpose counts as optional.
     """
@@ -88,13 +89,17 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     required -= set(measurements["left_out"])
     causes = root_causes(measurements["breaks"])
     optional = [cause for cause in causes if is_optional(cause, tuple(required))]
-    broken = [cause for cause in causes if cause not in optional]
+    late = [cause for cause in causes if cause.kind == "order"]
+    broken = [cause for cause in causes if cause not in (*optional, *late)]
     looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())
     remarks = [f"Imported modules: {looked}, each in a process of its own."]
     if optional:
         names = ", ".join(sorted({cause.missing.partition(".")[0] for cause in optional}))
         hit = sum(len(cause.modules) for cause in optional)
         remarks.append(f"Not installed and required by nobody: {names} ({hit} modules want them).")
+    if late:
+        names = ", ".join(sorted(module for cause in late for module in cause.modules))
+        remarks.append(f"Importable only after the others: {names}.")
     if not broken:
         return Judgement(status=Status.PASS, reasons=tuple(remarks))
     hit = sum(len(cause.modules) for cause in broken)

@@ -25,7 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -34,8 +34,11 @@ from typing import Any
 from harness.devices.sim.probe import is_simulated
 
 SECONDS_PER_MODULE = 120.0
+SECONDS_FOR_ALL = 300.0
 _MOST_TEXT = 400
 _WHOLE = ("vllm_ascend",)
+# Sources of operators for CANN's own compiler, which reads them as files.
+_NOT_IMPORTED = "_cann_ops_custom"
 _TOUCHES_DEVICE = re.compile(r"^\s*(?:import|from)\s+(?:torch_npu|vllm|vllm_ascend)\b", re.MULTILINE)
 _NAMES_DEVICE = re.compile(r"npu|ascend")
 
@@ -45,7 +48,8 @@ class Break:
     """Why a module cannot be imported.
 
     kind: `absent` (a package that is not installed), `api` (a module or name an installed package lacks),
-    `library` (a shared library), `crash`, `hang`, `error` (anything else raised on import).
+    `library` (a shared library), `crash`, `hang`, `error` (anything else raised on import), `order` (an api
+    or error that is gone once the others are imported, as they are in a worker).
     file, line, code: the deepest place in the module's own package, "" and 0 outside of it.
     missing: what is absent or lacking, as far as the error says; chain: the errors from the outermost in.
     """
@@ -65,7 +69,11 @@ def modules_of(package: str, root: Path) -> Iterator[str]:
     """The modules of `package` below `root` that count, by their files: some folders have no __init__."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if not all(part.isidentifier() for part in parts) or parts[-1] == "__main__":
+        if (
+            not all(part.isidentifier() for part in parts)
+            or parts[-1] == "__main__"
+            or _NOT_IMPORTED in parts
+        ):
             continue
         if package not in _WHOLE and not _touches_device(path, parts):
             continue
@@ -145,6 +153,27 @@ def in_child(
     work: Callable[[], Break | None], module: str, seconds: float = SECONDS_PER_MODULE
 ) -> Break | None:
     """What `work` returns in a fork of this process; a crash or a hang of the fork is a break too."""
+    answer = _forked(lambda: _to_json(work()), seconds)
+    if isinstance(answer, Ending):
+        return Break(module=module, kind=answer.kind, type=answer.type, message=answer.message)
+    return Break(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a fork ended that gave no answer."""
+
+    kind: str
+    type: str
+    message: str
+
+
+def _to_json(found: Break | None) -> dict[str, Any] | None:
+    return asdict(found) if found else None
+
+
+def _forked(work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns, as JSON, in a fork of this process; or how the fork ended without an answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -158,24 +187,23 @@ def in_child(
     except TimeoutError:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return Break(module=module, kind="hang", type="hang", message=f"no end after {seconds:.0f} s")
+        return Ending(kind="hang", type="hang", message=f"no end after {seconds:.0f} s")
     finally:
         os.close(reading)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return Break(module=module, kind="crash", type=name, message=f"the process was ended by {name}")
+        return Ending(kind="crash", type=name, message=f"the process was ended by {name}")
     if not text:
-        return Break(module=module, kind="crash", type="exit", message="the process ended without an answer")
-    answer = json.loads(text)
-    return Break(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
+        return Ending(kind="crash", type="exit", message="the process ended without an answer")
+    return json.loads(text)
 
 
-def _answer(work: Callable[[], Break | None], pipe: int) -> None:
+def _answer(work: Callable[[], Any], pipe: int) -> None:
     """Never returns: the fork must not go on with its parent's work, nor run its exit handlers."""
     try:
-        found = work()
-        os.write(pipe, json.dumps(asdict(found) if found else None).encode())
+        with os.fdopen(pipe, "w", encoding="utf-8") as stream:
+            json.dump(work(), stream)
     finally:
         os._exit(0)
 
@@ -199,6 +227,32 @@ def attempt(module: str, root: Path, action: Callable[[], object]) -> Break | No
     except BaseException as error:  # noqa: BLE001 - whatever an import raises is what is asked for
         return describe(module, error, root)
     return None
+
+
+def told_apart(found: list[Break], modules: list[str], seconds: float) -> list[Break]:
+    """`found`, with what breaks only because it is imported alone marked as a matter of order."""
+    suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
+    if not suspects:
+        return found
+    broken = {one.module for one in found}
+    others = [module for module in modules if module not in broken]
+    answer = _forked(partial(_importable_after, others, suspects), seconds)
+    mended = set() if isinstance(answer, Ending) else set(answer)
+    return [replace(one, kind="order") if one.module in mended else one for one in found]
+
+
+def _importable_after(others: list[str], suspects: list[str]) -> list[str]:
+    for module in others:
+        _imports(module)
+    return [module for module in suspects if _imports(module)]
+
+
+def _imports(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except BaseException:  # noqa: BLE001 - an import may raise anything
+        return False
+    return True
 
 
 def _prepare(root: Path) -> list[Break]:
@@ -252,6 +306,7 @@ def examine(packages: list[str]) -> dict[str, Any]:
         if package == "vllm_ascend":
             found += _prepare(root)
         modules = list(modules_of(package, root))
+        broken: list[Break] = []
         for module in modules:
             if module in sys.modules:
                 # Loaded with the patches, so its import has succeeded already.
@@ -259,7 +314,8 @@ def examine(packages: list[str]) -> dict[str, Any]:
             action = partial(importlib.import_module, module)
             problem = in_child(partial(attempt, module, root, action), module)
             if problem is not None:
-                found.append(problem)
+                broken.append(problem)
+        found += told_apart(broken, modules, SECONDS_FOR_ALL)
         facts[package] = {
             "version": metadata.version(package.replace("_", "-")),
             "modules": len(modules),

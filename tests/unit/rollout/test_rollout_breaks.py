@@ -47,6 +47,12 @@ def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
     assert "mooncake, ucm (2 modules want them)" in judgement.reasons[-1]
 
 
+def test_what_needs_others_before_it_is_named_and_does_not_fail() -> None:
+    judgement = judge(measured(broken("vllm_ascend.late", "order", "vllm.x")), {})
+    assert judgement.status is Status.PASS
+    assert judgement.reasons[-1] == "Importable only after the others: vllm_ascend.late."
+
+
 def test_a_required_package_that_is_absent_fails_unless_it_was_left_out() -> None:
     found = broken("a", "absent", "triton_ascend.runtime")
     assert judge(measured(found), {}).status is Status.FAIL

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.rollout.imports import Break, attempt, in_child, modules_of
+from harness.rollout.imports import Break, attempt, in_child, modules_of, told_apart
 
 ENGINE = {
     "__init__.py": "",
@@ -38,6 +38,8 @@ PLUGIN = {
     "spoils.py": "import engine_x.new\nengine_x.new.Gone = 1\n",
     "not-a-name/x.py": "",
     "folder/inner.py": "",
+    "_cann_ops_custom/kernel.py": "",
+    "late.py": "import sys\nassert 'plugin_x.good' in sys.modules\n",
 }
 
 
@@ -62,7 +64,7 @@ def test_modules_come_from_files_also_without_an_init(plugin: Path) -> None:
     found = list(modules_of("vllm_ascend", plugin))
     assert "vllm_ascend.folder.inner" in found
     assert "vllm_ascend" in found
-    assert not [name for name in found if "not-a-name" in name]
+    assert not [name for name in found if "not-a-name" in name or "kernel" in name]
 
 
 def test_of_another_package_only_what_touches_the_device_counts(tmp_path: Path) -> None:
@@ -132,6 +134,20 @@ def test_a_replaced_import_function_is_not_the_place(plugin: Path) -> None:
 def test_a_module_cannot_spoil_the_next(plugin: Path) -> None:
     assert outcome(plugin, "spoils") is None
     assert outcome(plugin, "name") is not None
+
+
+def test_what_only_needs_others_before_it_is_told_apart(plugin: Path) -> None:
+    names = ["good", "late", "name"]
+    found = [one for name in names if (one := outcome(plugin, name))]
+    assert [one.kind for one in found] == ["error", "api"]
+    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 20.0)
+    assert [(one.module, one.kind) for one in apart] == [("plugin_x.late", "order"), ("plugin_x.name", "api")]
+    assert "plugin_x.good" not in sys.modules
+
+
+def test_a_crash_while_telling_apart_changes_nothing(plugin: Path) -> None:
+    found = [one for one in (outcome(plugin, "late"),) if one]
+    assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 20.0) == found
 
 
 def test_a_crash_and_a_hang_are_breaks_and_leave_no_process(plugin: Path) -> None:
