@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.convergence.inference.check import CHECK as GPT_OSS
 from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
@@ -225,4 +226,4 @@ def _check(algorithm: str) -> Check:
     )
 
 
-CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS)
+CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, GPT_OSS)

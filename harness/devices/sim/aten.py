@@ -54,11 +54,19 @@ _COMPOSITE_KEYS = (
     "CompositeExplicitAutogradNonFunctional",
 )
 
-# aten operators that only accelerators implement.
+
+def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:  # noqa: A002
+    """CPU's own knows floating point only; a device counts integers, too."""
+    exact = x if x.is_floating_point() else x.double()
+    return torch.histc(exact, bins, min, max).to(x.dtype)
+
+
+# aten operators that only accelerators implement, or with types that only they take.
 _REFERENCES: Mapping[str, Callable[..., Any]] = {
     "matmul_backward": matmul_backward,
     # A tensor without memory cannot be on a device whose memory is real.
     "_efficientzerotensor": torch.zeros,
+    "histc": _histc,
 }
 
 
@@ -99,7 +107,7 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
         (replaced if own else added).append(name)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
-    for name, function in _BEFORE_2_10.items():
+    for name, function in _BELOW_DISPATCH.items():
         if _registered(name, AUTOGRAD_KEY):
             override(library, name, function, AUTOGRAD_KEY)
     return Coverage(replaced=tuple(replaced), added=tuple(added), uncovered=tuple(uncovered))
@@ -131,8 +139,18 @@ def _dropout_in_place(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return x.mul_(kept.div_(1 - p) if p < 1 else kept)
 
 
-# torch_npu before 2.10 calls kernels of its own for these below the dispatcher; later it decomposes them.
-_BEFORE_2_10: Mapping[str, Callable[..., Any]] = {"dropout": _dropout, "dropout_": _dropout_in_place}
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    classes = num_classes if num_classes >= 0 else int(x.max()) + 1
+    zeros = torch.zeros((*x.shape, classes), dtype=torch.int64, device=x.device)
+    return zeros.scatter_(-1, x.unsqueeze(-1), 1)
+
+
+# torch_npu calls kernels of its own for these below the dispatcher; dropout it decomposes from 2.10 on.
+_BELOW_DISPATCH: Mapping[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "dropout_": _dropout_in_place,
+    "one_hot": _one_hot,
+}
 
 
 def _attention(

@@ -181,7 +181,13 @@ def test_the_report_gets_bands_and_curves(tmp_path):
 
 
 def test_the_checks_are_declared_as_the_plan_expects():
-    assert [check.name for check in checks.CHECKS] == ["grpo", "gspo", "trainer-grpo", "trainer-gspo"]
+    assert [check.name for check in checks.CHECKS] == [
+        "grpo",
+        "gspo",
+        "trainer-grpo",
+        "trainer-gspo",
+        "gpt-oss",
+    ]
     for check in checks.CHECKS[:2]:
         assert check.device
         assert check.needs == ("environment",)
