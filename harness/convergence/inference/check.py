@@ -14,7 +14,15 @@ TIMEOUT_S = 300.0
 MOST_TAIL = 4000
 # Unit roundoff of HF32, the coarsest format a device computes float32 matrix products in by default.
 ROUNDOFF = 2.0**-11
-FACETS = ("pins", "platform", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "device",
+    "versions",
+)
 
 
 def run(context: TaskContext) -> Measured:
