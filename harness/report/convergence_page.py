@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.figures import curves
+from harness.report.figures import training_curves
 from harness.report.inputs import ResultInput
-from harness.report.measures import Block, as_float
+from harness.report.measures import Block, as_float, floats, is_curve
 from harness.report.model import ReportModel, Result
 from harness.report.numerics_page import trend_charts
 from harness.report.pages import Writer, anchor_of, environment
@@ -64,7 +65,7 @@ def _trainings(model: ReportModel) -> Iterator[Training]:
     for row in model.rows:
         for result in row.results.values():
             facts = result.facts
-            charts = tuple(curves(facts.measurements.get("curves")))
+            charts = tuple(training_curves(facts.measurements))
             if not charts or facts.key in seen:
                 continue
             seen |= {facts.key} - {""}
@@ -123,14 +124,15 @@ def _decision(measured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _cost(facts: ResultInput) -> Iterator[tuple[str, str]]:
     measured = facts.measurements
     decision = _mapping(measured.get("decision"))
-    runs = _mappings(measured.get("runs"))
+    # A check of one run has its series at the top.
+    runs = _mappings(measured.get("runs")) or ([measured] if "series" in measured else [])
     steps = max((_length(run) for run in runs), default=0)
     if runs:
         yield "runs", str(decision.get("runs_used", len(runs)))
-        yield "seeds", ", ".join(str(run.get("seed", "?")) for run in runs[:12])
+        yield "seeds", ", ".join(str(_seed(run)) for run in runs[:12])
     if steps:
         yield "steps", str(steps)
-    pace = as_float(measured.get("seconds_per_step"))
+    pace = _pace(measured, runs)
     if pace is not None:
         yield "a step", duration(pace)
         if steps:
@@ -141,6 +143,20 @@ def _cost(facts: ResultInput) -> Iterator[tuple[str, str]]:
     if provenance:
         device = _mapping(provenance.get("device"))
         yield "reference", clip(f"{device.get('device', '?')}, {provenance.get('date', '?')}", 100)
+
+
+def _seed(run: Mapping[str, Any]) -> Any:
+    return run.get("seed", _mapping(run.get("recipe")).get("seed", "?"))
+
+
+def _pace(measured: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds a step takes: as measured, or the median of what the runs say."""
+    known = as_float(measured.get("seconds_per_step"))
+    if known is not None:
+        return known
+    given = [_mapping(run.get("series")).get("seconds") for run in runs]
+    seconds = [value for values in given if values and is_curve(values) for value in floats(values)]
+    return statistics.median(seconds) if seconds else None
 
 
 def _length(run: Mapping[str, Any]) -> int:

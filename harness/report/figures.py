@@ -51,6 +51,40 @@ def _records(value: Any, *fields: str) -> list[Mapping[str, Any]]:
     return records if len(records) == len(value) else []
 
 
+def training_curves(measurements: Mapping[str, Any]) -> list[Block]:
+    """What a training draws: with the bands it was held against, or with the recorded run of its settings."""
+    if isinstance(measurements.get("curves"), Mapping):
+        return curves(measurements["curves"])
+    series = measurements.get("series")
+    if not isinstance(series, Mapping) or not is_curve(series.get("reward")):
+        return []
+    known = _recorded(measurements)
+    recipe = measurements.get("recipe")
+    seed = recipe.get("seed", 0) if isinstance(recipe, Mapping) else 0
+    telemetry = {
+        name: {"mean": list(known.get(name, ())), "candidate": [values]}
+        for name, values in series.items()
+        if name != "reward" and is_curve(values)
+    }
+    return curves(
+        {
+            "reference": {"mean": list(known.get("reward", ()))},
+            "candidate": [{"seed": seed, "reward": series["reward"]}],
+            "telemetry": telemetry,
+        }
+    )
+
+
+def _recorded(measurements: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
+    """The recorded run of a trainer with the same settings, empty when there is none."""
+    from harness.convergence.trainer.record import recorded
+
+    versions = measurements.get("versions")
+    verl = str(versions.get("verl", "")) if isinstance(versions, Mapping) else ""
+    found = recorded(str(measurements.get("digest", "")), verl)
+    return found.series if found else {}
+
+
 def curves(value: Any) -> list[Block]:
     """Learning curves of a candidate's runs over the reference's mean and band, and telemetry beside them."""
     if not isinstance(value, Mapping):

@@ -60,8 +60,8 @@ def _budget(measurements: Mapping[str, Any]) -> float | None:
 
 def _last_reward(measurements: Mapping[str, Any]) -> float | None:
     """The mean over the candidate's runs of the last step's reward."""
-    curves = measurements.get("curves")
-    runs = curves.get("candidate") if isinstance(curves, Mapping) else None
+    curves, series = measurements.get("curves"), measurements.get("series")
+    runs = curves.get("candidate") if isinstance(curves, Mapping) else [series]
     if not isinstance(runs, Sequence) or isinstance(runs, str):
         return None
     rewards = [run.get("reward") for run in runs if isinstance(run, Mapping)]

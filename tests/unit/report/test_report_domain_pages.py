@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report_samples import actor_measurements, loss_measurements, result, sample_inputs, training_measurements
 
+from harness.convergence.trainer.record import FOLDER
 from harness.outcome import Status
 from harness.report.convergence_page import convergence_page
 from harness.report.inputs import HistoryInput, ReportInputs
@@ -88,6 +90,39 @@ def test_trainings_show_looks_decision_and_cost(tmp_path: Path) -> None:
     assert convergence.count('<svg class="chart small"') >= 4 * 4
 
 
+def trainer_measurements() -> dict[str, Any]:
+    """One run of verl's own trainer, with the settings of a run that was recorded."""
+    file = next(iter(sorted(FOLDER.glob("gspo-*.json"))))
+    recorded = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        "state": "measured",
+        "complete": True,
+        "digest": recorded["recipe_digest"],
+        "recipe": recorded["recipe"],
+        "versions": recorded["provenance"]["versions"],
+        "device": recorded["provenance"]["device"],
+        "series": {**recorded["series"], "seconds": [2.0] * 24},
+    }
+
+
+def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) -> None:
+    model = build_model(with_measurements(NEW, "loss", trainer_measurements()))
+    convergence = convergence_page(model, Writer(tmp_path))
+    part = convergence[convergence.index('id="verl-0.9.1-sim-check-loss"') :]
+    chart = part[: part.index("</figure>")]
+    assert "curve candidate" in chart
+    assert "curve reference" in chart
+    assert "48.0 s" in part  # 24 steps of 2 s
+    assert dict(figures_of(trainer_measurements()))["last reward"] > 0.5
+
+
+def test_a_trainer_with_settings_nobody_recorded_stands_alone(tmp_path: Path) -> None:
+    model = build_model(with_measurements(NEW, "loss", {**trainer_measurements(), "digest": "other"}))
+    convergence = convergence_page(model, Writer(tmp_path))
+    part = convergence[convergence.index('id="verl-0.9.1-sim-check-loss"') :]
+    assert "curve reference" not in part[: part.index("</figure>")]
+
+
 def test_numbers_are_followed_over_runs(tmp_path: Path) -> None:
     numerics, convergence = pages(build_model(sample_inputs()), tmp_path)
     assert "Curves appear here from the second run on." in numerics
@@ -115,14 +150,24 @@ ODD: list[Any] = [None, 7, "text", [], {}, [1, 2], {"a": 1}, [{}], [None], {"can
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_half_written_and_older_measurements_are_shown_as_far_as_they_go(tmp_path: Path, odd: Any) -> None:
-    for whole in (loss_measurements(), actor_measurements(), training_measurements()):
+    for whole in (
+        loss_measurements(),
+        actor_measurements(),
+        training_measurements(),
+        trainer_measurements(),
+    ):
         for name in whole:
             model = build_model(with_measurements(NEW, "loss", {**whole, name: odd}))
             assert all(page.endswith("</html>") for page in pages(model, tmp_path))
 
 
 def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
-    for whole in (loss_measurements(), actor_measurements(), training_measurements()):
+    for whole in (
+        loss_measurements(),
+        actor_measurements(),
+        training_measurements(),
+        trainer_measurements(),
+    ):
         for name in whole:
             without = {key: value for key, value in whole.items() if key != name}
             model = build_model(with_measurements(NEW, "loss", without))
