@@ -79,7 +79,12 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
         judgements={key: said for key, said in judgements.items() if key not in asked_again},
         lapsed=asked_again,
         failure_rate=rates,
-        planned_before=frozenset(cell["id"] for run in runs[:1] for cell in run.plan.get("cells", ())),
+        planned_before=frozenset(
+            cell["id"]
+            for run in runs
+            if run.plan.get("profile") == settings["profile"]
+            for cell in run.plan.get("cells", ())
+        ),
         costs=CostModel(
             [_placed(sample, {run.run_id: host_label(run.host) for run in runs}) for sample in samples],
             host=host_label(runs[0].host) if runs else "",

@@ -59,6 +59,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO plans (digest, body) SELECT run_id, plan FROM runs",
         "UPDATE runs SET plan = run_id",
     ),
+    # Runs come along when ledgers are merged: what an entry was keyed by earlier stands in their plans.
+    ("ALTER TABLE runs ADD COLUMN merged INTEGER NOT NULL DEFAULT 0",),
 )
 
 LATEST = len(MIGRATIONS)

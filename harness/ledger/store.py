@@ -18,6 +18,7 @@ from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
+from harness.ledger.foreign import runs_of
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
@@ -250,11 +251,11 @@ class Ledger:
         return next(iter(self._runs("run_id = ?", (run_id,), 1)), None)
 
     def latest_run(self) -> Run | None:
-        """The run that started last, or None."""
-        return next(iter(self.runs(1)), None)
+        """The run that started last here; of a ledger with none of its own, the last that was merged."""
+        return next(iter((*self._runs("merged = 0", (), 1), *self.runs(1))), None)
 
     def merge(self, other: Path) -> int:
-        """Append the outcomes of another ledger that are not here yet, and count them.
+        """Append the outcomes of another ledger that are not here yet, and count them; its runs come along.
 
         Logs and artifacts that stand beside it come along, if they still are what their digests say. Of a
         damaged file, what can be read and fits its digest is taken. InputError when it is no ledger.
@@ -269,6 +270,7 @@ class Ledger:
                     added += 1
                 found = (*outcome.artifacts, *((outcome.log,) if outcome.log else ()))
                 refs.update((ref.digest, ref) for ref in found)
+            self._merge_runs(other)
         self.artifacts.take_over(ArtifactStore(other.parent / "artifacts"), refs.values())
         return added
 
@@ -298,6 +300,15 @@ class Ledger:
                 ) from error
         finally:
             source.close()
+
+    def _merge_runs(self, other: Path) -> None:
+        for run, digest, body in runs_of(other):
+            self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
+            self._db.execute(
+                "INSERT OR IGNORE INTO runs (run_id, started, finished, exit_code, argv, host, plan, merged) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+                (*run, digest),
+            )
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))

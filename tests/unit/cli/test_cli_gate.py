@@ -244,6 +244,16 @@ def test_logs_of_shards_come_along_and_explain_what_failed_there(repository, tmp
         assert any("patch-crlf" in reason for reason in item["reasons"])
 
 
+def test_the_history_of_a_flake_comes_along_with_merged_ledgers(repository, tmp_path):
+    for measurements in (GOOD, BAD, GOOD, GOOD):
+        repository.answer(measurements, age=1000, folder=tmp_path / "base")
+    repository.write(value=2)
+    for measurements in (BAD, GOOD, GOOD, GOOD):
+        repository.answer(measurements, folder=tmp_path / "shard")
+    classes, _report = repository.classes("--merge", tmp_path / "base", "--merge", tmp_path / "shard", code=0)
+    assert set(classes.values()) == {"flaky"}
+
+
 def test_a_timeout_is_a_failure_and_an_error_of_the_machine_is_no_answer(repository):
     repository.answer(GOOD)
     repository.write(value=2)

@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.digest import canonical_json
+from harness.digest import canonical_json, digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.database import open_database
+from harness.ledger.foreign import WITH_PLANS
 from harness.ledger.migrations import APPLICATION_ID, LATEST, MIGRATIONS
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
 from harness.ledger.store import FILE_NAME, Disposition, Ledger
@@ -177,8 +178,12 @@ def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> N
                 old.execute(statement)
         old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         old.execute(f"PRAGMA user_version = {version}")
+        plan = '{"entries":[]}'
+        if version >= WITH_PLANS:
+            old.execute("INSERT INTO plans (digest, body) VALUES (?, ?)", (digest_bytes(plan.encode()), plan))
+            plan = digest_bytes(plan.encode())
         old.execute(
-            "INSERT INTO runs (run_id, started, argv, host, plan) VALUES ('r', 1.0, '[]', '{}', '{\"entries\":[]}')"
+            "INSERT INTO runs (run_id, started, argv, host, plan) VALUES ('r', 1.0, '[]', '{}', ?)", (plan,)
         )
         old.close()
         with Ledger.open(path.parent) as ledger:
@@ -220,6 +225,30 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
         a.artifacts.path(log.digest).unlink()
         assert a.merge(b.path) == 0
         assert a.artifacts.has(log), "a later merge brings what was missing before"
+
+
+def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b:
+        own = a.begin_run({"entries": ["mine"]}, ["run"], {}, now=100.0)
+        theirs = b.begin_run({"entries": ["theirs"]}, ["run"], {"machine": "x"}, now=900.0)
+        b.finish_run(theirs, 1, now=901.0)
+        b._db.execute("INSERT INTO plans (digest, body) VALUES ('forged', '{}')")
+        b._db.execute(
+            "INSERT INTO runs (run_id, started, argv, host, plan) VALUES ('bad', 1.0, '[]', '{}', 'forged')"
+        )
+        a.merge(b.path)
+        assert [run.run_id for run in a.runs()] == [theirs, own]
+        found = a.run(theirs)
+        assert found is not None
+        assert (found.exit_code, found.plan) == (1, {"entries": ["theirs"]})
+        latest = a.latest_run()
+        assert latest is not None
+        assert latest.run_id == own
+    with Ledger.open(tmp_path / "c") as c:
+        c.merge(tmp_path / "b" / FILE_NAME)
+        merged = c.latest_run()
+        assert merged is not None
+        assert merged.run_id == theirs
 
 
 def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None:
