@@ -23,7 +23,7 @@ from harness.builds.layers import Layer, PatchedTree, image_layers
 from harness.builds.leftout import left_out
 from harness.builds.lock import CellLock, make_lock
 from harness.builds.memory import MemoryEngine
-from harness.cli.bench import facet_inputs, open_bench, open_matrix
+from harness.cli.bench import facet_inputs, open_bench, open_matrix, select_cells
 from harness.ledger.store import Ledger
 from harness.plan.facets import facet_values
 from harness.settings import Settings, load_settings
@@ -39,7 +39,7 @@ def locks(settings: Settings) -> list[CellLock]:
     inputs, found = facet_inputs(settings, matrix), []
     facts = {cell["id"]: cell for cell in plan.to_json()["cells"]}
     with Ledger.open(settings.path("state")) as ledger:
-        for cell in plan.cells:
+        for cell in select_cells(settings, matrix):
             outcome = ledger.get(keys[cell.id])
             ref = outcome.artifact("lock.txt") if outcome else None
             if ref is None:
