@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 @click.option("--reports", help="Where reports are written.")
 @click.option("--wait/--no-wait", default=None, help="Wait for another run in this checkout.")
 @click.option("--events", type=click.Path(dir_okay=False), help="Append every event to this file as JSON.")
+@click.option(
+    "--record-reference",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Then record reference sets of grpo and gspo in these cells, into this folder.",
+)
 @click.pass_obj
 def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:
     """Run what the ledger cannot answer yet, write the report, and exit with a documented code.
@@ -133,7 +138,17 @@ def _run(bench: Bench, executor: Executor, checks: set[str], options: dict[str, 
                 argv=sys.argv[1:],
                 host=_host(bench),
             )
-        return _conclude(bench, ledger, result)
+        code = _conclude(bench, ledger, result)
+    if options["record_reference"] is not None and not result.interrupted:
+        _record(bench, result, options["record_reference"])
+    return code
+
+
+def _record(bench: Bench, result: RunResult, folder: Path) -> None:
+    from harness.cli.references import record, run_program, wanted
+
+    for path in record(wanted(bench.plan, result), folder, cell_entry(bench.settings.cache), run_program):
+        click.echo(f"reference: {path}")
 
 
 def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:

@@ -1,0 +1,118 @@
+"""`npu-matrix run --record-reference FOLDER`: reference sets of the cells that were run, with provenance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import InfrastructureError, Location, NothingSelectedError
+
+if TYPE_CHECKING:
+    from harness.check import Completed
+    from harness.outcome import Outcome
+    from harness.plan.task import Plan
+    from harness.run.job import CellCommand
+    from harness.run.result import RunResult
+
+PROGRAM = "harness.convergence.record"
+ALGORITHMS = ("grpo", "gspo")
+# The rule needs 10 runs; 20 find faults of 5 between-run standard deviations instead of 7 (see `Rule`).
+SEEDS = 20
+# A run takes 10 s of a core, and ten times that on a crowded machine.
+SECONDS_PER_RUN = 100.0
+
+RunProgram = Callable[[Sequence[str], Mapping[str, str], float], "Completed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One reference set to make: of an algorithm, in a built cell."""
+
+    cell: str
+    algorithm: str
+    device: str
+    environment: Outcome
+
+
+def wanted(plan: Plan, result: RunResult) -> list[Recording]:
+    """A recording for each convergence check that was answered in a cell whose environment stands.
+
+    NothingSelectedError when there is none.
+    """
+    built = {
+        one.entry.cell_id: one.outcome
+        for one in result.entries
+        if one.entry.check == "environment" and one.outcome and one.outcome.measurements.get("built")
+    }
+    devices = {cell.id: cell.device for cell in plan.cells}
+    found = [
+        Recording(
+            cell=one.entry.cell_id,
+            algorithm=one.entry.check,
+            device="cpu" if devices[one.entry.cell_id] == "cpu" else "npu:0",
+            environment=environment,
+        )
+        for one in result.entries
+        if one.entry.check in ALGORITHMS and one.outcome
+        if (environment := built.get(one.entry.cell_id)) is not None
+    ]
+    if not found:
+        raise NothingSelectedError(
+            "there is nothing to record: no cell of this run answered grpo or gspo",
+            fix="npu-matrix run --only CELL --check grpo --check gspo --record-reference FOLDER",
+        )
+    return found
+
+
+def record(
+    recordings: Sequence[Recording], folder: Path, enter: CellCommand, run: RunProgram
+) -> Iterator[str]:
+    """Make them one by one; yields the path of each.
+
+    InfrastructureError when a recording fails or the folder cannot be made.
+    """
+    from harness.convergence.checks import CANDIDATE_SEEDS
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(
+            "the folder for reference sets cannot be made",
+            where=Location(folder),
+            why=error.strerror or str(error),
+            fix="name another folder",
+        ) from error
+    for one in recordings:
+        twins = [text for seed in CANDIDATE_SEEDS for text in ("--twin", str(seed))]
+        arguments = [
+            *("--algorithm", one.algorithm, "--name", one.algorithm, "--device", one.device),
+            *("--seeds", str(SEEDS), *twins, "--folder", str(folder.absolute())),
+        ]
+        argv, variables = enter(one.environment, PROGRAM, arguments)
+        done = run(argv, variables, SECONDS_PER_RUN * (SEEDS + len(CANDIDATE_SEEDS)))
+        lines = [line.strip() for line in done.tail.splitlines() if line.strip()]
+        if done.returncode != 0 or not lines:
+            raise InfrastructureError(
+                f"the reference of {one.algorithm} in {one.cell} could not be recorded",
+                why=lines[-1] if lines else f"the program ended with {done.returncode}",
+                fix=f"look at what `npu-matrix run --only {one.cell} --check {one.algorithm}` says",
+            )
+        yield lines[-1]
+
+
+def run_program(argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> Completed:
+    """Run a cell's program as a task would."""
+    from harness.run.process import run_program as run
+    from harness.run.process import scrubbed_environment
+
+    return run(
+        argv,
+        env=scrubbed_environment(os.environ, variables),
+        cwd=Path.cwd(),
+        write=lambda _line: None,
+        timeout=seconds,
+        stopped=lambda: False,
+    )
