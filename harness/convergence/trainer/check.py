@@ -62,7 +62,15 @@ def _read(out: Path, completed: Completed) -> dict[str, Any]:
         state = HUNG if completed.timed_out else FAILED
         return {"state": state, "returncode": completed.returncode, "tail": tail, "series": {}}
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return {**found, "tail": "" if found["state"] == MEASURED else tail}
+    return {**found, "curves": _curves(found), "tail": "" if found["state"] == MEASURED else tail}
+
+
+def _curves(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report draws. One recorded run makes no band, so the reference stays empty."""
+    from harness.convergence.curves import drawing
+    from harness.convergence.telemetry import Run, decode_series
+
+    return drawing((), [(int(found["recipe"]["seed"]), Run(series=decode_series(found["series"])))])
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:

@@ -92,6 +92,15 @@ def test_a_run_that_learns_passes_and_says_what_it_cost(tmp_path):
     assert "First step after 41 s, then 0.60 s per step (median), 60 s in all." in judgement.reasons
 
 
+def test_the_report_gets_the_curve_and_no_band(tmp_path):
+    measured, _ = judged(Cell(tmp_path, run_file()))
+    curves = measured.measurements["curves"]
+
+    assert len(curves["candidate"][0]["reward"]) == STEPS
+    assert curves["reference"]["mean"] == []
+    assert len(curves["telemetry"]["grad_norm"]["candidate"][0]) == STEPS
+
+
 @pytest.mark.parametrize("kind", ["sim", "cpu"])
 def test_the_program_is_told_the_cells_device(tmp_path, kind):
     cell = Cell(tmp_path, run_file(), kind=kind)
