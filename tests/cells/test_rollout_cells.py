@@ -1,6 +1,6 @@
 """A vLLM cell on a wrong device: the checks turn red and name the operator. Minutes; on demand.
 
-`npu-matrix --profile full run --only 'verl-0-8-0-sim*' --check generation` builds such a cell.
+`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check generation` builds such a cell.
 """
 
 from __future__ import annotations
