@@ -53,22 +53,23 @@ def end_all(spare: frozenset[int] = frozenset()) -> int:
     seen: set[int] = set()
     while time.monotonic() < deadline:
         there = {process.pid for process in descendants(spare)}
-        if not there:
-            break
         seen |= there
         for pid in there:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        if not there and not _unreaped(seen):
+            break
         time.sleep(0.02)
-        _reap(seen)
     return len(seen)
 
 
-def _reap(pids: set[int]) -> None:
+def _unreaped(pids: set[int]) -> set[int]:
+    """Reap what has ended; those of `pids` that are still there, as processes or as what is left of them."""
     for pid in pids:
         # Not a child of this process, or somebody else has waited for it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+    return {pid for pid in pids if (_PROC / str(pid)).exists()}
 
 
 def _command(pid: int) -> str:

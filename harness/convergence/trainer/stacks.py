@@ -24,6 +24,8 @@ from harness.convergence.trainer.processes import Process
 SECONDS_PER_PROCESS = 15.0
 HANDLER_SECONDS = 1.0
 MOST_FRAMES = 30
+# Autograd runs a device's backward in a thread of its own while the main thread waits for it.
+MOST_THREADS = 3
 
 # Code that waits for others' sake: the frame below it says what for.
 _WAITING = re.compile(
@@ -84,16 +86,17 @@ def collect(processes: Sequence[Process], folder: Path) -> tuple[list[Stack], li
 
 
 def where(stacks: Sequence[Stack]) -> str:
-    """One sentence: which actor of verl waits in which call; "" when no stack says."""
+    """Which actor of verl waits in which calls, one per thread; "" when no stack says."""
     ranked = sorted(
         (stack for stack in stacks if _telling(stack) is not None),
         key=lambda stack: (_waits_for_ray(stack), not _is_actor(stack), not _of_verl(stack), stack.pid),
     )
     if not ranked:
         return ""
-    frame = _telling(ranked[0])
-    assert frame is not None
-    return f"{ranked[0].process.split(' ')[0]} stands in {frame.text()}"
+    pid, process = ranked[0].pid, ranked[0].process.split(" ")[0]
+    frames = [_telling(stack) for stack in ranked if stack.pid == pid]
+    places = list(dict.fromkeys(frame.text() for frame in frames if frame is not None))
+    return f"{process} stands in {' and in '.join(places[:MOST_THREADS])}"
 
 
 def of_py_spy(process: Process, text: str) -> list[Stack]:
@@ -167,7 +170,8 @@ def _by_handler(process: Process, folder: Path) -> list[Stack]:
 
 
 def _is_python(process: Process) -> bool:
-    return "python" in process.command or process.command.startswith("ray::")
+    program = process.command.split(" ")[0]
+    return Path(program).name.startswith("python") or program.startswith("ray::")
 
 
 def _is_actor(stack: Stack) -> bool:

@@ -50,6 +50,18 @@ def test_who_waits_for_another_actor_is_not_who_hangs():
     )
 
 
+def test_every_thread_of_who_hangs_is_named():
+    worker = Process(pid=9, command="ray::WorkerDict.actor_rollout_update_actor")
+    main = of_py_spy(worker, dump(("_engine_run_backward", "torch/autograd/graph.py", 979)))
+    device = of_py_spy(
+        worker, dump(("wait", "threading.py", 2), ("_hang", "harness/devices/sim/faultkinds.py", 70))
+    )
+
+    assert where([*main, *device]).endswith(
+        "_engine_run_backward (torch/autograd/graph.py:979) and in _hang (harness/devices/sim/faultkinds.py:70)"
+    )
+
+
 def test_without_stacks_nothing_is_said():
     assert where([]) == ""
     assert where(of_py_spy(RUNNER, dump(("wait", "ray/_private/worker.py", 9)))) == ""
