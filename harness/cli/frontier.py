@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.matrix.constraints import Condition
     from harness.matrix.matrix import Matrix
     from harness.plan.exclusion import Near, Objection
-    from harness.plan.frontier import Answer, Proof
+    from harness.plan.frontier import Answer, Newest, Proof
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
 
@@ -28,22 +28,36 @@ _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*
     epilog="\b\nExamples:\n"
     "  npu-matrix frontier verl --with cann=8.5.0 --with torch_npu=2.8.0 --with soc=a2\n"
     "  npu-matrix frontier --with soc=a2 --with 'cann>=9.0.0'\n"
+    "  npu-matrix frontier verl --with device=sim --probe build\n"
     "  npu-matrix frontier verl=0.9.1 --on verl-0-7-1",
 )
 @click.argument("wanted", required=False, metavar="[AXIS | AXIS=VALUE]")
 @click.option("--with", "given", multiple=True, metavar="AXIS=VALUE", help="Only with this; or >=, <, !=.")
 @click.option("--on", "stack", metavar="CELL", help="With AXIS=VALUE: what blocks it on this cell or stack.")
+@click.option(
+    "--probe",
+    type=click.Choice(["static", "build", "numerics", "convergence"]),
+    help="With AXIS: run what is not known, cheap tiers first, and none dearer than this one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.frontier).")
 @click.pass_obj
 def command(
-    settings: Settings, wanted: str | None, given: tuple[str, ...], stack: str | None, as_json: bool
+    settings: Settings,
+    wanted: str | None,
+    given: tuple[str, ...],
+    stack: str | None,
+    probe: str | None,
+    as_json: bool,
 ) -> None:
     """Find the newest version of an axis (or of everything) that goes together with what is given.
 
-    Answers come from the rules of the matrix and from stored outcomes; nothing is run. What is not known yet
-    is named, with the command that would find out.
+    Answers come from the rules of the matrix and from stored outcomes. What is not known yet is named, with
+    the command that would find out; with --probe it is run, newest version and cheapest tier first, until
+    the newest that works is known. A version that fails a tier is not asked a dearer one.
     """
     matrix = open_matrix(settings)
+    if probe and (wanted is None or stack is not None):
+        raise click.UsageError("--probe goes with AXIS alone")
     if (stack is not None) != (wanted is not None and "=" in wanted):
         raise click.UsageError("AXIS=VALUE goes with --on: what blocks that value on that stack")
     if stack is not None and given:
@@ -51,7 +65,7 @@ def command(
     if stack is not None and wanted is not None:
         report, lines = _blocks(settings, matrix, wanted, stack)
     elif wanted is not None:
-        report, lines = _newest(settings, matrix, wanted, given)
+        report, lines = _newest(settings, matrix, wanted, given, probe)
     else:
         report, lines = _newest_of_all(settings, matrix, given)
     click.echo(json.dumps({**_SCHEMA, **report}, indent=2) if as_json else "\n".join(lines))
@@ -61,7 +75,7 @@ _SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
 
 
 def _newest(
-    settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...]
+    settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     from harness.matrix.suggest import did_you_mean
     from harness.plan.frontier import newest
@@ -73,6 +87,8 @@ def _newest(
     found = newest(matrix, axis, conditions, proofs)
     if not found.rungs:
         raise NothingSelectedError(f"no cell has a value of {axis}")
+    if probe:
+        bench, found = _probed(settings, matrix, axis, conditions, probe)
     report = {
         "axis": axis,
         "with": list(given),
@@ -107,6 +123,32 @@ def _newest(
         profile = _profile_of(bench.matrix, cell_id)
         lines.append(f"to find out: npu-matrix --profile {profile} run --only {cell_id}")
     return report, lines
+
+
+def _probed(
+    settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
+) -> tuple[Bench, Newest]:
+    """Run what is not known until the newest that works is, and hand back what is known then."""
+    from harness.cli.reruns import run_again
+    from harness.ledger.store import Ledger
+    from harness.outcome import Tier
+    from harness.plan.frontier import newest, next_probe
+
+    tried: set[str] = set()
+    while True:
+        bench, proofs = _proofs(settings, matrix, conditions)
+        found = newest(matrix, axis, conditions, proofs)
+        keys = next_probe(bench.plan.entries, found, Tier(most), tried)
+        if not keys:
+            return bench, found
+        tried.update(keys)
+        candidate = found.candidate
+        version = candidate.version.short if candidate else ""
+        checks = ", ".join(sorted({bench.plan.tasks[key].check.name for key in keys}))
+        click.echo(f"probing {axis} {version}: {checks}", err=True)
+        with Ledger.open(settings.path("state")) as ledger:
+            if run_again(bench, ledger, keys):
+                raise click.Abort
 
 
 def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.matrix.cells import Cell
 from harness.matrix.constraints import Condition
 from harness.matrix.matrix import Matrix
 from harness.matrix.versions import Version
-from harness.outcome import Evidence, Status
+from harness.outcome import Evidence, Status, Tier
 from harness.plan.exclusion import Near, Objection, explain, nearest, violations
+from harness.plan.task import Entry
 
 
 class Stand(str, enum.Enum):
@@ -113,6 +114,31 @@ class Blocked:
     objections: tuple[Objection, ...]
     nearest: tuple[Proof, ...]
     changes: tuple[Mapping[str, tuple[str, str]], ...]
+
+
+def next_probe(
+    entries: Sequence[Entry], found: Newest, most: Tier, tried: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Keys that tell most for least: of the newest version nothing speaks against, its cheapest open tier.
+
+    Nothing when that version is known to work, or when only dearer tiers than `most` are left to ask. A
+    version that fails a tier is refuted, so no dearer one of it is ever asked. tried: keys not to ask again.
+    """
+    candidate = found.candidate
+    if candidate is None or candidate is found.works or candidate.proof is None:
+        return ()
+    unknown = {answer.check for answer in candidate.proof.answers if answer.status is None}
+    left = [
+        entry
+        for entry in entries
+        if entry.cell_id == candidate.proof.cell.id
+        and entry.skip is None
+        and entry.check in unknown
+        and entry.tier.rank <= most.rank
+        and entry.key not in tried
+    ]
+    cheapest = min((entry.tier.rank for entry in left), default=0)
+    return tuple(dict.fromkeys(entry.key for entry in left if entry.tier.rank == cheapest))
 
 
 def newest(matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: Mapping[str, Proof]) -> Newest:

@@ -302,6 +302,21 @@ def test_the_newest_version_is_asked_for(command):
     assert "run --only verl-0-6-1-sim-" in out
 
 
+def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, monkeypatch):
+    asked = []
+
+    def machine_that_never_answers(bench, _ledger, keys):
+        asked.append({bench.plan.tasks[key].check.tier.value for key in keys})
+        return False
+
+    monkeypatch.setattr("harness.cli.reruns.run_again", machine_that_never_answers)
+    code, _, err = command("frontier", "verl", "--with", "torch=2.6.0", "--probe", "build")
+    assert code == 0
+    assert asked == [{"static"}, {"build"}]
+    assert "probing verl 0.6.1: " in err
+    assert command("frontier", "--probe", "build")[0] == EXIT_BAD_INPUT
+
+
 def test_what_blocks_a_version(command):
     report = json.loads(command("frontier", "torch=2.6.0", "--on", "steady", "--json")[1])
     assert {one["rule"] for one in report["objections"]} == {"torch-npu-release", "verl-torch"}
