@@ -208,6 +208,19 @@ def test_trace_names_the_calls(runtime: Path) -> None:
     assert "[npu-sim] aclInit" in done.stderr
 
 
+def test_the_log_header_is_an_empty_string_of_the_old_abi(runtime: Path) -> None:
+    """Compiled extensions of vllm-ascend 0.11.0 follow the reference while they load."""
+    code = """
+import ctypes
+acl = ctypes.CDLL("libascendcl.so")
+header = acl._ZN12ErrorManager12GetLogHeaderEv
+header.restype = ctypes.POINTER(ctypes.c_char_p)
+acl._Z10DlogRecordiiPKcz(57, 3, b"%s", b"text")
+print(header()[0], acl._Z13CheckLogLevelii(57, 3))
+"""
+    assert run_on(runtime, code) == "b'' 0"
+
+
 def test_the_same_content_is_built_once(pretended: Path, tmp_path: Path) -> None:
     first = build_runtime(pretended, tmp_path)
     stamp = (first / "libascendcl.so").stat().st_mtime_ns
@@ -307,7 +320,15 @@ def test_a_symbol_that_is_no_c_name_is_refused() -> None:
 
 def test_every_source_file_counts_for_the_digest() -> None:
     sources = {path.name for path in (Path(build_module.__file__).parent / "runtime").iterdir()}
-    assert {"config.c", "device.c", "memory.c", "sim.h", "stream.c", "virtual.c"} <= sources
+    assert {
+        "config.c",
+        "device.c",
+        "error_manager.c",
+        "memory.c",
+        "sim.h",
+        "stream.c",
+        "virtual.c",
+    } <= sources
 
 
 def test_ctypes_reads_the_runtime_in_process(runtime: Path) -> None:
