@@ -32,6 +32,7 @@ COMMANDS = {
     "gate": ("gate", "Say what a change newly breaks, against its base."),
     "expect": ("expect", "List and update the expected failures."),
     "triage": ("triage", "Say why a job failed, from its log."),
+    "ledger": ("ledger", "Take outcomes of other machines into this checkout's ledger."),
     "junit": ("junit", "Merge the JUnit files of any test runner."),
     "bisect": ("bisect", "Find the change between a good and a bad cell that makes a check fail."),
     "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
@@ -106,6 +107,8 @@ def _show_config(settings: Settings) -> None:
 @click.option("--state", help=OPTIONS[1].help)
 @click.option("--cache", help=OPTIONS[2].help)
 @click.option("--profile", help=OPTIONS[4].help)
+@click.option("--engine", help="What cells are built with: venv, docker or podman.")
+@click.option("--base-image", help="Base image of container cells. Default: the lock's own.")
 @click.option("--show-config", is_flag=True, help="Print every setting and where it came from.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.version_option(__version__, prog_name="npu-matrix")

@@ -15,7 +15,7 @@ import click
 
 from harness.cli.bench import Bench, expectations, open_bench
 from harness.cli.elsewhere import joined_plans, with_answers_from_elsewhere
-from harness.cli.ledgers import open_ledger
+from harness.cli.ledgers import ledger_file, open_ledger
 from harness.cli.reporting import OPTIONS
 from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
@@ -78,7 +78,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     own = open_bench(settings, only=options["only"], checks=options["checks"])
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
-            ledger.merge(_ledger_file(Path(shard)))
+            ledger.merge(ledger_file(Path(shard)))
         bench, hosts = with_answers_from_elsewhere(own, ledger, options["only"], options["checks"])
         report = judge_gate(inputs := _inputs(bench, hosts, ledger, base, options))
         for number in range(1, options["reruns"] + 1):
@@ -162,7 +162,7 @@ def _base(
     settings = bench.settings
     path = Path(base)
     if path.is_dir() or (path.is_file() and path.suffix == ".sqlite3"):
-        return _base_of_ledger(base, _ledger_file(path))
+        return _base_of_ledger(base, ledger_file(path))
     run = ledger.run(base)
     if run is not None:
         return f"run {base}", run.plan, _answered(run.plan, ledger, run.run_id)
@@ -194,17 +194,6 @@ def _check_ledger(file: Path) -> None:
             database.execute("SELECT count(*) FROM outcomes").fetchone()
     except sqlite3.DatabaseError as error:
         raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
-
-
-def _ledger_file(path: Path) -> Path:
-    from harness.ledger.store import FILE_NAME
-
-    file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(
-            "there is no ledger here", where=Location(path), fix=f"name a folder with {FILE_NAME}"
-        )
-    return file
 
 
 def _answered(plan: Mapping[str, Any], ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
