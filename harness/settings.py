@@ -85,7 +85,7 @@ class Settings:
             text
             for name in names
             if self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
-            for text in (f"--{name}", self[name])
+            for text in (f"--{name.replace('_', '-')}", self[name])
         )
 
     def path(self, name: str) -> Path:

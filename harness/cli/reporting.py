@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: The settings another shell has to be told to see the same ledger; the profile is the plan's.
-OPTIONS = ("matrix", "state", "cache")
+OPTIONS = ("matrix", "state", "cache", "engine", "base_image")
 
 
 def gather_run(
