@@ -49,7 +49,7 @@ def write_kit(
             fix="finish it or remove it, or give another --out",
         )
     good = repository.tree(history.good.id) if history.good else None
-    contents = _marked(readable, tree, repository, good)
+    contents = _marked(history.taken or readable, tree, repository, good)
     folder.mkdir(parents=True, exist_ok=True)
     branch = f"rebase/{folder.name}"
     make_worktree(folder / TREE, repository, commit, branch, earlier, contents)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.patchstack.apply import Misfit, place_hunks
-from harness.patchstack.classify import Readable, classify
+from harness.patchstack.classify import Readable, classify, read_patch
 from harness.patchstack.diff import Change, FilePatch
 from harness.patchstack.merge import Edit, edits
+from harness.patchstack.verdict import Verdict
 from harness.sources.git import GitTree, Repository
 from harness.sources.history import Commit, one_commit
 
@@ -29,7 +30,9 @@ class Touch:
 class Lineage:
     """How a patch came to break.
 
-    good: the newest commit before the target that takes the patch; None when none does.
+    good: the newest commit before the target that takes the patch, be it with other line endings; None when
+      none does.
+    taken: the patch as that commit takes it.
     broke: the commit after it, at which the patch first failed.
     touches: commits from there to the target that changed the patch's lines, oldest first.
     """
@@ -37,6 +40,7 @@ class Lineage:
     good: Commit | None
     broke: Commit | None
     touches: tuple[Touch, ...]
+    taken: Readable | None = None
 
 
 def lineage(repository: Repository, readable: Readable, target: str) -> Lineage:
@@ -45,20 +49,32 @@ def lineage(repository: Repository, readable: Readable, target: str) -> Lineage:
     if patch is None:
         return Lineage(good=None, broke=None, touches=())
     chain: list[Commit] = []
-    known: dict[tuple[str | None, ...], bool] = {}
+    known: dict[tuple[str | None, ...], Readable | None] = {}
     for commit in _first_parents(repository, target):
         tree = GitTree(repository=repository, commit=commit.id)
         key = tuple(tree.object_id(path) for path in patch.paths)
         if key not in known:
-            known[key] = classify(readable, tree, tree, explain=False).verdict.applies
-        if known[key]:
+            known[key] = _taken(readable, tree)
+        taken = known[key]
+        if taken is not None and taken.patch is not None:
             chain.reverse()
-            touches = [touch for file in patch.files for touch in _touches(repository, file, commit, chain)]
+            files = taken.patch.files
+            touches = [touch for file in files for touch in _touches(repository, file, commit, chain)]
             order = {one.id: number for number, one in enumerate(chain)}
             touches.sort(key=lambda touch: (order[touch.commit.id], touch.path, touch.hunk))
-            return Lineage(good=commit, broke=chain[0] if chain else None, touches=tuple(touches))
+            broke = chain[0] if chain else None
+            return Lineage(good=commit, broke=broke, touches=tuple(touches), taken=taken)
         chain.append(commit)
     return Lineage(good=None, broke=None, touches=())
+
+
+def _taken(readable: Readable, tree: GitTree) -> Readable | None:
+    """The patch as a commit takes it: as it is, or re-encoded; None when it does not."""
+    found = classify(readable, tree, tree, explain=False).verdict
+    if found is not Verdict.LINE_ENDINGS:
+        return readable if found.applies else None
+    again = classify(readable, tree, tree).candidate
+    return read_patch(readable.name, again) if again else None
 
 
 def _first_parents(repository: Repository, target: str) -> Iterator[Commit]:

@@ -62,6 +62,25 @@ def test_git_sees_an_unmerged_file_at_the_new_base_and_upstreams_history(tmp_pat
     assert not (tmp_path / "repo" / "worktrees").exists()
 
 
+def test_a_patch_with_other_line_endings_than_its_file_has_a_history_and_is_merged(tmp_path: Path) -> None:
+    """As the plugin's LF patches of vllm-ascend's CRLF files."""
+    history = History(tmp_path / "repo")
+    history.commit({PATH: BASE}, "start")
+    history.commit({PATH: UPSTREAM}, "the same line")
+    lf = read_patch("lf.patch", difference({PATH: (BASE.replace(b"\r", b""), FIXED.replace(b"\r", b""))}))
+    [result] = rebase(Repository(tmp_path / "repo"), [lf], "main", tmp_path / "out")
+    assert result.verdict.verdict is Verdict.CONFLICT
+    assert result.history
+    assert result.history.broke
+    assert result.history.broke.subject == "the same line"
+    assert [touch.hunk for touch in result.history.touches] == [1]
+    assert result.kit
+    assert git(result.kit / "tree", "status", "--porcelain") == f"UU {PATH}\n"
+    text = (result.kit / "tree" / PATH).read_bytes()
+    assert b"line 30, upstream\r\n=======\nline thirty\r\n>>>>>>> lf.patch\n" in text
+    assert (result.kit / "wanted" / PATH).read_bytes() == FIXED
+
+
 def test_the_kit_says_what_happened_and_how_to_go_on(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     text = (kit / README).read_text()
