@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import __version__
 from harness.verdict.gate import Blocks, GateClass, GateItem, GateReport
-from harness.verdict.logline import shown
+from harness.verdict.logline import masked, shown
 
 SCHEMA = {"name": "npu-matrix.gate", "version": 1}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -79,8 +79,8 @@ def to_json(report: GateReport) -> dict[str, Any]:
         "counts": {one.value: count for one, count in report.counts.items()},
         "items": [_item_json(item) for item in report.items],
         "gone": [{"cell": cell, "check": check} for cell, check in report.gone],
-        "problems": list(report.problems),
-        "notices": list(report.notices),
+        "problems": list(map(masked, report.problems)),
+        "notices": list(map(masked, report.notices)),
     }
 
 
@@ -93,10 +93,10 @@ def _item_json(item: GateItem) -> dict[str, Any]:
         "status": item.status.value,
         "key": item.key,
         "obtained": item.obtained.value if item.obtained else None,
-        "reasons": list(item.reasons),
-        "remedies": list(item.remedies),
-        "evidence": list(item.evidence),
-        "changes": list(item.changes),
+        "reasons": list(map(masked, item.reasons)),
+        "remedies": list(map(masked, item.remedies)),
+        "evidence": list(map(masked, item.evidence)),
+        "changes": list(map(masked, item.changes)),
         "file": item.place.file if item.place else None,
         "line": item.place.line if item.place else None,
         "reproduce": item.reproduce,

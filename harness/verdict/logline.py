@@ -84,14 +84,19 @@ def parse_line(raw: bytes) -> LogLine:
     return LogLine(body=text, process=process, rank=rank, more=more)
 
 
+def masked(text: str) -> str:
+    """The text with everything that looks like a secret replaced."""
+    return SECRETS.sub(
+        lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""), text
+    )
+
+
 def shown(text: str, limit: int = SHOWN) -> str:
     """A line fit for a terminal, a CI log and a page: no controls, no commands to a runner, no secrets."""
     text = (
         CONTROLS.sub("\N{REPLACEMENT CHARACTER}", ESCAPES.sub("", text)).replace("\n", " ").replace("\r", " ")
     )
-    text = SECRETS.sub(
-        lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""), text
-    )
+    text = masked(text)
     # GitHub's runner obeys `##[command]` anywhere in a line and `::command::` at its beginning.
     text = text.replace("##[", "# #[")
     if text.lstrip().startswith("::"):

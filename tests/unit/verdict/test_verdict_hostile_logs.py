@@ -1,0 +1,139 @@
+"""Every kind of bad input a log may hold, anywhere in it: nothing breaks, hides, commands or leaks."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.outcome import Judgement, Status
+from harness.verdict.diagnosis import triage_text
+from harness.verdict.diagnosis_text import describe, in_short
+from harness.verdict.gate import GateInputs, Place, Side, judge_gate
+from harness.verdict.gate_format import COMMENT_MARKER, FORMATS
+from harness.verdict.learn import generalise
+from harness.verdict.logline import shown
+from harness.verdict.scan import CHUNK_BYTES
+from harness.verdict.verdict import stand
+
+WORD = "hunter2hunter2"
+#: What a person may have put on a line; WORD must not be seen again.
+SECRETS = st.sampled_from(
+    [
+        f"Authorization: Bearer {WORD}",
+        f"api_key={WORD}",
+        f"'password': '{WORD}'",
+        f"token = {WORD}",
+        f"hf_{WORD}",
+        f"ghp_{WORD}",
+        f"https://user:{WORD}@host/x",
+        f"SECRET_KEY: {WORD}",
+    ]
+)
+COMMANDS = st.sampled_from(
+    ["::set-output name=a::b", "::error file=x::y", "##[error]z", "::add-mask::q", "  ::stop-commands::t"]
+)
+ESCAPES = st.sampled_from(
+    ["\x1b[31m", "\x1b[0m", "\x1b]8;;http://e\x07", "\x1b[2J", "\x00", "\r", "\x9b31m", "\u202e", "\u2028"]
+)
+plain = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
+line = st.lists(st.one_of(plain, ESCAPES, COMMANDS, SECRETS.map(lambda text: f" {text} ")), max_size=6).map(
+    "".join
+)
+encodings = st.sampled_from(["utf-8", "gb18030", "utf-16-le", "utf-16-be", "shift_jis", "latin-1"])
+KNOWN = "RuntimeError: NCCL is not available"
+
+
+def safe(text: str) -> None:
+    for one in text.split("\n"):
+        assert not one.lstrip().startswith("::set-output")
+        assert not one.lstrip().startswith("::add-mask")
+        assert not one.lstrip().startswith("::stop-commands")
+        assert "##[" not in one
+    assert not set(text) & set("\x00\x1b\x9b\u202e\u2028")
+    assert WORD not in text
+
+
+@given(st.lists(line, max_size=5), st.lists(line, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_a_known_failure_between_hostile_lines_is_found_and_what_is_told_is_safe(before, after):
+    text = "\n".join([*before, KNOWN, *after])
+    found = triage_text(text.encode("utf-8", "replace"))
+    assert "nccl" in {one.id for one in found.findings}
+    safe("\n".join(describe(found)))
+    reasons, remedies = in_short(found)
+    safe("\n".join([*reasons, *remedies]))
+    json.dumps(found.to_json())
+
+
+@given(line, st.sampled_from(["ValueError", "RuntimeError"]))
+@settings(max_examples=150, deadline=None)
+def test_an_unknown_failure_with_a_hostile_message_is_told_safely(message, kind):
+    log = f'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\n{kind}: {message}\n'
+    found = triage_text(log.encode("utf-8", "replace"))
+    safe("\n".join(describe(found)))
+    if found.root:
+        safe(generalise(found.root.text)[1])
+
+
+@given(st.lists(st.tuples(line, encodings), max_size=4), encodings)
+@settings(max_examples=100, deadline=None)
+def test_lines_in_different_encodings_do_not_hide_a_failure(others, encoding):
+    log = b"".join(text.encode(name, "replace") + "\n".encode(name) for text, name in others)
+    log += f"\n{KNOWN}\n".encode(encoding)
+    assert "nccl" in {one.id for one in triage_text(log).findings}
+
+
+@given(st.integers(0, CHUNK_BYTES * 3), st.integers(0, CHUNK_BYTES), line)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_endless_line_does_not_hide_a_failure_wherever_it_stands(before, after, noise):
+    log = b"x" * before + noise.encode("utf-8", "replace") + f" {KNOWN} ".encode() + b"y" * after
+    found = triage_text(log)
+    assert "nccl" in {one.id for one in found.findings}
+    safe("\n".join(describe(found)))
+
+
+def test_ten_megabytes_without_a_line_end():
+    found = triage_text(b"\x1b[31m" + b"z" * 10_000_000 + KNOWN.encode() + b"\x00" * 1000)
+    assert found.root.id == "nccl"
+    assert len(found.root.text) <= 400
+
+
+@given(line, line, line)
+@settings(max_examples=100, deadline=None)
+def test_a_gate_over_hostile_words_is_red_and_every_rendering_is_safe(reason, remedy, change):
+    name = ("cell", "loss")
+    verdict = stand(
+        "cell",
+        "loss",
+        Judgement(status=Status.FAIL, reasons=(reason,), remedies=(remedy,)),
+        evidence=None,
+        expected=None,
+    )
+    report = judge_gate(
+        GateInputs(
+            base_name="main",
+            head={name: Side(verdict=verdict, key="a" * 64)},
+            places={name: Place(file="a.yaml", line=3)},
+            changes={name: [change]},
+            problems=(reason,),
+            notices=(remedy,),
+        )
+    )
+    assert report.exit_code == 1
+    for kind, render in FORMATS.items():
+        text = render(report)
+        if kind == "json":
+            json.loads(text)
+        if kind in {"json", "sarif"}:
+            assert WORD not in text
+            continue
+        safe(text.replace(COMMENT_MARKER, ""))
+
+
+@given(st.lists(st.one_of(plain, ESCAPES, COMMANDS, SECRETS), max_size=6).map(" ".join))
+@settings(max_examples=200, deadline=None)
+def test_an_excerpt_is_one_line_that_commands_nothing_and_leaks_nothing(text):
+    safe(shown(text))
+    assert "\n" not in shown(text)
