@@ -23,7 +23,7 @@ import yaml
 from benchmarks.compat.known import known_table
 from harness.cli.lint import run_command
 from harness.compat.border import check_border
-from harness.compat.consumers import CONSUMERS, PROVIDERS
+from harness.compat.consumers import CONSUMERS
 from harness.compat.npu_ops import misuses, pinned_torch_npu, read_torch_npu, read_uses, silent_changes
 from harness.compat.pairs import Answers, Borders, Package
 from harness.compat.published import fetch_sources
@@ -80,7 +80,7 @@ def border_table(cache: Path, rows: list[dict[str, Any]], judged: Mapping[str, s
         consumer = package(cache, row["consumer"])
         findings, uses, started = [], 0, time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            borders = Borders(consumer, PROVIDERS, Answers(folder=Path(folder), code="benchmark"))
+            borders = Borders(consumer, Answers(folder=Path(folder), code="benchmark"))
             for spec in row["providers"]:
                 provider = package(cache, spec)
                 found = borders.with_provider(provider, made_for(cache, consumer, provider))
@@ -149,7 +149,9 @@ def operator_table(cache: Path, rows: list[dict[str, Any]]) -> None:
         file = sources(cache, row["consumer"])
         torch_npu = read_torch_npu(row["torch_npu"], sources(cache, f"torch-npu=={row['torch_npu']}"))
         started = time.monotonic()
-        uses = read_uses(file)
+        consumer = Package(name=row["consumer"].partition("==")[0], version="", file=file)
+        with tempfile.TemporaryDirectory() as folder:
+            uses = read_uses(consumer, Answers(folder=Path(folder), code="benchmark"))
         wrong = [use for use in misuses("x", uses, torch_npu) if not use.guarded]
         pinned = pinned_torch_npu(file)
         names = {use.name for use in wrong}

@@ -16,6 +16,7 @@ from harness.cli.lint import run_command
 from harness.compat import resolve
 from harness.compat.archives import Archive, read_archive
 from harness.compat.npu_ops import misuses, read_torch_npu, read_uses
+from harness.compat.pairs import Answers, Package
 from harness.compat.published import fetch_sources
 
 # vllm-ascend releases around the borders of what verl 0.9.1's metadata goes with. The vendor's index,
@@ -79,7 +80,10 @@ def archive(cache: Path, name: str, version: str) -> Archive:
 def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
     """Names of the operators that a release uses unguarded and that are not there or do not fit."""
     name, _, version = consumer.partition("==")
-    uses = read_uses(fetch_sources(name, version, cache=cache, command=run_command))
+    file = fetch_sources(name, version, cache=cache, command=run_command)
+    with tempfile.TemporaryDirectory() as folder:
+        answers = Answers(folder=Path(folder), code="benchmark")
+        uses = read_uses(Package(name=name, version=version, file=file), answers)
     sources = fetch_sources("torch-npu", torch_npu, cache=cache, command=run_command)
     found = misuses(name, uses, read_torch_npu(torch_npu, sources))
     return [use.name for use in found if not use.guarded]

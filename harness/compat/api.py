@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from harness.check import TaskContext
 from harness.compat.analysis import analyse
-from harness.compat.consumers import CONSUMERS, PROVIDERS, Source
+from harness.compat.consumers import CONSUMERS, Source, reading_code
 from harness.compat.lifetime import last_versions
 from harness.compat.pairs import Answers, Borders, Package
 from harness.compat.patched import with_patches
@@ -55,7 +55,7 @@ def gather(
     files = {name: source.of(name, versions[name], commits.get(name, "")) for name in dict.fromkeys(wanted)}
     request: dict[str, Any] = {
         "cache": str(source.cache),
-        "code": source.code,
+        "code": reading_code(),
         "versions": {name: versions[name] for name in files},
         "files": {name: str(file) for name, file in files.items() if file},
         "not_read": [
@@ -129,7 +129,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         providers = [packages[name] for name in consumer.providers if name in packages]
         if own is None or not providers:
             continue
-        borders = Borders(own, PROVIDERS, answers)
+        borders = Borders(own, answers)
         reached = borders.imported(consumer.roots)
         for provider in providers:
             then = request["made_for"].get(own.name, {}).get(provider.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -68,8 +68,6 @@ CONSUMERS = (
         made_for=_vllm_of,
     ),
 )
-#: All names one imports of providers.
-PROVIDERS = frozenset(name.replace("-", "_") for consumer in CONSUMERS for name in consumer.providers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +87,9 @@ class Source:
         except (ReleaseNotFoundError, TooLargeError):
             return None
 
-    @cached_property
-    def code(self) -> str:
-        """Digest of the code that reads sources and holds them against each other."""
-        files = [ROOT.parent.joinpath(*module.split(".")).with_suffix(".py") for module in READING]
-        return digest_tree(ROOT.parent, files)
+
+@cache
+def reading_code() -> str:
+    """Digest of the code that reads sources and holds them against each other."""
+    files = [ROOT.parent.joinpath(*module.split(".")).with_suffix(".py") for module in READING]
+    return digest_tree(ROOT.parent, files)

@@ -17,10 +17,11 @@ from packaging.utils import canonicalize_name
 from harness.check import TaskContext
 from harness.compat.analysis import analyse
 from harness.compat.border import check_border
+from harness.compat.consumers import reading_code
 from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
+from harness.compat.pairs import Answers, Package
 from harness.compat.published import commit_sources, fetch_sources, required
-from harness.compat.reach import reach
 from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
@@ -91,18 +92,24 @@ def read_torch_npu(version: str, sources: Path) -> TorchNpu:
     return TorchNpu(version=version, operators=read_operators(sources), surface=Surface(sources))
 
 
-def read_uses(sources: Path) -> Uses:
+def read_uses(consumer: Package, answers: Answers) -> Uses:
     """InputError when the sources cannot be read."""
     found = []
-    surface = Surface(sources)
-    for use in reach(surface, {"torch", "torch_npu"}, b"npu").uses:
+    for use in consumer.reach(answers).uses:
         target = use.target
         if target == "torch.npu" or target.startswith("torch.npu."):
             target = f"torch_npu.npu{target.removeprefix('torch.npu')}"
         # Directly below torch_npu stand the operators, and names its C part makes at run time.
         if target.startswith("torch_npu.") and target.count(".") > 1:
             found.append(replace(use, target=target))
-    return Uses(calls=calls_in_wheel(sources), names=tuple(found), surface=surface)
+    calls = answers.kept(
+        "calls", [consumer.digest], lambda: [asdict(call) for call in calls_in_wheel(consumer.file)]
+    )
+    return Uses(
+        calls=tuple(OperatorCall(**{**call, "keywords": tuple(call["keywords"])}) for call in calls),
+        names=tuple(found),
+        surface=consumer.surface,
+    )
 
 
 def misuses(consumer: str, uses: Uses, torch_npu: TorchNpu) -> tuple[Use, ...]:
@@ -197,7 +204,10 @@ def run(ctx: TaskContext) -> Measured:
         pinned = pinned_torch_npu(file)
         own = {"pinned": pinned, "pinned_file": _pinned(ctx, package, pinned, wanted["version"])}
         consumers.append({"package": package, "version": tree["version"], "file": str(file), **own})
-    request = {"version": wanted["version"], "file": str(sources), "consumers": consumers}
+    request = {
+        "version": wanted["version"], "file": str(sources), "consumers": consumers,
+        "cache": str(ctx.cache), "code": reading_code(),
+    }
     answer = analyse(ctx, "npu_ops", request) if consumers else {}
     for use in answer.get("uses", ()):
         ctx.log(_said(use))
@@ -207,10 +217,12 @@ def run(ctx: TaskContext) -> Measured:
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
     """What the consumers use wrongly, what of it with their own torch_npu too, and what changed silently."""
     torch_npu = read_torch_npu(request["version"], Path(request["file"]))
+    answers = Answers(folder=Path(request["cache"]) / "pairs", code=request["code"])
     facts: dict[str, Any] = {"consumers": [], "uses": [], "silent": []}
     for consumer in request["consumers"]:
         package, pinned = consumer["package"], consumer["pinned"]
-        uses = read_uses(Path(consumer["file"]))
+        file = Path(consumer["file"])
+        uses = read_uses(Package(name=package, version=consumer["version"], file=file), answers)
         found: Sequence[Use] = misuses(package, uses, torch_npu)
         if pinned == request["version"]:
             found = [replace(use, own=True) for use in found]

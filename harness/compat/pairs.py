@@ -19,6 +19,9 @@ from harness.compat.surface import Surface
 from harness.compat.visitor import references_in
 from harness.digest import digest_bytes, digest_file, digest_json
 
+#: What one imports of the packages that uses are looked up in: a consumer is read once for all of them.
+PROVIDERS = frozenset({"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
@@ -80,23 +83,27 @@ class Package:
         """The same with the changes."""
         return Surface(self.file, {member: text.encode() for member, text in self.changes.items()})
 
-    def reach(self, providers: frozenset[str]) -> Reach:
-        """Every use of the providers, without the changes."""
-        return reach(self.surface, providers)
+    def reach(self, answers: Answers) -> Reach:
+        """Every use of the providers that are ever asked about, without the changes."""
+
+        def look() -> dict[str, Any]:
+            found = reach(self.surface, PROVIDERS)
+            return {"uses": [use.to_json() for use in found.uses], "unparsed": list(found.unparsed)}
+
+        kept = answers.kept("reach", [self.digest, *sorted(PROVIDERS)], look)
+        return Reach(uses=tuple(map(Reference.from_json, kept["uses"])), unparsed=tuple(kept["unparsed"]))
 
 
 class Borders:
     """One consumer's uses of several providers, each pair from the store or newly looked at."""
 
-    def __init__(self, consumer: Package, providers: frozenset[str], answers: Answers) -> None:
-        """`providers`: names one imports, of all that are ever asked about."""
+    def __init__(self, consumer: Package, answers: Answers) -> None:
         self._consumer = consumer
-        self._providers = providers
         self._answers = answers
 
     @cached_property
     def _reach(self) -> Reach:
-        return self._consumer.reach(self._providers)
+        return self._consumer.reach(self._answers)
 
     def with_provider(self, provider: Package, made_for: Package | None) -> dict[str, Any]:
         """`uses`: how many; `findings`: those this provider does not bear, with our patches in place.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.compat.signature import Arguments, Signature
 
@@ -29,3 +30,50 @@ class Reference:
     offers: Signature | None = None
     written: str = ""
     defines: frozenset[str] | None = None
+
+    def to_json(self) -> list[Any]:
+        """All fields, in the shortest form: a package has tens of thousands."""
+        given, offers = self.arguments, self.offers
+        return [
+            *(self.kind, self.target, self.file, self.line, self.guarded, self.at_import, self.holder),
+            given and [given.positional, list(given.keywords), given.open_positional, given.open_keywords],
+            offers
+            and [
+                *(list(offers.positional_only), list(offers.positional), list(offers.keyword_only)),
+                *(sorted(offers.needed), offers.any_positional, offers.any_keywords),
+            ],
+            self.written,
+            None if self.defines is None else sorted(self.defines),
+        ]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Reference:
+        """The inverse; ValueError or TypeError for anything else."""
+        kind, target, file, line, guarded, at_import, holder, given, offers, written, defines = data
+        return cls(
+            kind=kind,
+            target=target,
+            file=file,
+            line=line,
+            guarded=guarded,
+            at_import=at_import,
+            holder=holder,
+            arguments=given
+            and Arguments(
+                positional=given[0],
+                keywords=tuple(given[1]),
+                open_positional=given[2],
+                open_keywords=given[3],
+            ),
+            offers=offers
+            and Signature(
+                positional_only=tuple(offers[0]),
+                positional=tuple(offers[1]),
+                keyword_only=tuple(offers[2]),
+                needed=frozenset(offers[3]),
+                any_positional=offers[4],
+                any_keywords=offers[5],
+            ),
+            written=written,
+            defines=None if defines is None else frozenset(defines),
+        )

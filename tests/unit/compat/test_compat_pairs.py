@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 from harness.compat import pairs
+from harness.compat.module_names import parse
 from harness.compat.pairs import Answers, Borders, Package
+from harness.compat.reference import Reference
+from harness.compat.visitor import references_in
 
 LIB = {"lib/__init__.py": "def make(size): ...\n"}
 USER = {
@@ -38,11 +42,12 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         return real(uses, *rest)
 
     monkeypatch.setattr(pairs, "check_border", counting)
+    monkeypatch.setattr(pairs, "PROVIDERS", frozenset({"lib"}))
     return seen
 
 
 def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> dict[str, Any]:
-    borders = Borders(user, frozenset({"lib"}), Answers(folder=folder / "pairs", code=code))
+    borders = Borders(user, Answers(folder=folder / "pairs", code=code))
     return borders.with_provider(lib, None)
 
 
@@ -105,5 +110,26 @@ def test_what_importing_an_entry_imports_stops_at_guards_and_functions(tmp_path:
         "user/c.py": "",
     }
     user = package(tmp_path / "u.zip", "user", files)
-    borders = Borders(user, frozenset({"lib"}), Answers(folder=tmp_path / "pairs", code="1"))
+    borders = Borders(user, Answers(folder=tmp_path / "pairs", code="1"))
     assert borders.imported(("user.entry", "user.absent")) == {"user", "user.entry", "user.a"}
+
+
+REACHES = """
+import lib
+from lib import make as build, Base
+class A(Base):
+    def __init__(self, size: int, *rest): super().__init__(size)
+    def f(self, a, /, b, *, c=1, **k): self.g(a, *b, **k)
+try:
+    lib.make(1, size=2)
+except AttributeError:
+    lib.other = None
+"""
+
+
+def test_uses_come_back_from_the_store_as_they_went_in() -> None:
+    tree = parse(REACHES.encode())
+    assert tree is not None
+    uses = references_in(tree, REACHES.encode(), "user.a", "user/a.py", {"lib"})
+    assert {use.kind for use in uses} >= {"import", "subclass", "super", "override", "call", "patch"}
+    assert tuple(Reference.from_json(json.loads(json.dumps(use.to_json()))) for use in uses) == uses
