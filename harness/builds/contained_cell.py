@@ -111,6 +111,8 @@ def _build(
     lock, device = _lock(ctx, recipe), recipe.device
     reference = device["base_image"] or lock.base
     base = base_image(engine, reference, lock.arch)
+    for notice in base_notices(reference, base):
+        ctx.log(notice)
     layers = image_layers(lock, base.id, _patched(recipe))
     settings = index_environment(os.environ).with_indexes(recipe.indexes)
     with progress.step("build"):
