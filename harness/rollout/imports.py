@@ -229,6 +229,20 @@ def attempt(module: str, root: Path, action: Callable[[], object]) -> Break | No
     return None
 
 
+def _preload(package: str, modules: list[str]) -> None:
+    """Load here what the modules need of other packages: a fork for each then costs its own code only."""
+    answer = _forked(partial(_loaded_with, package, modules), SECONDS_FOR_ALL)
+    for name in () if isinstance(answer, Ending) else answer:
+        _imports(name)
+
+
+def _loaded_with(package: str, modules: list[str]) -> list[str]:
+    before = set(sys.modules)
+    for module in modules:
+        _imports(module)
+    return [name for name in sys.modules if name not in before and name.partition(".")[0] != package]
+
+
 def told_apart(found: list[Break], modules: list[str], seconds: float) -> list[Break]:
     """`found`, with what breaks only because it is imported alone marked as a matter of order."""
     suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
@@ -306,6 +320,7 @@ def examine(packages: list[str]) -> dict[str, Any]:
         if package == "vllm_ascend":
             found += _prepare(root)
         modules = list(modules_of(package, root))
+        _preload(package, modules)
         broken: list[Break] = []
         for module in modules:
             if module in sys.modules:

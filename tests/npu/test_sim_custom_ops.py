@@ -120,6 +120,8 @@ def test_activation(dtype: torch.dtype, name: str) -> None:
         "npu_gelu": functional.gelu,
         "npu_fast_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }[name]
+    if name == "npu_fast_gelu" and torch_npu.__version__.startswith("2.7."):
+        pytest.skip("torch_npu 2.7 has no backward for npu_fast_gelu")
     check(getattr(torch_npu, name), reference, (3, 7), dtype=dtype)
 
 

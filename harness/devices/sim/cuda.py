@@ -23,6 +23,7 @@ _ENTRIES = ("libtorch_python.so", "libtorch_global_deps.so")
 # Released together with torch and built against the same CUDA.
 _BESIDE_TORCH = ("torchvision", "torchaudio")
 _VENDOR_FILES = ("nvidia/*/lib/*.so*", *(f"{name}.libs/*.so*" for name in _BESIDE_TORCH))
+_NVIDIA = re.compile(r"lib(cu|nv|nccl)\w*\.so.*")
 _DEFINED = re.compile(r"^ABSENT_API [^;{]*?(\w+)\(", re.MULTILINE)
 
 
@@ -39,11 +40,18 @@ def absent_cuda(site_packages: Path) -> AbsentCuda:
     """What the import of torch in `site_packages` needs of NVIDIA; InputError for a corrupt library."""
     folder = site_packages / "torch" / "lib"
     beside = [path for name in _BESIDE_TORCH for path in sorted((site_packages / name).rglob("*.so"))]
-    loaded = {**_closure(folder), **{path: _imports(path) for path in beside}}
     there = {path.name for pattern in _VENDOR_FILES for path in site_packages.glob(pattern)}
     there |= {path.name for path in (*folder.glob("*.so*"), *beside)}
+    loaded = _closure(folder)
+    for path in beside:
+        imports = _imports(path)
+        # What also lacks something else, such as libsox, does not load on any machine.
+        if all(
+            name in there or _NVIDIA.fullmatch(name) or has_system_library(name) for name in imports.needed
+        ):
+            loaded[path] = imports
     unknown = {name for imports in loaded.values() for name in imports.needed} - there
-    sonames = {name for name in unknown if not has_system_library(name)}
+    sonames = {name for name in unknown if _NVIDIA.fullmatch(name) and not has_system_library(name)}
     if not sonames:
         return AbsentCuda(symbols={})
     system = [path for name in unknown - sonames if (path := system_library(name))]

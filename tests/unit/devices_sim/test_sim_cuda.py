@@ -94,6 +94,20 @@ def test_vendor_libraries_that_are_there_are_used(cuda_build: Path, tmp_path: Pa
     assert absent_cuda(site).sonames == ()
 
 
+def test_what_lacks_more_than_cuda_is_no_matter_of_ours(cuda_build: Path, compile_c, tmp_path: Path) -> None:
+    """torchaudio has libraries for sox and ffmpeg; where those are missing it finds out and goes on."""
+    site = tmp_path / "site"
+    shutil.copytree(cuda_build, site)
+    sox = compile_c("int sox_init(void){return 0;}", tmp_path / "libsox.so", "-Wl,-soname,libsox.so")
+    compile_c(
+        "int sox_init(void); int load(void){return sox_init();}",
+        site / "torchaudio/lib/libtorchaudio_sox.so",
+        *("-Wl,--no-as-needed", str(sox)),
+    )
+    absent = absent_cuda(site)
+    assert absent == absent_cuda(cuda_build)
+
+
 def test_torch_loads_and_finds_no_device(cuda_build: Path, tmp_path: Path) -> None:
     runtime = build_runtime(cuda_build, tmp_path)
     # cudaErrorNoDevice is 100, and no devices.
