@@ -34,7 +34,9 @@ from harness.compat.surface import Standing, Surface
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 # Runs inside an environment: which of the dotted names (JSON on stdin) can be imported?
 ORACLE = """
-import importlib, json, sys, warnings
+import importlib, json, os, sys, warnings
+# A cell's torch would load torch_npu, which wants a device.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 warnings.simplefilter("ignore")
 import transformers
 answers = {}
