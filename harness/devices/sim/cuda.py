@@ -43,13 +43,13 @@ def absent_cuda(site_packages: Path) -> AbsentCuda:
     there = {path.name for pattern in _VENDOR_FILES for path in site_packages.glob(pattern)}
     there |= {path.name for path in (*folder.glob("*.so*"), *beside)}
     loaded = _closure(folder)
-    for path in beside:
-        imports = _imports(path)
+    for library in beside:
+        imports = _imports(library)
         # What also lacks something else, such as libsox, does not load on any machine.
         if all(
             name in there or _NVIDIA.fullmatch(name) or has_system_library(name) for name in imports.needed
         ):
-            loaded[path] = imports
+            loaded[library] = imports
     unknown = {name for imports in loaded.values() for name in imports.needed} - there
     sonames = {name for name in unknown if _NVIDIA.fullmatch(name) and not has_system_library(name)}
     if not sonames:
