@@ -43,7 +43,10 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
         engine = open_engine(wanted["engine"], {**os.environ, **wanted["connect"]})
-        ended = run_contained(engine, _order(wanted, os.environ), stopped, _write)
+        try:
+            ended = run_contained(engine, _order(wanted, os.environ), stopped, _write)
+        finally:
+            engine.close()
     except InfrastructureError as error:
         _write(f"npu-matrix: {error}\n".encode())
         return EXIT_INFRASTRUCTURE

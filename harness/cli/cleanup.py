@@ -51,6 +51,9 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
         problem = "" if dry_run else remove_found(one, engine)
         if problem:
             failed[one.name] = problem
+    for engine, _things in found:
+        if engine is not None:
+            engine.close()
     everything_found = [one for _engine, things in found for one in things]
     if as_json:
         click.echo(json.dumps(_report(everything_found, failed, notices, dry_run=dry_run), indent=2))
