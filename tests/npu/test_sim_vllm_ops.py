@@ -12,7 +12,7 @@ overlay = pytest.importorskip("harness.devices.sim.overlay")
 
 from harness.devices.sim import serving  # noqa: E402
 from harness.devices.sim.faultspec import parse_faults  # noqa: E402
-from harness.rollout import operators  # noqa: E402
+from harness.rollout import operators, plain  # noqa: E402
 from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
@@ -137,3 +137,50 @@ def test_a_mask_that_is_not_causal_is_refused() -> None:
     values["mask"] = torch.zeros_like(values["mask"])
     with pytest.raises(NotImplementedError, match="not causal"):
         operators.compute(case, values, "npu:0", torch.float32)
+
+
+@pytest.mark.parametrize("layout", ["BSND", "BNSD", "BSH"])
+@pytest.mark.parametrize("lengths", [None, [7, 4]], ids=str)
+def test_fused_attention_in_batches_agrees_with_the_plain_formula(
+    layout: str, lengths: list[int] | None
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(2, rows, heads, 8, generator=generator) for rows, heads in ((5, 4), (7, 2), (7, 2))
+    )
+    into = {"BSND": lambda x: x, "BNSD": lambda x: x.transpose(1, 2), "BSH": lambda x: x.flatten(2)}[layout]
+    new = [5, 2]
+    out, sums = torch.ops.npu.npu_fused_infer_attention_score(
+        *(into(x).contiguous().npu() for x in (query, key, value)),
+        atten_mask=torch.ones(2048, 2048, dtype=torch.int8).triu(1).npu(),
+        actual_seq_lengths=new,
+        actual_seq_lengths_kv=lengths,
+        num_heads=4,
+        num_key_value_heads=2,
+        scale=0.3,
+        input_layout=layout,
+        sparse_mode=3,
+        softmax_lse_flag=True,
+    )
+    back = {
+        "BSND": lambda x: x,
+        "BNSD": lambda x: x.transpose(1, 2),
+        "BSH": lambda x: x.unflatten(-1, (4, 8)),
+    }
+    found = back[layout](out.cpu())
+    assert sums.shape == (2, 4, 5, 1)
+    for index, count in enumerate(new):
+        seen = lengths[index] if lengths else 7
+        rows = (x[index].double() for x in (query[:, :count], key[:, :seen], value[:, :seen]))
+        expected = plain.attention(*rows, 0.3, causal=True)
+        # Eight products and seven weights of order one in fp32: some ten roundings.
+        assert float((found[index, :count] - expected).abs().max()) < 100 * 2.0**-24
+        assert not found[index, count:].any()
+
+
+def test_a_window_without_a_mask_is_refused() -> None:
+    query, key = (torch.zeros(1, rows, 16, device="npu:0") for rows in (1, 6))
+    with pytest.raises(NotImplementedError, match="window"):
+        torch.ops.npu.npu_fused_infer_attention_score(
+            query, key, key, num_heads=2, input_layout="BSH", pre_tokens=3, actual_seq_lengths_kv=[6]
+        )

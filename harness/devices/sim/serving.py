@@ -18,13 +18,13 @@ from harness.devices.sim.aten import DEVICE_KEY
 from harness.devices.sim.dispatch import Machine, make_kernel
 from harness.devices.sim.plan import plan_of
 from harness.devices.sim.references import (
+    atb_attention,
     cache,
     matmul,
     norm,
     rotary,
     routing,
     sampling,
-    serving_attention,
 )
 from harness.devices.sim.torch_internals import has_kernel, overload, override, schema_of, schemas
 
@@ -34,12 +34,12 @@ NOT_SIMULATED = "not simulated:"
 Reference = Callable[..., Any]
 
 ATB: Mapping[str, Reference] = {
-    "_npu_flash_attention": serving_attention.flash_attention,
-    "_npu_flash_attention_qlens": serving_attention.flash_attention_qlens,
-    "_npu_flash_attention_unpad": serving_attention.flash_attention_unpad,
+    "_npu_flash_attention": atb_attention.flash_attention,
+    "_npu_flash_attention_qlens": atb_attention.flash_attention_qlens,
+    "_npu_flash_attention_unpad": atb_attention.flash_attention_unpad,
     "_npu_matmul_add_fp32": matmul.matmul_add_fp32,
-    "_npu_paged_attention": serving_attention.paged_attention,
-    "_npu_paged_attention_splitfuse": serving_attention.paged_attention_splitfuse,
+    "_npu_paged_attention": atb_attention.paged_attention,
+    "_npu_paged_attention_splitfuse": atb_attention.paged_attention_splitfuse,
     "_npu_reshape_and_cache": cache.reshape_and_cache,
     "_npu_reshape_and_cache_siso": cache.reshape_and_cache_siso,
     "_npu_rotary_embedding": rotary.rotary_embedding,

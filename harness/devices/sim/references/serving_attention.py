@@ -18,13 +18,13 @@ from harness.devices.sim.references.precision import refuse, wide
 Lengths: TypeAlias = torch.Tensor | Sequence[int] | None
 
 _FUSED = "npu_fused_infer_attention_score"
-_NO_MASK, _LEFT_UP, _RIGHT_DOWN, _BAND = 0, 2, 3, 4
+NO_MASK, _LEFT_UP, RIGHT_DOWN, _BAND = 0, 2, 3, 4
 # Arguments that choose how a kernel works, not what it computes.
 _HINTS = frozenset({"inner_precise", "block_size", "workspace"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Call:
+class Call:
     """What one fused call asks for. before, after: how far the band of sparse mode 4 reaches."""
 
     heads: int
@@ -58,7 +58,7 @@ def npu_fused_infer_attention_score(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention in the query's layout, and the log of the softmax's sum (float32; zero unless asked for)."""
     _refuse_others(others)
-    call = _Call(
+    call = Call(
         heads=num_heads,
         key_heads=num_key_value_heads or num_heads,
         scale=scale,
@@ -95,7 +95,7 @@ def npu_fused_infer_attention_score_v2(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with other names and a learnable sink (N,): a score without a value."""
     _refuse_others(others)
-    call = _Call(
+    call = Call(
         heads=num_query_heads,
         key_heads=num_key_value_heads or num_query_heads,
         scale=softmax_scale,
@@ -109,160 +109,8 @@ def npu_fused_infer_attention_score_v2(
     return out, lse if return_softmax_lse else torch.zeros(1)
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    num_kv_heads: int,
-    num_heads: int,
-    scale_value: float,
-    block_table: torch.Tensor,
-    context_lens: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    workspace: torch.Tensor | None = None,  # noqa: ARG001 - memory, no arithmetic
-) -> None:
-    """One new token per sequence against the cache; context_lens counts the new token."""
-    ones = [1] * len(context_lens)
-    _packed_against_cache(
-        (query, key_cache, value_cache, out),
-        block_table,
-        ones,
-        context_lens,
-        num_heads,
-        num_kv_heads,
-        scale_value,
-    )
-
-
-def paged_attention_splitfuse(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    context_lens: torch.Tensor,
-    mask: torch.Tensor,
-    seq_len: torch.Tensor,
-    num_kv_heads: int,
-    num_heads: int,
-    scale_value: float,
-    out: torch.Tensor,
-) -> None:
-    """Packed new tokens (seq_len each) against the cache (context_lens each), causal."""
-    _require_causal("_npu_paged_attention_splitfuse", mask)
-    _packed_against_cache(
-        (query, key_cache, value_cache, out),
-        block_table,
-        seq_len,
-        context_lens,
-        num_heads,
-        num_kv_heads,
-        scale_value,
-    )
-
-
-def flash_attention_qlens(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    mask: torch.Tensor,
-    seq_len: torch.Tensor,
-    context_lens: torch.Tensor,
-    num_kv_heads: int,
-    num_heads: int,
-    scale_value: float,
-    out: torch.Tensor,
-) -> None:
-    """`paged_attention_splitfuse` with its arguments in another order."""
-    _require_causal("_npu_flash_attention_qlens", mask)
-    _packed_against_cache(
-        (query, key_cache, value_cache, out),
-        block_table,
-        seq_len,
-        context_lens,
-        num_heads,
-        num_kv_heads,
-        scale_value,
-    )
-
-
-def flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    seq_len: torch.Tensor,
-    scale_value: float,
-    num_heads: int,
-    num_kv_heads: int,
-    out: torch.Tensor,
-) -> None:
-    """Packed sequences (seq_len tokens each), causal: tokens see their own sequence only."""
-    _require_causal("_npu_flash_attention", mask)
-    call = _plain_call(num_heads, num_kv_heads, scale_value, _RIGHT_DOWN)
-    _packed(call, query, key, value, seq_len, out)
-
-
-def flash_attention_unpad(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    seq_len: torch.Tensor,
-    scale_value: float,
-    num_heads: int,
-    num_kv_heads: int,
-    out: torch.Tensor,
-) -> None:
-    """`flash_attention` without a mask: every token sees its whole sequence."""
-    _packed(_plain_call(num_heads, num_kv_heads, scale_value, _NO_MASK), query, key, value, seq_len, out)
-
-
-def _plain_call(heads: int, key_heads: int, scale: float, sparse_mode: int) -> _Call:
-    return _Call(
-        heads=heads, key_heads=key_heads, scale=scale, mask=None, sparse_mode=sparse_mode, before=0, after=0
-    )
-
-
-def _packed(
-    call: _Call,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    lengths: Lengths,
-    out: torch.Tensor,
-) -> None:
-    start = 0
-    for length in _numbers(lengths):
-        rows = slice(start, start + length)
-        start += length
-        q = query[rows].reshape(length, call.heads, -1)
-        k, v = (x[rows].reshape(length, call.key_heads, -1) for x in (key, value))
-        out[rows] = _attend(call, q, k, v)[0].reshape(out[rows].shape).to(out.dtype)
-
-
-def _packed_against_cache(
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    table: torch.Tensor,
-    query_lengths: Lengths,
-    key_lengths: Lengths,
-    heads: int,
-    key_heads: int,
-    scale: float,
-) -> None:
-    query, key_cache, value_cache, out = tensors
-    call = _plain_call(heads, key_heads, scale, _RIGHT_DOWN)
-    start = 0
-    for index, (length, seen) in enumerate(zip(_numbers(query_lengths), _numbers(key_lengths), strict=True)):
-        rows = slice(start, start + length)
-        start += length
-        q = query[rows].reshape(length, heads, -1)
-        k, v = (load_rows(cache, table[index], seen, key_heads) for cache in (key_cache, value_cache))
-        out[rows] = _attend(call, q, k, v)[0].reshape(out[rows].shape).to(out.dtype)
-
-
 def _fused(
-    call: _Call,
+    call: Call,
     layout: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -271,9 +119,9 @@ def _fused(
     key_lengths: Lengths,
     table: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if call.sparse_mode not in {_NO_MASK, _LEFT_UP, _RIGHT_DOWN, _BAND}:
+    if call.sparse_mode not in {NO_MASK, _LEFT_UP, RIGHT_DOWN, _BAND}:
         refuse(_FUSED, **{f"sparse_mode {call.sparse_mode}": True})
-    if call.sparse_mode == _NO_MASK:
+    if call.sparse_mode == NO_MASK:
         # Whether the window counts without a mask differs between CANN versions.
         refuse(_FUSED, **{"a window in sparse_mode 0": call.before < _longest(key, key_lengths)})
         refuse(_FUSED, **{"a mask in sparse_mode 0": call.mask is not None})
@@ -287,7 +135,7 @@ def _fused(
 
 
 def _fused_packed(
-    call: _Call,
+    call: Call,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -299,21 +147,21 @@ def _fused_packed(
     out = query.new_zeros(*query.shape[:2], value.shape[-1] if table is None else query.shape[-1])
     lse = torch.zeros(*query.shape[:2], 1, dtype=wide(query).dtype)
     start = key_start = 0
-    for index, (end, key_end) in enumerate(zip(_numbers(query_ends), _numbers(key_lengths), strict=True)):
+    for index, (end, key_end) in enumerate(zip(numbers(query_ends), numbers(key_lengths), strict=True)):
         if table is None:
             k, v = key[key_start:key_end], value[key_start:key_end]
             key_start = key_end
         else:
             k, v = (load_rows(cache, table[index], key_end, call.key_heads) for cache in (key, value))
         if end > start:
-            own, sums = _attend(call, query[start:end], k, v)
+            own, sums = attend(call, query[start:end], k, v)
             out[start:end], lse[start:end] = own.to(out.dtype), sums
         start = end
     return out, lse
 
 
 def _fused_batch(
-    call: _Call,
+    call: Call,
     layout: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -336,7 +184,7 @@ def _fused_batch(
         else:
             seen = _per_sequence(key_lengths, batch, 0)[index]
             k, v = (load_rows(cache, table[index], seen, call.key_heads) for cache in (key, value))
-        own, sums = _attend(call, queries[index, : lengths[index]], k, v)
+        own, sums = attend(call, queries[index, : lengths[index]], k, v)
         out[index, : lengths[index]] = own.to(out.dtype)
         lse[index, :, : lengths[index]] = sums.transpose(0, 1)
     if layout == "BSH":
@@ -344,8 +192,8 @@ def _fused_batch(
     return (out.transpose(1, 2).contiguous() if layout == "BNSD" else out), lse
 
 
-def _attend(
-    call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+def attend(
+    call: Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(S, N, D) against (K, G, D): (S, N, D), zero where nothing is seen, and the log-sum (S, N, 1)."""
     q, k, v = (wide(x).transpose(0, 1) for x in (query, key, value))
@@ -367,9 +215,9 @@ def _attend(
     return out.transpose(0, 1), (largest + total.log()).transpose(0, 1)
 
 
-def _hidden(call: _Call, queries: int, keys: int) -> torch.Tensor | None:
+def _hidden(call: Call, queries: int, keys: int) -> torch.Tensor | None:
     """True where a query must not look."""
-    if call.sparse_mode == _NO_MASK:
+    if call.sparse_mode == NO_MASK:
         return None
     shift = 0 if call.sparse_mode == _LEFT_UP else keys - queries
     distance = torch.arange(keys)[None, :] - torch.arange(queries)[:, None] - shift
@@ -388,28 +236,19 @@ def _rows_first(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
 def _per_sequence(lengths: Lengths, batch: int, whole: int) -> list[int]:
     if lengths is None:
         return [whole] * batch
-    numbers = _numbers(lengths)
-    return numbers * batch if len(numbers) == 1 else numbers
+    found = numbers(lengths)
+    return found * batch if len(found) == 1 else found
 
 
 def _longest(key: torch.Tensor, key_lengths: Lengths) -> int:
-    return max(_numbers(key_lengths), default=0) if key_lengths is not None else max(key.shape)
+    return max(numbers(key_lengths), default=0) if key_lengths is not None else max(key.shape)
 
 
-def _numbers(lengths: Lengths) -> list[int]:
+def numbers(lengths: Lengths) -> list[int]:
+    """Lengths as numbers; RuntimeError without any."""
     if lengths is None:
         raise RuntimeError("packed sequences need their lengths")
     return [int(x) for x in (lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)]
-
-
-def _require_causal(operator: str, mask: torch.Tensor) -> None:
-    """The reference is causal: any other mask is refused, not ignored."""
-    square = mask if mask.dim() == 2 else mask.flatten(0, -3)[0]
-    size = min(square.shape[-2:])
-    square = square[:size, :size] != 0
-    refuse(
-        operator, **{"a mask that is not causal": not torch.equal(square, torch.ones_like(square).triu(1))}
-    )
 
 
 def _refuse_others(others: dict[str, object]) -> None:
