@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PROGRAM = "harness.convergence.trainer.run"
 MEASURED, CRASHED, HUNG, FAILED = "measured", "crashed", "hung", "failed"
 # The program ends a trainer that stands still by itself; this is for a program that stands still.
-TIMEOUT_S = 900.0
+TIMEOUT_S = 1800.0
 MOST_TAIL = 4000
 OLDEST = (0, 6)
 FACETS = (

@@ -16,11 +16,14 @@ from harness.convergence.trainer.stacks import Stack
 
 TICK_SECONDS = 0.5
 CHUNK_BYTES = 1 << 16
+# On a machine with three runnable processes per processor everything takes three times as long; more than
+# that is not waited for.
+MOST_CROWDED = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Seconds a program may take to its first step, and from one step to the next."""
+    """Seconds a program may take to its first step, and from step to step, on a machine of its own."""
 
     start_up: float
     step: float
@@ -81,7 +84,7 @@ def run(
                 made, last = steps(), now
                 start_up = start_up if start_up is not None else now - started
                 reason = hopeless()
-            hung = now - last > (limits.step if made else limits.start_up)
+            hung = now - last > (limits.step if made else limits.start_up) * crowding()
         found, problems = _stacks(process_folder, others) if hung else ([], [])
         returncode = None if hung or reason else process.poll()
         swept = processes.end_all(others)
@@ -96,6 +99,11 @@ def run(
         problems=tuple(problems),
         swept=swept,
     )
+
+
+def crowding() -> float:
+    """How many times longer than alone a program takes here now, by the load of the last minute."""
+    return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def _stacks(folder: Path, others: frozenset[int]) -> tuple[list[Stack], list[str]]:
