@@ -1,6 +1,7 @@
 """Makes the pictures of the README from a report: `python docs/images/make.py reports`.
 
-Needs Debian's chromium. Writes report.png and report-dark.png (the grid) and cell.png (one cell, if named).
+Needs Debian's chromium. Writes report.png and report-dark.png (the grid), numerics.png, convergence.png, and
+cell.png (one cell, if named).
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def main() -> int:
     index = (folder / "index.html").as_uri()
     for theme, name in (("light", "report.png"), ("dark", "report-dark.png")):
         picture(chromium, f"{index}#theme={theme}", options.out / name, width, height)
+    for name in ("numerics", "convergence"):
+        page = (folder / f"{name}.html").as_uri()
+        picture(chromium, f"{page}#theme=light", options.out / f"{name}.png", width, height)
     if options.cell:
         page = (folder / "cells" / f"{options.cell}.html").as_uri()
         picture(chromium, f"{page}#theme=light", options.out / "cell.png", width, height)

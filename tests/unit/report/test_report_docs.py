@@ -36,7 +36,10 @@ def load(name: str) -> ModuleType:
 def commands_of(text: str) -> list[list[str]]:
     """Every npu-matrix command a page shows, as arguments."""
     lines = [
-        line for kind, body in FENCE.findall(text) if kind in {"sh", "console"} for line in body.splitlines()
+        line
+        for kind, body in FENCE.findall(text)
+        if kind in {"sh", "console"}
+        for line in body.replace("\\\n", " ").splitlines()
     ]
     shown = [line.removeprefix("$ ") for line in lines] + [
         " ".join(found.split()) for found in IN_TEXT.findall(text)
