@@ -205,8 +205,11 @@ def run(ctx: TaskContext) -> Measured:
         own = {"pinned": pinned, "pinned_file": _pinned(ctx, package, pinned, wanted["version"])}
         consumers.append({"package": package, "version": tree["version"], "file": str(file), **own})
     request = {
-        "version": wanted["version"], "file": str(sources), "consumers": consumers,
-        "cache": str(ctx.cache), "code": reading_code(),
+        "version": wanted["version"],
+        "file": str(sources),
+        "consumers": consumers,
+        "cache": str(ctx.cache),
+        "code": reading_code(),
     }
     answer = analyse(ctx, "npu_ops", request) if consumers else {}
     for use in answer.get("uses", ()):
