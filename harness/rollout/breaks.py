@@ -96,7 +96,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if optional:
         names = ", ".join(sorted({cause.missing.partition(".")[0] for cause in optional}))
         hit = sum(len(cause.modules) for cause in optional)
-        remarks.append(f"Not installed and required by nobody: {names} ({hit} modules want them).")
+        remarks.append(f"Not there and required by nobody: {names} ({hit} modules want them).")
     if late:
         names = ", ".join(sorted(module for cause in late for module in cause.modules))
         remarks.append(f"Importable only after the others: {names}.")

@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from harness.devices.sim.probe import is_simulated
@@ -47,9 +48,9 @@ _NAMES_DEVICE = re.compile(r"npu|ascend")
 class Break:
     """Why a module cannot be imported.
 
-    kind: `absent` (a package that is not installed), `api` (a module or name an installed package lacks),
-    `library` (a shared library), `crash`, `hang`, `error` (anything else raised on import), `order` (an api
-    or error that is gone once the others are imported, as they are in a worker).
+    kind: `absent` (a package that is not installed, or that another stands in for), `api` (a module or name
+    an installed package lacks), `library` (a shared library), `crash`, `hang`, `error` (anything else raised
+    on import), `order` (an api or error that is gone once the others are imported, as they are in a worker).
     file, line, code: the deepest place in the module's own package, "" and 0 outside of it.
     missing: what is absent or lacking, as far as the error says; chain: the errors from the outermost in.
     """
@@ -120,9 +121,19 @@ def _kind(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError) and (library := re.match(r"(lib\S+\.so\S*): cannot open", str(error))):
         return "library", library[1]
     if isinstance(error, AttributeError):
+        if stand_in := _stand_in(error.obj):
+            return "absent", stand_in
         named = re.match(r"module '([^']+)' has no attribute '([^']+)'", str(error))
         return ("api", f"{named[1]}.{named[2]}") if named else ("error", "")
     return "error", ""
+
+
+def _stand_in(module: object) -> str:
+    """Name of a module that another package put in an absent one's place, as vLLM does for Triton."""
+    kind = type(module)
+    if not isinstance(module, ModuleType) or kind is ModuleType:
+        return ""
+    return module.__name__ if kind.__module__.partition(".")[0] != module.__name__.partition(".")[0] else ""
 
 
 def _is_absent(top: str) -> bool:

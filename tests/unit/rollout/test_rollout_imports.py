@@ -18,6 +18,7 @@ from harness.rollout.imports import Break, attempt, in_child, modules_of, told_a
 
 ENGINE = {
     "__init__.py": "",
+    "standin.py": "import sys, types\nclass Absent(types.ModuleType): ...\nsys.modules['fast_x'] = Absent('fast_x')\n",
     "new.py": "class Kept: ...\n",
 }
 PLUGIN = {
@@ -31,6 +32,7 @@ PLUGIN = {
     "library.py": "import ctypes\nctypes.CDLL('libnever-there.so.1')\n",
     "raises.py": "def check():\n    raise ValueError('two\\nlines')\ncheck()\n",
     "wrapped.py": "try:\n    import never_installed\nexcept ImportError as e:\n    raise RuntimeError('hidden') from e\n",
+    "standin.py": "import engine_x.standin\nimport fast_x\nfast_x.exp\n",
     "leaves.py": "raise SystemExit(3)\n",
     "dies.py": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
     "quits.py": "import os\nos._exit(0)\n",
@@ -95,6 +97,7 @@ def test_a_good_module_is_no_break(plugin: Path) -> None:
         ("indirect", "api", "engine_x.new.Gone", ("plugin_x/name.py", 2)),
         ("library", "library", "libnever-there.so.1", ("plugin_x/library.py", 2)),
         ("raises", "error", "", ("plugin_x/raises.py", 2)),
+        ("standin", "absent", "fast_x", ("plugin_x/standin.py", 3)),
         ("leaves", "error", "", ("plugin_x/leaves.py", 1)),
     ],
 )
