@@ -263,7 +263,12 @@ def told_apart(found: list[Break], modules: list[str], seconds: float) -> list[B
     others = [module for module in modules if module not in broken]
     answer = _forked(partial(_importable_after, others, suspects), seconds)
     mended = set() if isinstance(answer, Ending) else set(answer)
-    return [replace(one, kind="order") if one.module in mended else one for one in found]
+    # A package that fails leaves its modules behind, importable: what they lacked is lacking all the same.
+    lacking = {one.missing for one in found if one.module not in mended and one.missing}
+    return [
+        replace(one, kind="order") if one.module in mended and one.missing not in lacking else one
+        for one in found
+    ]
 
 
 def _importable_after(others: list[str], suspects: list[str]) -> list[str]:

@@ -148,6 +148,18 @@ def test_what_only_needs_others_before_it_is_told_apart(plugin: Path) -> None:
     assert "plugin_x.good" not in sys.modules
 
 
+def test_a_module_below_a_package_that_fails_is_no_matter_of_order(plugin: Path) -> None:
+    (plugin / "below").mkdir()
+    (plugin / "below/__init__.py").write_text(
+        "from plugin_x.below import part\nfrom engine_x.new import Gone\n"
+    )
+    (plugin / "below/part.py").write_text("")
+    names = ["below", "below.part", "good"]
+    found = [one for name in names if (one := outcome(plugin, name))]
+    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 20.0)
+    assert [one.kind for one in apart] == ["api", "api"]
+
+
 def test_a_crash_while_telling_apart_changes_nothing(plugin: Path) -> None:
     found = [one for one in (outcome(plugin, "late"),) if one]
     assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 20.0) == found
