@@ -82,7 +82,9 @@ def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: t
         name: _each(value, partial(_placed, dtype=dtype, device="cpu" if name in case.host else device))
         for name, value in values.items()
     }
-    returned = find_operator(case.operator)(**placed)
+    # As engines call it. Views that the simulated device made for an engine may be written in this mode only.
+    with torch.inference_mode():
+        returned = find_operator(case.operator)(**placed)
     if case.written:
         return [placed[name].cpu() for name in case.written]
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
