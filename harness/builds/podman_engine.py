@@ -56,8 +56,9 @@ class PodmanEngine(SdkEngine):
         folder = Path(tempfile.mkdtemp(prefix="npu-matrix-podman-"))
         address = f"unix://{folder}/podman.sock"
         argv = [program, "system", "service", "--time", str(IDLE_SECONDS), address]
+        # Podman's monitor notes an out-of-memory kill as a file in the folder it was started in.
         self._service = subprocess.Popen(
-            argv, env=self._environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            argv, env=self._environ, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + SECONDS_TO_START
         while not (folder / "podman.sock").exists():

@@ -108,9 +108,9 @@ def docker(docker_host: str) -> Iterator[DockerEngine]:
 
 
 @pytest.fixture(scope="session")
-def podman_environ(base_tar: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def podman_environ(base_tar: Path) -> Iterator[dict[str, str]]:
     """Podman with storage of its own; its limits are low enough for machines that may not raise any."""
-    folder = tmp_path_factory.mktemp("podman")
+    folder = Path(tempfile.mkdtemp(prefix="npu-matrix-podman-"))
     (folder / "containers.conf").write_text(
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n'
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
@@ -124,7 +124,10 @@ def podman_environ(base_tar: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
     }
     load(base_tar, [program("podman")], environ)
-    return environ
+    yield environ
+    # Podman leaves its storage mounted on itself.
+    subprocess.run(["umount", str(folder / "graph/overlay")], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
