@@ -80,6 +80,15 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def containers(session: nox.Session) -> None:
+    """Cells in containers of a real docker daemon and podman, from Debian's packages; needs root."""
+    install(session, "test", extras=("docker",))
+    # The SDK leaves sockets of attached streams to the garbage collector.
+    quiet = ["-W", "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"]
+    session.run("python", "-m", "pytest", *quiet, *(session.posargs or ["tests/containers"]))
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation as pages, into the folder `site`."""
     install(session, "docs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ def cluster() -> Iterator[Any]:
     """A head and three nodes with eight made-up A2 cards each."""
     # Nodes import the checks of these tests by name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(ROOT)])
+    # A token of these tests' own: one that lies in the home of whoever runs them decides nothing here.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     # Ray looks for pyACL as soon as a node has NPUs, and says that there is none.
     logging.getLogger("ray._private.accelerators.npu").setLevel(logging.CRITICAL)
     from ray.cluster_utils import Cluster
@@ -28,7 +32,7 @@ def cluster() -> Iterator[Any]:
     # A folder of its own: whoever tidies up after another Ray on this machine must not take this one's. Short,
     # because it becomes part of the names of sockets.
     with tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        head = {"num_cpus": 1, "include_dashboard": False, "_temp_dir": folder}
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
         made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=2, resources=CARDS)
