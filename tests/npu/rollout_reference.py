@@ -1,0 +1,102 @@
+"""The CPU reference of generation: a faithful decoder is within what it permits, one that rounds is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from harness.rollout.checkpoints import VOCABULARY, make_checkpoint  # noqa: E402
+from harness.rollout.compare import compare_case  # noqa: E402
+from harness.rollout.reference import evaluate  # noqa: E402
+from harness.rollout.rounding import AnotherRounding  # noqa: E402
+
+PROMPTS = ([5, 17, 300], [7])
+TOKENS = 6
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(dtype: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("checkpoints")
+    make_checkpoint(place / "qwen3", "qwen3", dtype, 0)
+    return place
+
+
+def decode(model: Any, prompt: list[int]) -> dict[str, Any]:
+    """Greedy decoding, a token at a time."""
+    tokens: list[int] = []
+    listed: list[dict[str, float]] = []
+    for _ in range(TOKENS):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + tokens])).logits[0, -1]
+        row = torch.log_softmax(logits.float(), -1)
+        values, names = row.topk(5)
+        listed.append({str(int(name)): float(value) for name, value in zip(names, values, strict=True)})
+        tokens.append(int(names[0]))
+    return {"prompt": prompt, "tokens": tokens, "logprobs": listed, "cached": 0}
+
+
+@contextmanager
+def rounded(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Values of the first layer's attention kept in `dtype`."""
+    handle = model.model.layers[0].self_attn.v_proj.register_forward_hook(
+        lambda _module, _inputs, output: output.to(dtype).to(output.dtype)
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def judged(folder: Path, dtype: str, low: torch.dtype | None = None) -> dict[str, Any]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "qwen3", dtype=getattr(torch, dtype), attn_implementation="eager"
+    ).eval()
+    with rounded(model, low or getattr(torch, dtype)):
+        found = [decode(model, prompt) for prompt in PROMPTS]
+    case = {"name": "qwen3", "checkpoint": "qwen3", "dtype": dtype, "sampling": {}, "state": "generated"}
+    case |= {"expects_cached": False, "rounds": [found]}
+    return compare_case(case, evaluate({"cases": [case]}, folder)["qwen3"])
+
+
+def test_a_faithful_decoder_is_within_what_is_permitted(folder: Path, dtype: str) -> None:
+    entry = judged(folder, dtype)
+    assert entry["budget"] <= 1
+    assert entry["choice"] == ""
+    assert entry["tokens"] == len(PROMPTS) * TOKENS
+
+
+def test_values_in_a_lower_precision_are_noticed(folder: Path, dtype: str) -> None:
+    low = {"float32": torch.bfloat16, "bfloat16": torch.float8_e5m2}[dtype]
+    assert judged(folder, dtype, low)["budget"] > 1
+
+
+def test_the_tokenizer_is_as_long_as_the_vocabulary(folder: Path) -> None:
+    assert len(transformers.AutoTokenizer.from_pretrained(folder / "qwen3")) == VOCABULARY
+
+
+def test_the_same_seed_makes_the_same_checkpoint(folder: Path, dtype: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "again", "qwen3", dtype, 0)
+    names = "model.safetensors"
+    assert (tmp_path / "again" / names).read_bytes() == (folder / "qwen3" / names).read_bytes()
+
+
+def test_another_rounding_moves_bf16_and_nothing_else() -> None:
+    wide, low = torch.linspace(1, 2, 50), torch.linspace(1, 2, 50).bfloat16()
+    with AnotherRounding(0):
+        kept, moved = wide * 3, low * 3
+    assert torch.equal(kept, torch.linspace(1, 2, 50) * 3)
+    exact = torch.linspace(1, 2, 50).bfloat16() * 3
+    relative = ((moved - exact).float() / exact.float()).abs()
+    assert 0 < float(relative.max()) <= 2 * 2.0**-7
