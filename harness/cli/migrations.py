@@ -156,9 +156,12 @@ def _verdicts(
 
 
 def ended(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict]) -> list[str]:
-    """What to tell after a run: the migrations whose old row can retire."""
+    """What to tell after a run of all checks: the migrations whose old row can retire."""
+    from harness.plan.registry import all_checks
     from harness.verdict.migration import advance
 
+    if {entry.check for entry in plan.entries} != {check.name for check in all_checks()}:
+        return []
     stacks = {cell.id: cell.stack for cell in plan.cells}
     rows: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
