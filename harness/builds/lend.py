@@ -17,6 +17,7 @@ from harness.builds.layers import LENT_INSTALLER
 from harness.builds.lock import SourcePackage
 from harness.sources.git import find_mirror
 from harness.sources.index import IndexSettings, local_path
+from harness.sources.mirrors import MIRRORS
 
 # What describes this host's own file system or session, not where packages come from.
 OF_THIS_HOST = (
@@ -108,7 +109,7 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
 
 
 def _mirrors(sources: Sequence[SourcePackage], environ: Mapping[str, str]) -> Iterator[Mount]:
-    folder = environ.get("NPU_MATRIX_MIRRORS", "")
+    folder = environ.get(MIRRORS, "")
     if not folder:
         return
     for source in sources:
