@@ -238,6 +238,7 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected 
             return None
         return Expected(
             state=found.state,
+            because=found.because,
             reason=found.reason,
             source=found.source,
             until=str(found.until_date or found.until_version or ""),

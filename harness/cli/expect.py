@@ -81,7 +81,11 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     if given and len(given) < len(said):
         missing = ", ".join(f"--{name}" for name in said if name not in given)
         raise click.UsageError(f"to add what newly fails, {missing} is also needed")
-    owner = Owner(**given) if given else None
+    owner = (
+        Owner(owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"])
+        if given
+        else None
+    )
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
     cells: dict[str, Any] = {cell.id: cell for cell in stored.matrix.all_cells}

@@ -380,6 +380,7 @@ class _Loader(Resolver):
             conditions=() if isinstance(cells, str) else self.conditions((*path, "cells"), cells),
             check=text(entry["check"]),
             state=entry["state"],
+            because=tuple(text(word) for word in entry.get("because", ())),
             reason=text(entry["reason"]),
             source=text(entry["source"]),
             owner=text(entry["owner"]),

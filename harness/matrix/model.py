@@ -137,6 +137,7 @@ class Expectation:
     """An outcome known to differ from pass. Whether one came true is not judged here.
 
     cells: a glob over cell ids and stack names, or "" when `conditions` select them.
+    because: texts; each reason of the failure has to contain one of them. Empty: any failure of that state.
     until: a date, or a condition: cells that meet it are no longer covered.
     """
 
@@ -145,6 +146,7 @@ class Expectation:
     conditions: tuple[Condition, ...]
     check: str
     state: str
+    because: tuple[str, ...] = ()
     reason: str
     source: str
     owner: str

@@ -242,6 +242,10 @@ class ExpectationEntry(Entry):
     )
     check: Text
     state: Literal["fail", "numeric-drift", "timeout", "crash", "inconclusive", "unsupported", "error"]
+    because: list[Text] = Field(
+        [],
+        description="texts; each reason of the failure has to contain one of them, else it is a new failure",
+    )
     reason: Text
     source: Text
     owner: Text

@@ -22,7 +22,7 @@ from harness.outcome import Status
 from harness.verdict.verdict import Expectation as Standing
 from harness.verdict.verdict import Verdict
 
-FIELDS = ("cells", "check", "state", "reason", "source", "owner", "until")
+FIELDS = ("cells", "check", "state", "because", "reason", "source", "owner", "until")
 SECTION = "expectations"
 
 
@@ -50,6 +50,7 @@ class Entry:
     cells: str
     check: str
     state: str
+    because: tuple[str, ...] = ()
     reason: str
     source: str
     owner: str
@@ -72,6 +73,7 @@ class Owner:
     until: str
     reason: str
     source: str
+    because: tuple[str, ...] = ()
 
 
 def survey(
@@ -119,12 +121,14 @@ def plan_update(
 ) -> Edit:
     """Removals for what passes unexpectedly; with `said`, additions for what fails unexpectedly.
 
-    An expectation of several cells that came true in some only is replaced by one for each of those. What has
-    no answer is never put on the list.
+    An expectation of several cells that came true in some only is replaced by one for each of those; with
+    `said`, one whose cell fails in another way than it says is replaced too. What has no answer is never put
+    on the list.
     """
     remove: dict[str, None] = {}
     for verdict in verdicts:
-        if verdict.standing is Standing.UNEXPECTED_PASS and verdict.cell_id in cells:
+        other = said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED
+        if (other or verdict.standing is Standing.UNEXPECTED_PASS) and verdict.cell_id in cells:
             one = matrix.expectation_for(cells[verdict.cell_id], verdict.check)
             if one is not None:
                 remove[one.id] = None
@@ -141,6 +145,7 @@ def plan_update(
                 until=str(one.until_date or one.until_version or ""),
                 reason=one.reason,
                 source=one.source,
+                because=one.because,
             )
             add.append(_entry(cell, verdict, one.state, kept, taken))
         elif said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
@@ -165,6 +170,7 @@ def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str
         cells=cell.stack or cell.id,
         check=verdict.check,
         state=state,
+        because=said.because,
         reason=said.reason,
         source=said.source,
         owner=said.owner,
@@ -223,5 +229,7 @@ def _lines(entry: Entry) -> str:
     writer = YAML()
     writer.width = WIDTH
     out = io.StringIO()
-    writer.dump({entry.id: {name: getattr(entry, name) for name in FIELDS}}, out)
+    fields = {name: getattr(entry, name) for name in FIELDS}
+    shown = {name: list(value) if name == "because" else value for name, value in fields.items() if value}
+    writer.dump({entry.id: shown}, out)
     return "".join(f"  {line}\n" for line in out.getvalue().splitlines())

@@ -23,9 +23,13 @@ class Expectation(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """A failure that is known: its state, why, where that is tracked, and until when it may be so."""
+    """A failure that is known: its state, why, where that is tracked, and until when it may be so.
+
+    because: texts; a failure with a reason that contains none of them is another one. Empty: any will do.
+    """
 
     state: str
+    because: tuple[str, ...] = ()
     reason: str
     source: str
     until: str = ""
@@ -110,12 +114,13 @@ def stand(
 ) -> Verdict:
     """Hold a judgement against the expectation; an unexpected pass is as loud as a new failure."""
     found = state or judgement.status.value
+    new = _not_known(judgement, found, expected)
     return Verdict(
         cell_id=cell_id,
         check=check,
         status=judgement.status,
-        standing=_standing(judgement, found, expected, blocked_by_known=blocked_by_known),
-        reasons=judgement.reasons,
+        standing=_standing(judgement, found, None if new else expected, blocked_by_known=blocked_by_known),
+        reasons=(*judgement.reasons, *new),
         remedies=judgement.remedies,
         evidence=evidence if judgement.status.has_evidence else None,
         expected=expected,
@@ -138,6 +143,18 @@ def _standing(
     if status in UNANSWERED:
         return Expectation.INCOMPLETE
     return Expectation.AS_EXPECTED if status in QUIET else Expectation.UNEXPECTED
+
+
+def _not_known(judgement: Judgement, state: str, expected: Expected | None) -> tuple[str, ...]:
+    """A sentence for each reason of a failure that the expectation of that state does not speak of."""
+    if expected is None or not expected.because or not _meets(state, expected.state):
+        return ()
+    place = f" ({expected.where})" if expected.where else ""
+    return tuple(
+        f"not what is known of it{place}: {reason}"
+        for reason in judgement.reasons
+        if not any(text in reason for text in expected.because)
+    )
 
 
 def _meets(state: str, expected: str) -> bool:

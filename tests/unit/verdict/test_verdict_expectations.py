@@ -197,6 +197,23 @@ def test_a_broad_one_that_came_true_in_part_is_narrowed():
     assert {found.owner for found in after.expectations.values()} == {"tests"}
 
 
+def test_one_that_fails_in_another_way_is_written_anew_and_the_others_keep_what_they_say():
+    told = "    state: fail\n    because: [moved]\n"
+    listed = text(one(cells="verl-*").replace("    state: fail\n", told))
+    matrix = parse_matrix(listed)
+    cells = {cell.id: cell for cell in matrix.all_cells}
+    verdicts = []
+    for cell, reason in zip(cells.values(), ["moved", "moved", "burnt"], strict=True):
+        covering = matrix.expectation_for(cell, "patches")
+        expected = Expected(state="fail", because=covering.because, reason="r", source="s")
+        judgement = Judgement(status=Status.FAIL, reasons=(reason,))
+        verdicts.append(stand(cell.id, "patches", judgement, evidence=None, expected=expected))
+    assert plan_update(matrix, cells, verdicts, None) == Edit()
+    after = parse_matrix(apply_edit(listed, plan_update(matrix, cells, verdicts, SAID)))
+    because = [after.expectation_for(cell, "patches").because for cell in after.all_cells]
+    assert because == [("moved",), ("moved",), ()]
+
+
 @given(st.lists(st.sampled_from(Status), min_size=3, max_size=3), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_no_update_puts_what_has_no_answer_on_the_list(statuses, broad):

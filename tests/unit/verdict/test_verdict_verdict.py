@@ -117,6 +117,24 @@ def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
     assert verdict(Status.FAIL).standing is Expectation.UNEXPECTED
 
 
+def failing(*reasons):
+    known = replace(KNOWN, because=("npu_rotary_mul", "did not answer"), where="matrix.yaml:9")
+    return stand(
+        "cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), evidence=None, expected=known
+    )
+
+
+def test_a_failure_whose_every_reason_is_known_is_known():
+    stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "the index did not answer")
+    assert stood.standing is Expectation.KNOWN
+
+
+def test_a_further_reason_does_not_hide_behind_the_known_one():
+    stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "b.py:7: npu_swiglu is gone")
+    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.reasons[-1] == "not what is known of it (matrix.yaml:9): b.py:7: npu_swiglu is gone"
+
+
 def test_an_expected_failure_that_passes_is_unexpected():
     assert verdict(Status.PASS, KNOWN).standing is Expectation.UNEXPECTED_PASS
 
