@@ -91,8 +91,7 @@ def measure(matrix: Matrix) -> dict[str, Any]:
     expanded = time.perf_counter()
     excluded = sum(part.combinations for part in found.excluded)
     unexplained = sum(not (part.reason and part.where.line) for part in found.excluded)
-    keyring = Keyring(checks, facet_inputs(matrix), code)
-    keys = [tuple(keyring.keys(cell).values()) for cell in found.cells]
+    keys = Keyring(checks, facet_inputs(matrix), code).keys(found.cells)
     keyed, spent = time.perf_counter(), time.process_time() - cpu
     return {
         "combinations": excluded + len(found.cells),
@@ -100,8 +99,8 @@ def measure(matrix: Matrix) -> dict[str, Any]:
         "distinct_ids": len({cell.id for cell in found.cells}),
         "exclusions": len(found.excluded),
         "exclusions_without_reason": unexplained,
-        "answers": sum(len(mine) for mine in keys),
-        "distinct_tasks": len({key for mine in keys for key in mine}),
+        "answers": sum(len(mine) for mine in keys.values()),
+        "distinct_tasks": len({key for mine in keys.values() for key in mine}),
         "expand_s": round(expanded - start, 2),
         "key_s": round(keyed - expanded, 2),
         "total_s": round(keyed - start, 2),

@@ -73,7 +73,8 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
     cells = select_cells(settings, matrix, only)
     checks = select_checks(names)
     ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks))
-    keys = [ring.keys(cell) for cell in cells]
+    columns = ring.keys(cells)
+    keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_name = {check.name: check for check in checks}
     known = look_up_keys(settings, {key: by_name[name] for mine in keys for name, key in mine.items()})
     costs = {

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import InputError, Location, Problem
 from harness.matrix.cells import Cell, CellSet, Excluded, Finding, cell_id
 from harness.matrix.constraints import Constraint, Table
-from harness.matrix.expand import Assignment, expand
+from harness.matrix.expand import Assignment, decide, open_axes
 from harness.matrix.migrations import Migration
 from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Runner, Selection, Stack
 from harness.matrix.pins import requirements, resolve_rules
@@ -59,18 +59,15 @@ class Matrix:
             if not selection.product:
                 continue
             product, fixed = self._values_of(selection)
-            maker = ProductCells(
-                selection,
-                {**product, **{axis: [version] for axis, version in fixed.items()}},
-                self.axes,
-                self.pin_rules,
-                self.override_rules,
-            )
-            for assignment in expand(product, fixed, tuple(self.constraints.values())):
-                if assignment.constraint is None:
-                    _add(cells, maker.cell(assignment.versions), selection)
-                else:
-                    excluded.append(_excluded(assignment, assignment.constraint))
+            rules = tuple(self.constraints.values())
+            left = open_axes(product, rules)
+            maker = ProductCells(selection, product, left, self.axes, (self.pin_rules, self.override_rules))
+            for part in decide(product, fixed, rules):
+                if part.constraint is not None:
+                    excluded.append(_excluded(part, part.constraint))
+                    continue
+                for cell in maker.cells(part.versions):
+                    _add(cells, cell, selection)
         return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
 
     def moved(self, commits: Mapping[str, Mapping[str, str]]) -> Matrix:

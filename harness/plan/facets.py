@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,27 +152,51 @@ READS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def projection(name: str, cell: Cell, inputs: FacetInputs) -> Hashable:
-    """What facet `name` depends on in a cell: cells that agree in it have the same facet.
+class Columns:
+    """The values of many cells by axis; each axis is read once."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.cells = cells
+        self._axes: dict[str, list[str | None]] = {}
+
+    def axis(self, name: str) -> list[str | None]:
+        """The value of every cell, in their order; None where a cell lacks the axis."""
+        if name not in self._axes:
+            self._axes[name] = [cell.axes.get(name) for cell in self.cells]
+        return self._axes[name]
+
+
+def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Hashable]:
+    """What facet `name` depends on in each cell: cells that agree in it have the same facet.
 
     A name nobody defines is a ValueError.
     """
-    get = cell.axes.get
-    reads = READS.get(name)
-    if reads is not None:
-        return tuple([get(axis) for axis in reads])
+    if name in READS:
+        return _rows([columns.axis(axis) for axis in READS[name]])
     if name == "pins":
-        packaged = tuple([get(axis) for axis in inputs.packaged])
-        return (packaged, _requirements(cell.pins), _requirements(cell.overrides))
+        return _rows(
+            [
+                *(columns.axis(axis) for axis in inputs.packaged),
+                _requirements([cell.pins for cell in columns.cells]),
+                _requirements([cell.overrides for cell in columns.cells]),
+            ]
+        )
     if name == "recipe":
-        return cell.recipe
+        return [cell.recipe for cell in columns.cells]
     if name not in FACETS:
         raise ValueError(f"no facet is called {name!r}")
-    return cell.id, tuple(cell.axes.items())
+    return [(cell.id, *cell.axes.items()) for cell in columns.cells]
 
 
-def _requirements(pins: tuple[Pin, ...]) -> tuple[str, ...]:
-    return tuple([pin.requirement for pin in pins]) if pins else ()
+def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _requirements(pins: Sequence[tuple[Pin, ...]]) -> list[Hashable]:
+    """The requirements of each; cells of a product share few of these objects."""
+    known = {id(mine): mine for mine in pins}
+    texts = {place: tuple(pin.requirement for pin in mine) for place, mine in known.items()}
+    return [texts[id(mine)] for mine in pins]
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from operator import itemgetter
 from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
 from harness.matrix.cells import DIGEST_DIGITS, Cell
-from harness.plan.facets import FACETS, READS, UNSHARED, FacetInputs, projection
+from harness.plan.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
 from harness.plan.key import question_digest
 
 # Stands for a digest while the text around it is made; no JSON text contains it.
@@ -29,7 +29,7 @@ class Facet:
 class Keyring:
     """Facets and keys of `checks` for any number of cells of one matrix.
 
-    Cells that agree in what a facet reads (`facets.projection`) share its value. The keys are those of
+    Cells that agree in what a facet reads (`facets.projections`) share its value. The keys are those of
     `key.task_key`: texts are put together from prepared pieces instead of being serialised each time.
     """
 
@@ -38,54 +38,39 @@ class Keyring:
         self._inputs = inputs
         self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
         self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
-        # Facets that read a few axes and nothing else, with digests by those axes' values.
-        plain = [(name, READS[name], dict[Any, str]()) for name in self._names if name in READS]
-        self._single = tuple((name, axes[0], known) for name, axes, known in plain if len(axes) == 1)
-        self._several = tuple(found for found in plain if len(found[1]) > 1)
-        self._others = tuple(name for name in self._names if name not in READS)
         self._members: dict[tuple[str, str], str] = {}
         self._groups = _groups(self.checks, code)
-        self._order = tuple(name for group in self._groups for name in group.checks)
 
     def facets(self, cell: Cell) -> Mapping[str, Facet]:
         """Every facet that any of the checks reads; a name nobody defines is a ValueError."""
-        return {name: self._facet(cell, name) for name in self._names}
+        columns = Columns([cell])
+        places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
+        return {name: self._facet(cell, name, place) for name, place in places.items()}
 
-    def keys(self, cell: Cell) -> Mapping[str, str]:
-        """Check name -> key, for every check."""
-        get = cell.axes.get
-        digests: dict[str, str] = {}
-        for name, axis, known in self._single:
-            digest = known.get(get(axis))
-            if digest is None:
-                digest = known[get(axis)] = self._facet(cell, name).digest
-            digests[name] = digest
-        for name, axes, known in self._several:
-            place = tuple([get(axis) for axis in axes])
-            digest = known.get(place)
-            if digest is None:
-                digest = known[place] = self._facet(cell, name).digest
-            digests[name] = digest
-        for name in self._others:
-            digests[name] = self._versions(cell) if name == "versions" else self._facet(cell, name).digest
-        return self.keys_of(digests)
-
-    def keys_of(self, digests: Mapping[str, str]) -> Mapping[str, str]:
-        """Check name -> key, over facets with these digests."""
-        keys: list[str] = []
+    def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
+        """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
+        columns = Columns(cells)
+        digests = {name: self._digests(name, columns) for name in self._names}
+        keys: dict[str, Sequence[str]] = {}
         for group in self._groups:
-            place = group.pick(digests)
-            known = None if group.unshared else group.known.get(place)
-            if known is None:
-                facets = sha256((group.text % place).encode()).hexdigest().encode()
-                known = [sha256(question + facets).hexdigest() for question in group.questions]
-                if not group.unshared:
-                    group.known[place] = known
-            keys += known
-        return dict(zip(self._order, keys, strict=True))
+            places = _rows([digests[name] for name in group.facets], len(cells))
+            distinct, numbers = (places, None) if group.unshared else _numbered(places)
+            facets = [sha256((group.text % place).encode()).hexdigest().encode() for place in distinct]
+            for check, question in group.questions.items():
+                mine = [sha256(question + one).hexdigest() for one in facets]
+                keys[check] = mine if numbers is None else [mine[number] for number in numbers]
+        return {check.name: keys[check.name] for check in self.checks}
 
-    def _facet(self, cell: Cell, name: str) -> Facet:
-        place = projection(name, cell, self._inputs)
+    def _digests(self, name: str, columns: Columns) -> Sequence[str]:
+        """The digest of a facet in each cell."""
+        if name == "versions":
+            return [self._versions(cell) for cell in columns.cells]
+        places = projections(name, columns, self._inputs)
+        cells = dict(zip(places, columns.cells, strict=True))
+        known = {place: self._facet(cell, name, place).digest for place, cell in cells.items()}
+        return [known[place] for place in places]
+
+    def _facet(self, cell: Cell, name: str, place: Hashable) -> Facet:
         known = self._facets[name].get(place)
         if known is None:
             value = FACETS[name](cell, self._inputs)
@@ -108,28 +93,25 @@ class Keyring:
         return sha256(f"{{{','.join(members)}}}".encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Checks that read the same facets, whose digests `pick` hands out in the order of the text's %s."""
+    """Checks that read the same facets. text: the JSON of the facets' digests, with %s for each of them."""
 
-    pick: Callable[[Mapping[str, str]], tuple[str, ...] | str]
-    checks: tuple[str, ...]
+    facets: tuple[str, ...]
     text: str
-    questions: tuple[bytes, ...]
+    questions: Mapping[str, bytes]
     unshared: bool
-    known: dict[tuple[str, ...] | str, list[str]] = field(default_factory=dict)
 
 
 def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, ...]:
     by_facets: dict[tuple[str, ...], list[Check]] = {}
     for check in checks:
-        by_facets.setdefault(tuple(sorted(check.facets)), []).append(check)
+        by_facets.setdefault(tuple(sorted(set(check.facets))), []).append(check)
     return tuple(
         _Group(
-            pick=itemgetter(*facets) if facets else lambda _digests: (),
-            checks=tuple(check.name for check in group),
+            facets=facets,
             text=_text(facets),
-            questions=tuple(question_digest(check, code[check.name]).encode() for check in group),
+            questions={check.name: question_digest(check, code[check.name]).encode() for check in group},
             unshared=not UNSHARED.isdisjoint(facets),
         )
         for facets, group in by_facets.items()
@@ -137,6 +119,16 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
 
 
 def _text(facets: Sequence[str]) -> str:
-    """The canonical JSON of facets' digests, with %s for each of them."""
     text = canonical_json(dict.fromkeys(facets, _GAP))
     return text.replace("%", "%%").replace(canonical_json(_GAP)[1:-1], "%s")
+
+
+def _rows(columns: Sequence[Sequence[str]], count: int) -> Iterable[tuple[str, ...]]:
+    return zip(*columns, strict=True) if columns else itertools.repeat((), count)
+
+
+def _numbered(places: Iterable[tuple[str, ...]]) -> tuple[Iterable[tuple[str, ...]], Sequence[int]]:
+    """The distinct places in the order in which they appear, and the number of each place among them."""
+    order = list(places)
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
+    return list(numbers), [numbers[place] for place in order]

@@ -37,9 +37,9 @@ def make_plan(
     entries: list[Entry] = []
     tasks: dict[str, Task] = {}
     ring = Keyring(checks, inputs, code)
-    for cell in cells:
+    keys = ring.keys(cells)
+    for number, cell in enumerate(cells):
         facets = ring.facets(cell)
-        keys = ring.keys_of({name: facet.digest for name, facet in facets.items()})
         asked: dict[str, str] = {}
         for check in checks:
             skip = device_skip(cell, check, host, facets) or _idle(check, facets)
@@ -47,7 +47,7 @@ def make_plan(
                 skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
             key = ""
             if skip is None:
-                key = asked[check.name] = keys[check.name]
+                key = asked[check.name] = keys[check.name][number]
                 if key not in tasks:
                     tasks[key] = _task(key, check, asked, facets, code[check.name])
             entries.append(

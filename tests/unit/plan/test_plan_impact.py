@@ -87,16 +87,17 @@ def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
     ]
     code = {each.name: f"code of {each.name}" for each in checks}
     ring = Keyring(checks, INPUTS, code)
-    for device, axes in drawn:
-        one = cell(device, **axes)
+    cells = [cell(device, **axes) for device, axes in drawn]
+    together = ring.keys(cells)
+    for number, one in enumerate(cells):
         alone = [
             task_key(each, code[each.name], facet_digests(facet_values(one, each.facets, INPUTS)))
             for each in checks
         ]
-        assert ring.keys(one) == dict(zip([each.name for each in checks], alone, strict=True))
-        assert ring.keys(one) == ring.keys_of(
-            {name: facet.digest for name, facet in ring.facets(one).items()}
+        assert {name: keys[number] for name, keys in together.items()} == dict(
+            zip([each.name for each in checks], alone, strict=True)
         )
+        assert ring.keys([one]) == {name: [keys[number]] for name, keys in together.items()}
         values = {name: facet.value for name, facet in ring.facets(one).items()}
         assert values == facet_values(one, tuple(FACETS), INPUTS)
 
@@ -110,12 +111,12 @@ def test_a_digest_that_a_changed_cell_inherited_is_not_believed():
     digest = facet_digests(facet_values(one, ("versions",), INPUTS))["versions"]
     known = replace(one, id=f"x-{digest[:12]}", digest=digest)
     changed = replace(known, id="y-000000000000", axes={**one.axes, "verl": "9.9"})
-    assert ring.keys(known) == ring.keys(one)
-    assert ring.keys(changed) == ring.keys(replace(changed, digest=""))
-    assert ring.keys(changed) != ring.keys(known)
+    assert ring.keys([known]) == ring.keys([one])
+    assert ring.keys([changed]) == ring.keys([replace(changed, digest="")])
+    assert ring.keys([changed]) != ring.keys([known])
 
 
 def test_a_facet_nobody_defines_is_named_by_a_keyring_too():
     ring = Keyring([check("odd", facets=("nonsense",))], INPUTS, {"odd": ""})
     with pytest.raises(ValueError, match="no facet is called 'nonsense'"):
-        ring.keys(cell())
+        ring.keys([cell()])
