@@ -22,10 +22,12 @@ from typing import Any
 from harness.builds.engine import Ended, Engine, Mount, Order, Thing
 from harness.builds.engines import open_engine
 from harness.builds.labels import make_labels, this_process
+from harness.devices.nodes import card_nodes
 from harness.errors import HarnessError, InfrastructureError
 
 # Variables of this program with this prefix are the command's own, without it.
 PREFIX = "NPU_MATRIX_CELL__"
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 # The first process of a container gets no signal by default and must reap: a shell does both for the command.
 FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
 STACK_SECONDS = 1.5
@@ -115,6 +117,11 @@ def _removed(engine: Engine, thing: Thing) -> bool:
 def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
     owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or wanted["cell"]
     own = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX)}
+    devices: tuple[str, ...] = ()
+    if wanted["npu"]:
+        # Those of the task's lease; what the user chose is for tasks without one.
+        chosen = own.get(VISIBLE) or environ.get(VISIBLE, "")
+        devices, own[VISIBLE] = card_nodes(chosen)
     here = str(Path.cwd())
     mounts = [
         Mount(source=Path(path), target=path, writable=writable)
@@ -141,7 +148,7 @@ def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
         user=f"{os.getuid()}:{os.getgid()}",
         memory_bytes=int(wanted["memory_bytes"]),
         shm_bytes=int(wanted["shm_bytes"]),
-        devices=tuple(wanted["devices"]),
+        devices=devices,
         network=wanted["network"],
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.contain import PREFIX
+from harness.devices.passing import driver_files
 from harness.errors import InputError
 
 MEMORY_VARIABLE, SHM_VARIABLE = "NPU_MATRIX_CELL_MEMORY", "NPU_MATRIX_CELL_SHM"
@@ -27,8 +28,6 @@ UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 ENTRY = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from harness.builds.contain import program; program()"
 )
-ACCESS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-DRIVER = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
 
 
 def contained_command(
@@ -61,11 +60,11 @@ def contained_command(
         "mounts": [[path, writable] for path, writable in _outermost(mounts)],
         "memory_bytes": parse_size(environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
         "shm_bytes": parse_size(environ.get(SHM_VARIABLE, DEFAULT_SHM), SHM_VARIABLE),
-        "devices": npu_devices(environ) if real else [],
+        "npu": real,
         "network": "host" if real else "none",
     }
     if real:
-        order["mounts"] += [[path, False] for path in DRIVER if Path(path).exists()]
+        order["mounts"] += [[path, False] for path in driver_files()]
     inside = {**variables, "PYTHONPYCACHEPREFIX": bytecode}
     root = str(Path(harness.__file__).parents[1])
     command = [sys.executable, "-c", ENTRY, root, json.dumps(order)]
@@ -82,15 +81,6 @@ def parse_size(text: str, name: str) -> int:
             f"{name} is {text!r}, which is no size", fix="write it like 512m or 8g; 0 means no limit"
         )
     return int(number) * UNITS[unit]
-
-
-def npu_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[str]:
-    """The device nodes of the visible cards, with those every card needs."""
-    visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
-    cards = [f"davinci{card}" for card in visible.split(",") if card.isdecimal()]
-    if not cards:
-        cards = sorted(path.name for path in dev.glob("davinci[0-9]*"))
-    return [str(dev / card) for card in cards] + [path for path in ACCESS if Path(path).exists()]
 
 
 def _named(argv: Sequence[str]) -> list[Path]:

@@ -13,7 +13,7 @@ import click
 
 from harness.cli.bench import look_at_host
 from harness.devices.doctor import Finding, Health, examine
-from harness.devices.host import HostReport
+from harness.devices.host import HostReport, HostView, look_at_links
 from harness.devices.leases import LeaseBook
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
@@ -26,17 +26,21 @@ MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
 @click.command(
     "doctor",
     epilog="\b\nExamples:\n  npu-matrix doctor\n  npu-matrix doctor --json\n"
+    "  npu-matrix doctor --need NPU --need containers\n"
     '  ray start --head --resources "$(npu-matrix doctor --resources)"',
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--resources", is_flag=True, help='Print what to start a Ray node with: ray start --resources "$(...)".'
 )
+@click.option(
+    "--need", multiple=True, metavar="TOPIC", help='Exit with 4 unless this is ok too, "NPU" for example.'
+)
 @click.pass_obj
-def command(settings: Settings, as_json: bool, resources: bool) -> int:
+def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str, ...]) -> int:
     """Show what this host can run, what not, why, and the fix; who has its cards, and who waits for some.
 
-    Exits with 4 when the default profile cannot run here.
+    Exits with 4 when the default profile cannot run here, or something of --need.
     """
     host = look_at_host()
     if resources:
@@ -51,6 +55,7 @@ def command(settings: Settings, as_json: bool, resources: bool) -> int:
         ),
         needed_bytes=NEEDED_BYTES,
         leases=LeaseBook.of_host(os.environ).look(),
+        network=look_at_links(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
     )
     if as_json:
         click.echo(json.dumps(_report(findings), indent=2))
@@ -60,7 +65,18 @@ def command(settings: Settings, as_json: bool, resources: bool) -> int:
             click.echo(f"{finding.topic:<{width}}  {MARKS[finding.health]:<8}{finding.what}")
             if finding.fix:
                 click.echo(f"{'':<{width}}  do: {finding.fix}")
-    return EXIT_INCOMPLETE if any(finding.health is Health.BROKEN for finding in findings) else 0
+    missing = _missing(findings, need)
+    if missing:
+        click.echo(f"needed and not ok: {', '.join(missing)}", err=True)
+    broken = any(finding.health is Health.BROKEN for finding in findings)
+    return EXIT_INCOMPLETE if broken or missing else 0
+
+
+def _missing(findings: tuple[Finding, ...], need: tuple[str, ...]) -> list[str]:
+    """Topics of `need` that are not ok; one that nothing is told of is not either."""
+    limited = {finding.topic.lower() for finding in findings if finding.health is not Health.OK}
+    fine = {finding.topic.lower() for finding in findings} - limited
+    return [topic for topic in need if topic.lower() not in fine]
 
 
 def _resources(host: HostReport) -> dict[str, float]:

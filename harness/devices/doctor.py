@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.devices.host import HostReport, engine_answers
+from harness.devices.host import HostReport, engine_problem
 from harness.devices.leases import Held
+from harness.devices.network import CardNetwork
+from harness.devices.soc import driver_misfit
 
 
 class Health(str, enum.Enum):
@@ -35,19 +37,23 @@ def examine(
     zig: bool,
     free_bytes: int,
     needed_bytes: int,
-    answers: Callable[[str], bool] = engine_answers,
+    problem_of: Callable[[str], str] = engine_problem,
     leases: Sequence[Held] = (),
+    network: CardNetwork | None = None,
 ) -> tuple[Finding, ...]:
     """Findings in the order people read them.
 
-    zig: the ziglang wheel is installed. answers: whether a container engine that is installed can be used.
-    leases: who has cards of this host, and who waits for some.
+    zig: the ziglang wheel is installed. problem_of: why an installed container engine cannot be used, or "".
+    leases: who has cards of this host, and who waits for some. network: that of its cards, if it has any.
     """
     return (
         _simulated(host, zig=zig),
         _npu(host),
+        *_driver(host),
+        *_network(network),
         *_leases(leases),
-        _engines(host, answers),
+        _engines(host, problem_of),
+        *_passing(host),
         _disk(free_bytes, needed_bytes),
         _git(host),
     )
@@ -68,11 +74,12 @@ def _simulated(host: HostReport, *, zig: bool) -> Finding:
 def _npu(host: HostReport) -> Finding:
     if host.npu is None:
         if host.npu_error:
+            driver = f" (driver {host.driver})" if host.driver else ""
             return Finding(
                 topic="NPU",
                 health=Health.LIMITED,
-                what=host.npu_error,
-                fix="check the driver with `npu-smi info`",
+                what=f"{host.npu_error}{driver}",
+                fix=host.npu_fix or "check the driver with `npu-smi info`",
             )
         return Finding(topic="NPU", health=Health.LIMITED, what="none found; hardware cells are not run here")
     if host.missing_nodes:
@@ -87,21 +94,90 @@ def _npu(host: HostReport) -> Finding:
     soc = host.soc or "unknown SoC"
     cann = host.cann or "not installed"
     what = f"{usable} of {total} chips usable, {soc}, driver {host.npu.version}, CANN {cann}"
-    if usable == total and host.soc:
+    problems = _card_problems(host)
+    if not problems:
         return Finding(topic="NPU", health=Health.OK, what=what)
-    unhealthy = [f"{chip.index} ({chip.health})" for chip in host.npu.chips if not chip.healthy]
-    held = [f"{process.card}/{process.chip} by pid {process.pid}" for process in host.npu.processes]
-    nodeless = [str(chip.index) for chip in host.npu.chips if chip.index not in host.davinci]
-    name = host.npu.chips[0].name if host.npu.chips else ""
-    parts = [
-        f"unhealthy: {', '.join(unhealthy)}" if unhealthy else "",
-        f"in use: {', '.join(held)}" if held else "",
-        f"no /dev/davinci node: {', '.join(nodeless)}" if nodeless else "",
-        f"npu-smi calls them {name!r}" if not host.soc else "",
-    ]
-    return Finding(
-        topic="NPU", health=Health.LIMITED, what=what, fix="; ".join(part for part in parts if part)
-    )
+    told = "; ".join(problem for problem, _ in problems)
+    fixes = dict.fromkeys(fix for _, fix in problems if fix)
+    return Finding(topic="NPU", health=Health.LIMITED, what=f"{what}; {told}", fix="; ".join(fixes))
+
+
+def _card_problems(host: HostReport) -> list[tuple[str, str]]:
+    """What is wrong with which cards, and what helps; `host.npu` is there."""
+    npu = host.npu
+    if npu is None:
+        return []
+    unhealthy = [f"{chip.index} ({chip.health})" for chip in npu.chips if not chip.healthy]
+    held = [f"{process.card}/{process.chip} by pid {process.pid}" for process in npu.processes]
+    nodeless = [str(chip.index) for chip in npu.chips if chip.index not in host.davinci]
+    silent = [str(card) for card in npu.silent]
+    found = []
+    if not npu.chips and not silent:
+        found.append(("npu-smi lists no card", "see whether `lspci` shows them, then reload the driver"))
+    if unhealthy:
+        fix = "see `npu-smi info -t health -i CARD`; reset the card, or leave it out"
+        found.append((f"unhealthy: {', '.join(unhealthy)}", fix))
+    if silent:
+        fix = "see `dmesg` for cards that left the bus; reseat or reboot"
+        found.append((f"listed without details: card {', '.join(silent)}", fix))
+    if held:
+        found.append((f"in use: {', '.join(held)}", "wait for these processes, or end those that are yours"))
+    if nodeless:
+        fix = "pass the nodes into the container (--device), or reload the driver"
+        found.append((f"no /dev/davinci node: {', '.join(nodeless)}", fix))
+    if npu.chips and not host.soc:
+        found.append(
+            (f"npu-smi calls them {npu.chips[0].name!r}", "name this chip in an issue of npu-matrix")
+        )
+    return found
+
+
+def _driver(host: HostReport) -> Iterator[Finding]:
+    """The installed CANN against the driver; planning compares that of each cell."""
+    misfit = driver_misfit(host.cann, host.driver) if host.cann and host.driver else ""
+    if misfit:
+        yield Finding(
+            topic="driver",
+            health=Health.LIMITED,
+            what=misfit,
+            fix="update the driver and its firmware, or take cells with an older CANN",
+        )
+
+
+def _passing(host: HostReport) -> Iterator[Finding]:
+    if host.passing is None or host.npu is None:
+        return
+    way = "Ascend Docker Runtime is registered; " if host.passing.runtime else ""
+    if host.passing.missing:
+        missing = ", ".join(host.passing.missing)
+        yield Finding(
+            topic="cards in containers",
+            health=Health.LIMITED,
+            what=f"{way}the driver's {missing} cannot be mounted: not on this host",
+            fix="install the driver for all users; inside a container, mount it from the host",
+        )
+    else:
+        yield Finding(
+            topic="cards in containers",
+            health=Health.OK,
+            what=f"{way}nodes and driver files are passed one by one",
+        )
+
+
+def _network(network: CardNetwork | None) -> Iterator[Finding]:
+    if network is None:
+        return
+    topic, fix = "HCCL network", "cells on one host do without; set addresses with `hccn_tool -i CARD -ip -s`"
+    wrong = [f"{card} ({problem})" for card, problem in network.links.items() if problem]
+    if network.error:
+        yield Finding(topic=topic, health=Health.LIMITED, what=network.error, fix=fix)
+    elif wrong:
+        what = (
+            f"{len(network.up)} of {len(network.links)} cards can reach other hosts; not: {', '.join(wrong)}"
+        )
+        yield Finding(topic=topic, health=Health.LIMITED, what=what, fix=fix)
+    else:
+        yield Finding(topic=topic, health=Health.OK, what=f"{len(network.up)} cards can reach other hosts")
 
 
 def _leases(leases: Sequence[Held]) -> Iterator[Finding]:
@@ -111,15 +187,17 @@ def _leases(leases: Sequence[Held]) -> Iterator[Finding]:
         yield Finding(topic="cards", health=Health.OK, what=what)
 
 
-def _engines(host: HostReport, answers: Callable[[str], bool]) -> Finding:
-    usable = [name for name in host.container_engines if answers(name)]
+def _engines(host: HostReport, problem_of: Callable[[str], str]) -> Finding:
+    problems = {name: problem_of(name) for name in host.container_engines}
+    usable = [name for name, problem in problems.items() if not problem]
     if usable:
         return Finding(topic="containers", health=Health.OK, what=", ".join(usable))
-    if host.container_engines:
+    if problems:
+        told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
         return Finding(
             topic="containers",
             health=Health.LIMITED,
-            what=f"{', '.join(host.container_engines)} installed, but it cannot be used from here",
+            what=f"installed, but it cannot be used from here: {told}",
             fix=f"see what `{host.container_engines[0]} info` says; cells are virtual environments without",
         )
     return Finding(

@@ -1,22 +1,56 @@
 """Reads the table that `npu-smi info` prints.
 
-Layouts seen in public reports, 24.1.rc3 to 26.0.rc2: one line pair per chip; A2 cards (`910B3`) have one chip
-and no Phy-ID column, A3 cards (`Ascend910`) two chips with physical ids; column widths differ between driver
-generations, so cells are taken between bars, never by position. A process table follows, one section per NPU.
+Layouts, from the published source of npu-smi (`print_total_info*` of the driver) and from tables in public
+reports, 23.0.rc3 to 26.0.rc2: a line pair per chip, the card's line first. Where the second line has two
+numbers, the second one is the device's (`Phy-ID` of A3, `Device` of 310 and 310P); A2 and 910 cards have no
+such column, and their card number is the device's. From 25.7 on, 950 cards have a column for the number, and
+no chips. Column widths differ between generations, so cells are taken between bars, never by position. A
+process table follows, one section per card. A card of which npu-smi cannot read the rest has its first line alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import InfrastructureError
 
-VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
-CARD = re.compile(r"^(\d+)\s+(\S+)$")
-CHIP = re.compile(r"^(\d+)(?:\s+(\d+))?$")
+VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*([^\s|]+)")
+CARD = re.compile(r"^(\d{1,9})\s+(\S+)$")
+CHIP = re.compile(r"^(\d{1,9})(?:\s+(\d{1,9}))?$")
 USAGE = re.compile(r"(\d+)\s*/\s*(\d+)\s*$")
-BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|NA|N/A)$")
+BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+#: What npu-smi says where its table should be, and what helps: `handle_dcmi_initialization` and
+#: `print_mapping_info` of its source, and what MindCluster's documents say of them.
+SAYINGS = (
+    (
+        re.compile(r"because the device is used\. ret is -8020"),
+        "other containers hold these cards",
+        "a card can be in one unprivileged container at a time: stop the others, or give other cards",
+    ),
+    (
+        re.compile(r"dcmi module initialize failed\. ret is -8005"),
+        "the driver is not running",
+        "reboot after an update of it; in a container pass its manager nodes; use a user of its group",
+    ),
+    (
+        re.compile(r"dcmi module initialize failed"),
+        "the driver cannot be reached",
+        "see `dmesg` and /var/log/ascend_seclog; firmware and driver have to be of one release",
+    ),
+    (
+        re.compile(r"There is no NPU card on this server"),
+        "the driver finds no card",
+        "see whether `lspci | grep -i processing` lists them; if so, reload the driver",
+    ),
+    (
+        re.compile(r"error while loading shared libraries: (\S+?):?\s"),
+        "npu-smi lacks a library of the driver",
+        "put the folders of driver/lib64 into LD_LIBRARY_PATH, or mount the driver into this container",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,24 +84,53 @@ class CardProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class NpuReport:
-    """What npu-smi said; `version` is the driver's."""
+    """What npu-smi said; `version` is the driver's.
+
+    silent: cards that are listed and told nothing of: the driver lost them, or the table breaks off there.
+    numbered: whether the table tells device numbers; otherwise `Chip.index` is the card's.
+    """
 
     version: str
     chips: tuple[Chip, ...]
     processes: tuple[CardProcess, ...]
+    silent: tuple[int, ...] = ()
+    numbered: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    card: int
+    name: str
+    health: str
 
 
 def parse_npu_smi(text: str) -> NpuReport:
     """Read the output of `npu-smi info`; InfrastructureError when it is not that table."""
+    text = ESCAPES.sub("", text)
     version = VERSION.search(text)
     if version is None:
-        raise InfrastructureError(
-            "npu-smi printed something that is not its table",
-            why=f"no version line in: {_excerpt(text)}",
-            fix="run `npu-smi info` by hand; a driver that is not loaded prints an error instead",
-        )
+        raise _no_table(text)
     rows = [row for row in map(_cells, text.splitlines()) if row]
-    return NpuReport(version=version.group(2), chips=_chips(rows), processes=_processes(rows))
+    chips, silent, numbered = _chips(rows)
+    return NpuReport(
+        version=version.group(2),
+        chips=chips,
+        processes=_processes(rows),
+        silent=silent,
+        numbered=numbered,
+    )
+
+
+def _no_table(text: str) -> InfrastructureError:
+    for pattern, what, fix in SAYINGS:
+        said = pattern.search(text)
+        if said is not None:
+            return InfrastructureError(what, why=f"npu-smi says: {_line_of(text, said.start())}", fix=fix)
+    return InfrastructureError(
+        "npu-smi printed something that is not its table",
+        why=f"no version line in: {_excerpt(text)}",
+        fix="run `npu-smi info` by hand; a driver that is not loaded prints an error instead",
+    )
 
 
 def _cells(line: str) -> list[str]:
@@ -77,47 +140,77 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in stripped[1:-1].split("|")]
 
 
-def _chips(rows: list[list[str]]) -> tuple[Chip, ...]:
+def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, ...], bool]:
+    """The chips, the cards without any, and whether devices are numbered in the table."""
     chips: list[Chip] = []
-    head: tuple[int, str, str] | None = None
+    silent: list[int] = []
+    numbered = False
+    head: _Head | None = None
     for row in rows:
-        if len(row) != 3:
+        begun = _head(row)
+        place = None if head is None else _place(row)
+        if head is not None and place is not None:
+            chip, device = place
+            numbered = numbered or device is not None
+            index = head.card if device is None else device
+            chips.append(_chip(head, chip, index, row))
             head = None
-            continue
-        card, chip = CARD.match(row[0]), CHIP.match(row[0])
-        if head is not None and chip and BUS_ID.match(row[1]):
-            usage = USAGE.search(row[2])
-            chips.append(
-                Chip(
-                    card=head[0],
-                    name=head[1],
-                    health=head[2],
-                    chip=int(chip.group(1)),
-                    index=int(chip.group(2)) if chip.group(2) else len(chips),
-                    bus_id=row[1],
-                    hbm_used=int(usage.group(1)) if usage else 0,
-                    hbm_total=int(usage.group(2)) if usage else 0,
-                )
-            )
-            head = None
-        elif card:
-            head = (int(card.group(1)), card.group(2), row[1])
-    return tuple(chips)
+        elif begun is not None or head is not None:
+            silent += [head.card] if head else []
+            head = begun
+    silent += [head.card] if head else []
+    return tuple(chips), tuple(dict.fromkeys(silent)), numbered
 
 
-def _processes(rows: list[list[str]]) -> tuple[CardProcess, ...]:
+def _head(row: Sequence[str]) -> _Head | None:
+    """A card's first line: `0 910B3 | OK | ...`, or `0 | Ascend950PR | OK | ...`."""
+    if len(row) == 3 and (card := CARD.match(row[0])) and not BUS_ID.match(row[1]):
+        return _Head(card=int(card.group(1)), name=card.group(2), health=row[1])
+    # A process has its number where a card has its name.
+    if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[0]) and re.fullmatch(r"[A-Za-z]\S*", row[1]):
+        return _Head(card=int(row[0]), name=row[1], health=row[2])
+    return None
+
+
+def _place(row: Sequence[str]) -> tuple[int, int | None] | None:
+    """Chip and device number in a card's second line: `0 [5] | 0000:C1:00.0 | ...`, or ` | | bus | ...`."""
+    if len(row) == 3 and BUS_ID.match(row[1]) and (chip := CHIP.match(row[0])):
+        return int(chip.group(1)), int(chip.group(2)) if chip.group(2) else None
+    if len(row) == 4 and not row[0] and not row[1] and BUS_ID.match(row[2]):
+        return 0, None
+    return None
+
+
+def _chip(head: _Head, chip: int, index: int, row: Sequence[str]) -> Chip:
+    usage = USAGE.search(row[-1])
+    return Chip(
+        card=head.card,
+        name=head.name,
+        health=head.health,
+        chip=chip,
+        index=index,
+        bus_id=row[-2],
+        hbm_used=int(usage.group(1)) if usage else 0,
+        hbm_total=int(usage.group(2)) if usage else 0,
+    )
+
+
+def _processes(rows: Sequence[Sequence[str]]) -> tuple[CardProcess, ...]:
+    """`card chip | pid | name | MiB`; 950 tables have no chip, and may tell the number in the container."""
     found: list[CardProcess] = []
     for row in rows:
-        if len(row) != 4 or not row[1].isdigit():
-            continue
-        place = re.match(r"^(\d+)\s+(\d+)$", row[0])
-        if place:
-            found.append(
-                CardProcess(card=int(place.group(1)), chip=int(place.group(2)), pid=int(row[1]), name=row[2])
-            )
+        place = CHIP.match(row[0])
+        if len(row) in {4, 5} and place and re.fullmatch(r"\d{1,9}", row[1]):
+            card, chip = int(place.group(1)), int(place.group(2) or 0)
+            found.append(CardProcess(card=card, chip=chip, pid=int(row[1]), name=row[2]))
     return tuple(found)
 
 
 def _excerpt(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
     return repr(first[:120]) if first else "no output"
+
+
+def _line_of(text: str, place: int) -> str:
+    start = text.rfind("\n", 0, place) + 1
+    return text[start:].split("\n", 1)[0].strip()[:200]

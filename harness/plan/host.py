@@ -49,5 +49,5 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         return Skip(status=Status.NOT_RUN, reason=f"the cell needs {wanted}, this host has {host.npu.soc}")
     misfit = host.cann_fits(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
-        return Skip(status=Status.NOT_RUN, reason=misfit)
+        return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or take an older CANN")
     return None

@@ -1,20 +1,25 @@
-"""The cards a task runs on: leased for its time among everything that uses this host."""
+"""The cards a task runs on: leased for its time among all that uses this host, and still there after."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 
+from harness.devices.host import HostView, lost_cards
 from harness.devices.leases import LeaseBook
+from harness.errors import InfrastructureError, InterruptedRunError
 from harness.plan.demand import demand_of
 from harness.run.context import RunContext
+from harness.run.job import Site
 
 
 @contextlib.contextmanager
 def leased(context: RunContext) -> Iterator[None]:
     """Hold what the task's cell asks for, for a task that runs on real cards; others hold nothing.
 
-    The task's own time starts when it has them. See `LeaseBook.lease` for the errors.
+    The task's own time starts when it has them. InfrastructureError when a card is lost before or meanwhile,
+    whatever came of the task; see `LeaseBook.lease` for the other errors.
     """
     task, site, handle = context.job.task, context.site, context.handle
     wanted = int(demand_of(task.check, task.facets).resources.get("NPU", 0))
@@ -33,7 +38,37 @@ def leased(context: RunContext) -> Iterator[None]:
             waiting=lambda whom: context.log(f"waiting for {wanted} of {len(site.cards)} cards: {whom}"),
         ) as cards:
             handle.waits = False
+            _require(cards, site, "before the task began")
             context.begin(cards)
-            yield
+            with _still_there(cards, site):
+                yield
     finally:
         handle.waits = False
+
+
+@contextlib.contextmanager
+def _still_there(cards: Sequence[int], site: Site) -> Iterator[None]:
+    """A task that fails or hangs on a card that went away says nothing of its cell."""
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except BaseException:
+        _require(cards, site, "while the task ran")
+        raise
+    _require(cards, site, "while the task ran")
+
+
+def _require(cards: Sequence[int], site: Site, when: str) -> None:
+    path = site.environ.get("PATH")
+    view = HostView(
+        dev=site.dev, environ=site.environ, which=lambda program: shutil.which(program, path=path)
+    )
+    lost = lost_cards(cards, view)
+    if lost:
+        numbers = ", ".join(map(str, lost))
+        raise InfrastructureError(
+            f"card {numbers} was lost {when}",
+            why="; ".join(f"{card}: {why}" for card, why in lost.items()),
+            fix="see `npu-smi info` and `dmesg`; reset the card or reboot, then run again",
+        )

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.check import Completed
 from harness.devices.leases import FOLDER_VARIABLE
+from harness.devices.nodes import visible_devices
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.job import Handle, Job, Site
@@ -50,7 +51,7 @@ class RunContext:
         self.log(f"on card {', '.join(map(str, cards))}")
         # Inside the cell cards count from 0, and are leased among the cell's own processes only.
         self._cards = {
-            "ASCEND_RT_VISIBLE_DEVICES": ",".join(map(str, cards)),
+            "ASCEND_RT_VISIBLE_DEVICES": visible_devices(cards, self.site.dev),
             FOLDER_VARIABLE: str(self.workdir / "leases"),
         }
 

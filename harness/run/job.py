@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.devices.nodes import DEV
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Outcome
 from harness.plan.task import Task
@@ -37,7 +38,7 @@ class Site:
 
     cell: how a module is started inside a cell; None where cells cannot be entered.
     keep: whether working folders of completed tasks stay for the user to look at.
-    cards: the cards that can be leased here.
+    cards: the cards that can be leased here. dev: where their nodes are.
     """
 
     root: Path
@@ -48,6 +49,7 @@ class Site:
     keep: bool = False
     log_cap: int = CAP_BYTES
     cards: tuple[int, ...] = ()
+    dev: Path = DEV
 
     @property
     def artifacts(self) -> ArtifactStore:

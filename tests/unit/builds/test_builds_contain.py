@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.builds.contain import PREFIX, run_contained
-from harness.builds.container_command import contained_command, npu_devices, parse_size
+from harness.builds.container_command import contained_command, parse_size
 from harness.builds.engine import LENT, Ended, Order
 from harness.builds.lend import lend
 from harness.builds.lock import SourcePackage
@@ -112,13 +112,6 @@ def test_what_is_no_size_is_named(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_size(text, "NPU_MATRIX_CELL_MEMORY")
     assert "NPU_MATRIX_CELL_MEMORY" in str(caught.value)
-
-
-def test_only_visible_cards_are_handed_in(tmp_path: Path) -> None:
-    for name in ("davinci0", "davinci3", "davinci_manager", "sda"):
-        (tmp_path / name).touch()
-    assert npu_devices({"ASCEND_RT_VISIBLE_DEVICES": "3"}, tmp_path) == [str(tmp_path / "davinci3")]
-    assert npu_devices({}, tmp_path) == [str(tmp_path / "davinci0"), str(tmp_path / "davinci3")]
 
 
 def settings_of(lent: Any) -> dict[str, str]:

@@ -25,7 +25,13 @@ def show(context) -> Measured:
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     environ = {"PATH": "/usr/bin:/bin", "NPU_MATRIX_LEASES": str(tmp_path / "leases")}
-    return Site(root=tmp_path, state=tmp_path, cache=tmp_path / "cache", environ=environ, cards=(0, 1))
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    for card in (0, 1):
+        (dev / f"davinci{card}").touch()
+    return Site(
+        root=tmp_path, state=tmp_path, cache=tmp_path / "cache", environ=environ, cards=(0, 1), dev=dev
+    )
 
 
 def job(name: str, *, count: int = 1, kind: str = "npu", timeout: float = 60) -> Job:
@@ -90,6 +96,36 @@ def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
         while not finished:
             finished = executor.collect(0.1)
     assert finished[0].outcome.state is State.INTERRUPTED
+
+
+def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: Site):
+    (site.dev / "davinci0").unlink()
+    (outcome,) = run(site, job("a", count=2)).values()
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "card 0 was lost before the task began" in outcome.failure.message
+    assert "dmesg" in outcome.failure.fix
+
+
+def lose_it(context) -> Measured:
+    done = context.command(["sh", "-c", f"rm {context.site.dev}/davinci0; exit 3"])
+    return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.CPU)
+
+
+def lose_it_and_raise(context) -> Measured:
+    lose_it(context)
+    raise RuntimeError("the program gave no result")
+
+
+@pytest.mark.parametrize("program", [lose_it, lose_it_and_raise])
+def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: Site, program):
+    check = make_check("a", Tier.NUMERICS, run=program, device=True)
+    facets = {**NPU, "recipe": {"nodes": 1, "cards": 1}}
+    (outcome,) = run(site, Job(task=make_task(check, facets=facets))).values()
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "card 0 was lost while the task ran" in outcome.failure.message
+    assert LeaseBook.of_host(site.environ).look() == ()
 
 
 def test_simulated_and_static_tasks_lease_nothing(site: Site):

@@ -1,0 +1,68 @@
+"""The cards' own network, which HCCL uses between hosts: `hccn_tool -i N -ip -g` and `-link -g`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Where the driver puts it, when it is not on PATH.
+TOOL = Path("driver/tools/hccn_tool")
+TOOL_TIMEOUT_S = 5.0
+ADDRESS = re.compile(r"ipaddr\s*:\s*(\S+)")
+LINK = re.compile(r"link status\s*:\s*(\w+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardNetwork:
+    """`links`: davinci number -> "" where the port is up and has an address, otherwise what is wrong.
+
+    error: why nothing can be said of any card, "" when something can.
+    """
+
+    links: Mapping[int, str] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def up(self) -> tuple[int, ...]:
+        """Cards that can talk to other hosts."""
+        return tuple(card for card, problem in self.links.items() if not problem)
+
+
+def look_at_network(
+    cards: Sequence[int], ascend: Path, which: Callable[[str], str | None], environ: Mapping[str, str]
+) -> CardNetwork:
+    """Ask hccn_tool for each card; stops at the first one that it does not answer for."""
+    program = which("hccn_tool") or (str(ascend / TOOL) if (ascend / TOOL).is_file() else None)
+    if program is None:
+        return CardNetwork(error="hccn_tool is not here")
+    links: dict[int, str] = {}
+    for card in cards:
+        said = _ask(program, card, "ip", environ)
+        if said is None:
+            return CardNetwork(links=links, error=f"hccn_tool does not answer for card {card}")
+        if not ADDRESS.search(said):
+            links[card] = "no address"
+            continue
+        link = LINK.search(_ask(program, card, "link", environ) or "")
+        state = link.group(1).upper() if link else "unknown"
+        links[card] = "" if state == "UP" else f"link is {state}"
+    return CardNetwork(links=links)
+
+
+def _ask(program: str, card: int, what: str, environ: Mapping[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            [program, "-i", str(card), f"-{what}", "-g"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+            env=dict(environ),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr
