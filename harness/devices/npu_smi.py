@@ -3,9 +3,10 @@
 Layouts, from the published source of npu-smi (`print_total_info*` of the driver) and from tables in public
 reports, 23.0.rc3 to 26.0.rc2: a line pair per chip, the card's line first. Where the second line has two
 numbers, the second one is the device's (`Phy-ID` of A3, `Device` of 310 and 310P); A2 and 910 cards have no
-such column, and their card number is the device's. From 25.7 on, 950 cards have a column for the number, and
-no chips. Column widths differ between generations, so cells are taken between bars, never by position. A
-process table follows, one section per card. A card of which npu-smi cannot read the rest has its first line alone.
+such column, and their card number is the device's. From 25.7 on, 950 cards have a column for the number,
+and no chips. Column widths differ between generations, so cells are taken between bars, never by position.
+A process table follows, one section per card. A card of which npu-smi cannot read the rest has its first
+line alone.
 """
 
 from __future__ import annotations
