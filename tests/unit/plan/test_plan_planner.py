@@ -36,7 +36,10 @@ def test_an_npu_cell_on_a_host_without_one_is_not_run_and_says_why():
     ("npu", "reason"),
     [
         (NpuFacts(cards=8, soc="a3", driver="25.5.0"), "the cell needs a2, this host has a3"),
-        (NpuFacts(cards=8, soc="a2", driver="old"), "CANN 8.5.0 needs a newer driver than old"),
+        (
+            NpuFacts(cards=8, soc="a2", driver="old"),
+            "CANN 8.5.0 needs a newer driver than old; update the driver, or take an older CANN",
+        ),
     ],
 )
 def test_a_host_with_other_cards_or_an_old_driver_runs_no_hardware_check(npu, reason):
