@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.builds.container_command import MEMORY_VARIABLE, parse_size
 from harness.check import Completed
 from harness.devices.leases import FOLDER_VARIABLE
 from harness.devices.nodes import visible_devices
@@ -110,6 +112,18 @@ class RunContext:
 
         TaskTimeoutError when the task's time is up, InterruptedRunError when the run is being stopped.
         """
+        return self._run(argv, env=env, cwd=cwd, timeout=timeout)
+
+    def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+        signal_number: int = signal.SIGTERM,
+        memory_bytes: int = 0,
+    ) -> Completed:
         self._go_on()
         contained = any(name.startswith(CELL_VARIABLE) for name in env or {})
         left = self._deadline - time.monotonic()
@@ -124,6 +138,8 @@ class RunContext:
             write=self.log,
             timeout=left if timeout is None else min(timeout, left),
             stopped=self.handle.cancelled.is_set,
+            signal_number=signal_number,
+            memory_bytes=memory_bytes,
         )
         self._go_on()
         if contained and completed.returncode == EXIT_ENGINE_FAILED:
@@ -147,7 +163,11 @@ class RunContext:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run a module inside the cell that the check `environment` made."""
+        """Run a module inside the cell that the check `environment` made.
+
+        When its time is up each of its Python processes prints where it is. InfrastructureError when somebody
+        else killed it: the kernel for want of memory, or its memory limit.
+        """
         if self.site.cell is None:
             raise InfrastructureError(
                 "cells cannot be entered here",
@@ -158,7 +178,19 @@ class RunContext:
         # A container's program keeps its variables apart from those of what it runs.
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
-        return self.command(argv, env={**added, **own}, timeout=timeout)
+        if prefix:
+            completed = self._run(argv, env={**added, **own}, timeout=timeout)
+        else:
+            completed = self._run(
+                argv,
+                env={"PYTHONFAULTHANDLER": "1", **added, **own},
+                timeout=timeout,
+                signal_number=signal.SIGABRT,
+                memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
+            )
+        if completed.returncode == -signal.SIGKILL and not completed.timed_out:
+            raise killed_from_outside(completed.tail)
+        return completed
 
     def close(self, *, completed: bool) -> None:
         """End the log; remove the folder of a completed task, unless folders are kept.
@@ -185,6 +217,22 @@ class RunContext:
             raise InterruptedRunError("the run was stopped", fix="run the same command again: it resumes")
         if time.monotonic() >= self._deadline:
             raise TaskTimeoutError
+
+
+def killed_from_outside(tail: str) -> InfrastructureError:
+    """A program of a cell that was killed by none of us; `tail` is the end of its output."""
+    said = next((line for line in reversed(tail.splitlines()) if "for its memory limit" in line), "")
+    if said:
+        return InfrastructureError(
+            "the cell ran out of the memory it was given",
+            why=said.removeprefix("npu-matrix: "),
+            fix=f"give it more with {MEMORY_VARIABLE}, or a smaller recipe",
+        )
+    return InfrastructureError(
+        "a program of the cell was killed from outside",
+        why="SIGKILL, and not by npu-matrix: most often the kernel, for want of memory",
+        fix="see `dmesg | grep -i oom`; free memory, or run fewer tasks at a time (--jobs)",
+    )
 
 
 def _fresh_folder(work: Path, job: Job) -> Path:

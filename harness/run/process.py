@@ -8,6 +8,7 @@ import os
 import re
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -54,17 +55,21 @@ def run_program(
     timeout: float | None,
     stopped: Callable[[], bool],
     grace: float = GRACE_SECONDS,
+    signal_number: int = signal.SIGTERM,
+    memory_bytes: int = 0,
 ) -> Completed:
     """Run `argv` to its end, its time limit, or until `stopped()`; output goes to `write` as whole lines.
 
     The program and everything it started are gone when this returns, and soon after the harness dies.
-    Ending it early is SIGTERM, then SIGKILL after `grace` seconds. `returncode` is negative for a signal.
+    Ending it early is `signal_number`, then SIGKILL after `grace` seconds. `returncode` is negative for a
+    signal. With `memory_bytes` it is killed when its processes together hold more, and the output says so.
     InfrastructureError when the program is not there or cannot be started.
     """
     _require(argv[0], env, cwd)
     started = time.monotonic()
     deadline = None if timeout is None else started + timeout
-    process = _start(argv, env, cwd, grace)
+    order = {"grace": grace, "signal": int(signal_number), "memory": memory_bytes}
+    process = _start(argv, env, cwd, order)
     stream = _Stream(write)
     timed_out = False
     try:
@@ -127,8 +132,10 @@ def _require(program: str, env: Mapping[str, str], cwd: Path) -> None:
         )
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str], cwd: Path, grace: float) -> subprocess.Popen[bytes]:
-    order = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd), "grace": grace}).encode()
+def _start(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, limits: Mapping[str, float]
+) -> subprocess.Popen[bytes]:
+    order = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd), **limits}).encode()
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervise.__file__],

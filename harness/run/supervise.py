@@ -1,10 +1,11 @@
 """Runs one program and leaves nothing of it behind, whatever happens to the program or to the harness.
 
 Executed as a file by a bare interpreter, so it imports only the standard library. It reads one JSON object
-with its length in front from standard input (argv, env, cwd, grace), then watches that pipe: its end means
-that the harness wants the program stopped, or is itself dead, kill -9 included. The program gets a session
-of its own. On Linux the supervisor also adopts whatever the program's children leave behind, daemons
-included.
+with its length in front from standard input (argv, env, cwd, grace, signal, memory), then watches that pipe:
+its end means that the harness wants the program stopped, or is itself dead, kill -9 included. The program
+gets a session of its own. On Linux the supervisor also adopts whatever the program's children leave behind,
+daemons included. `signal` is what it is stopped with first; `memory` is a limit in bytes for all of its
+processes together, 0 for none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from typing import Any, NoReturn
 LENGTH_BYTES = 8
 SWEEP_SECONDS = 5.0
 EXIT_CANNOT_EXECUTE = 127
+MEMORY_SECONDS = 1.0
+# What the container engine's program says too.
+OUT_OF_MEMORY = "npu-matrix: the program was killed for its memory limit"
 PROC = Path("/proc/self").parent
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,7 +41,7 @@ def main() -> NoReturn:
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         _become(order)
-    status = _watch(child, wake, float(order["grace"]))
+    status = _watch(child, wake, order)
     left = _sweep(child)
     if status is None:
         status = _reap(child)
@@ -88,6 +92,7 @@ def _prctl() -> Any:
 def _become(order: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
+        _no_core_file()
         for name in ("SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP"):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -99,9 +104,10 @@ def _become(order: dict[str, Any]) -> NoReturn:
         os._exit(EXIT_CANNOT_EXECUTE)
 
 
-def _watch(child: int, wake: int, grace: float) -> int | None:
+def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
     """The child's wait status, or None when it has to be killed; a stop is asked for politely first."""
     deadline: float | None = None
+    limit = int(order["memory"])
     while True:
         status = _collect(child)
         if status is not None:
@@ -109,14 +115,19 @@ def _watch(child: int, wake: int, grace: float) -> int | None:
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if remaining == 0.0:
             return None
+        if limit:
+            if _memory() > limit:
+                _say(f"{OUT_OF_MEMORY} of {limit / 2**30:.1f} GiB")
+                return None
+            remaining = MEMORY_SECONDS if remaining is None else min(remaining, MEMORY_SECONDS)
         watched = [wake] if deadline is not None else [wake, 0]
         ready = select.select(watched, [], [], remaining)[0]
         received = os.read(wake, 256) if wake in ready else b""
         ended = 0 in ready and not os.read(0, 256)
         asked = any(number != signal.SIGCHLD for number in received)
         if deadline is None and (ended or asked):
-            deadline = time.monotonic() + grace
-            _signal_all(child, signal.SIGTERM)
+            deadline = time.monotonic() + float(order["grace"])
+            _signal_all(child, int(order["signal"]))
 
 
 def _collect(child: int) -> int | None:
@@ -184,6 +195,16 @@ def _descendants() -> set[int]:
     return found
 
 
+def _memory() -> int:
+    """Bytes that the descendants hold, shared pages divided among those that share them (proc(5): Pss)."""
+    total = 0
+    for pid in _descendants():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = (PROC / str(pid) / "smaps_rollup").read_text("ascii", errors="replace")
+            total += int(text.partition("\nPss:")[2].split(maxsplit=1)[0]) << 10
+    return total
+
+
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(1, f"{text}\n".encode())
@@ -197,12 +218,16 @@ def _leave(status: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _die_of(number: int) -> None:
-    """End by the program's own signal, without a second core file."""
+def _no_core_file() -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _die_of(number: int) -> None:
+    """End by the program's own signal, without a second core file."""
+    _no_core_file()
     with contextlib.suppress(OSError, ValueError):
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)

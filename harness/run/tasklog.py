@@ -1,4 +1,4 @@
-"""A task's log: its whole output while that is short, head and tail when it floods."""
+"""A task's log: its whole output while that is short and slow, head and tail when it floods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import InfrastructureError, Location
+from harness.run.throttle import Throttle
 
 CAP_BYTES = 20 << 20
 LINE_BYTES = 64 << 10
@@ -40,11 +41,19 @@ class LineAssembler:
 class TaskLog:
     """Appends to a file of at most `cap` bytes: the first half as it comes, the last half when it is closed.
 
-    Any thread may write. InfrastructureError when the disk refuses.
+    What comes faster than `throttle` permits is left out too. Any thread may write. InfrastructureError when
+    the disk refuses.
     """
 
-    def __init__(self, path: Path, scrub: Callable[[str], str], cap: int = CAP_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        scrub: Callable[[str], str],
+        cap: int = CAP_BYTES,
+        throttle: Throttle | None = None,
+    ) -> None:
         self.path = path
+        self._throttle = throttle or Throttle()
         self.last_line = ""
         self._scrub = scrub
         self._half = cap // 2
@@ -63,14 +72,19 @@ class TaskLog:
         """Append one or more lines; a missing last newline is added."""
         if not text:
             return
-        text = self._scrub(text)
         text = text if text.endswith("\n") else text + "\n"
         with self._lock:
-            self.last_line = text[:-1].rsplit("\n", 1)[-1].strip() or self.last_line
-            if self._written < self._half:
-                text = self._to_file(text)
+            text = self._throttle.admit(text)
             if text:
-                self._to_tail(text)
+                self._keep(text)
+
+    def _keep(self, text: str) -> None:
+        text = self._scrub(text)
+        self.last_line = text[:-1].rsplit("\n", 1)[-1].strip() or self.last_line
+        if self._written < self._half:
+            text = self._to_file(text)
+        if text:
+            self._to_tail(text)
 
     def close(self) -> None:
         """Write the tail, with a line saying what was left out before it."""
@@ -78,6 +92,8 @@ class TaskLog:
             if self._file.closed:
                 return
             try:
+                if held := self._throttle.finish():
+                    self._keep(held)
                 if self._dropped:
                     self._put(f"[{self._dropped} bytes of output are left out here]\n")
                 for text in self._tail:

@@ -1,0 +1,103 @@
+"""A program in a cell: its end, its stacks when the time is up, its memory, and what reaches the log.
+
+The cell is a Python of this host here; with a container engine the same things are asked in
+tests/containers/test_containers_tasks.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_fakes import make_check, make_task, outcome_of
+
+from harness.check import TaskContext
+from harness.outcome import Evidence, Measured, Outcome, State, Tier
+from harness.run.execute import execute
+from harness.run.job import Job, Site
+
+HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
+GREEDY = "import time\nheld = bytearray(300 << 20)\nprint('held', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs a program text in a cell, and hands back the outcome with its log's text."""
+
+    def go(text: str, *, timeout: float = 60.0, environ: dict[str, str] | None = None) -> Any:
+        built = outcome_of(make_task(make_check("environment")))
+
+        def check(ctx: TaskContext) -> Measured:
+            done = ctx.in_cell("a.module")
+            return Measured(measurements={"code": done.returncode, "tail": done.tail}, evidence=Evidence.CPU)
+
+        site = Site(
+            root=tmp_path,
+            state=tmp_path / "state",
+            cache=tmp_path / "cache",
+            environ={"PATH": "/usr/bin:/bin", **(environ or {})},
+            cell=lambda *_: ([sys.executable, "-c", text], {}),
+        )
+        task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=timeout))
+        outcome = execute(Job(task=task, inputs={"environment": built}), site)
+        return outcome, site.artifacts.text(outcome.log) if outcome.log else ""
+
+    return go
+
+
+def test_a_hang_says_where_it_is_when_its_time_is_up(runs):
+    outcome, log = runs(HANG, timeout=2.0)
+    assert outcome.state is State.TIMEOUT
+    assert "stuck_in_a_collective" in log
+
+
+def test_a_crash_in_a_library_says_where(runs):
+    outcome, log = runs("import ctypes\ndef in_an_operator(): ctypes.string_at(0)\nin_an_operator()")
+    assert outcome.measurements["code"] == -11
+    assert "in_an_operator" in log
+
+
+def test_a_memory_limit_ends_the_program_and_is_no_failure_of_the_cell(runs):
+    outcome, log = runs(GREEDY, environ={"NPU_MATRIX_CELL_MEMORY": "100m"})
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "ran out of the memory it was given (the program was killed for its memory limit of 0.1 GiB)" in (
+        outcome.failure.message
+    )
+    assert "NPU_MATRIX_CELL_MEMORY" in outcome.failure.fix
+    assert "memory limit" in log
+
+
+def test_within_its_limit_a_program_runs_on(runs):
+    outcome, _log = runs("print('fine')", environ={"NPU_MATRIX_CELL_MEMORY": "1g"})
+    assert outcome.measurements == {"code": 0, "tail": "fine\n"}
+
+
+def test_a_limit_that_is_no_size_is_named(runs):
+    outcome, _log = runs("print('fine')", environ={"NPU_MATRIX_CELL_MEMORY": "plenty"})
+    assert outcome.state is State.ERROR
+    assert "NPU_MATRIX_CELL_MEMORY is 'plenty'" in outcome.failure.message
+
+
+def test_what_the_kernel_kills_is_no_failure_of_the_cell(runs):
+    outcome, _log = runs("import os; os.kill(os.getpid(), 9)")
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "killed from outside" in outcome.failure.message
+    assert "dmesg" in outcome.failure.fix
+
+
+def test_a_test_that_fails_is_a_measurement(runs):
+    outcome, _log = runs("raise SystemExit(1)")
+    assert (outcome.state, outcome.measurements["code"]) == (State.COMPLETED, 1)
+
+
+def test_colours_and_secrets_stay_out_of_log_and_tail(runs):
+    text = "print('\\x1b[31mred\\x1b[0m http://user:pw@mirror.example/simple s3cr3t-value')"
+    outcome, log = runs(text, environ={"MIRROR_TOKEN": "s3cr3t-value"})
+    for shown in (log, outcome.measurements["tail"]):
+        assert "red http://***@mirror.example/simple ***" in shown
+        assert "\x1b" not in shown
