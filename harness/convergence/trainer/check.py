@@ -44,7 +44,7 @@ def run(context: TaskContext) -> Measured:
         *("--folder", str(folder), "--out", str(out)),
         timeout=TIMEOUT_S,
     )
-    found = _read(out, completed)
+    found = read_run(out, completed)
     facts = found.get("device", {})
     artifacts = {"run.json": str(out)} if out.is_file() else {}
     return Measured(
@@ -56,7 +56,8 @@ def run(context: TaskContext) -> Measured:
     )
 
 
-def _read(out: Path, completed: Completed) -> dict[str, Any]:
+def read_run(out: Path, completed: Completed) -> dict[str, Any]:
+    """Measurements of what `PROGRAM` wrote to `out`, or of its having written nothing."""
     tail = completed.tail[-MOST_TAIL:]
     if completed.returncode != 0 or completed.timed_out or not out.is_file():
         state = HUNG if completed.timed_out else FAILED
@@ -83,7 +84,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     from harness.convergence.trainer.task import best_blind_reward
 
     if measurements["state"] != MEASURED:
-        return _not_measured(measurements)
+        return not_measured(measurements)
     series = decode_series(measurements["series"])
     reward = series.get("reward", ())
     steps = int(measurements["recipe"]["steps"])
@@ -93,27 +94,27 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             measurements["stopped"]
         )
         what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
-        return _failed(measurements, what, *stopped, remedy=_GATE_REMEDY)
+        return failed(measurements, what, *stopped, remedy=_GATE_REMEDY)
     if len(reward) < steps or not measurements["complete"]:
         reason = f"The trainer ended without an error after {len(reward)} of {steps} steps."
-        return _failed(measurements, reason, remedy="Read the end of the task's log.")
+        return failed(measurements, reason, remedy="Read the end of the task's log.")
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
     found = learned(reward, best_blind_reward())
     worst = _worst_difference(measurements, series)
     unlike = [worst.sentence()] if worst is not None and worst.alarm else []
     if not found.passed:
-        return _failed(measurements, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
+        return failed(measurements, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
     if unlike and _is_hardware(measurements):
         # Rounding in HF32 flips a sampled token of the first step on 15 % of the seeds, and then all differs.
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=(found.sentence(), *unlike, *_notes(measurements)),
+            reasons=(found.sentence(), *unlike, *notes(measurements)),
             remedies=("Run it with another seed: chance does not strike twice as often as a fault.",),
         )
     if unlike:
-        return _failed(measurements, *unlike, found.sentence(), remedy=_TWIN_REMEDY)
-    return Judgement(status=Status.PASS, reasons=(found.sentence(), _agreement(worst), *_notes(measurements)))
+        return failed(measurements, *unlike, found.sentence(), remedy=_TWIN_REMEDY)
+    return Judgement(status=Status.PASS, reasons=(found.sentence(), _agreement(worst), *notes(measurements)))
 
 
 _GATE_REMEDY = "Find the first operation that makes it: run the loss check, then use anomaly detection."
@@ -146,19 +147,20 @@ def _is_hardware(measurements: Mapping[str, Any]) -> bool:
     return device.get("kind") == "npu" and not device.get("simulated")
 
 
-def _not_measured(measurements: Mapping[str, Any]) -> Judgement:
+def not_measured(measurements: Mapping[str, Any]) -> Judgement:
+    """Fail, with how and where the trainer ended; of measurements whose state is not `MEASURED`."""
     steps = max((len(values) for values in measurements["series"].values()), default=0)
     reached = f"after {steps} steps" if steps else "before its first step"
     words = _last_words(measurements["tail"])
     if measurements["state"] == HUNG:
         where = measurements.get("where", "")
         stood = f" {where}." if where else " No stack says where."
-        return _failed(
+        return failed(
             measurements,
             f"The trainer stopped getting on {reached} and was ended.{stood}",
             remedy="Look at the stacks in run.json; a wait for ever is often a resource that nobody has.",
         )
-    return _failed(
+    return failed(
         measurements,
         f"The trainer ended with code {measurements['returncode']} {reached}.",
         *([f"Its last words: {words}"] if words else []),
@@ -173,23 +175,25 @@ def _last_words(tail: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def _failed(measurements: Mapping[str, Any], *reasons: str, remedy: str) -> Judgement:
-    return Judgement(status=Status.FAIL, reasons=(*reasons, *_notes(measurements)), remedies=(remedy,))
+def failed(measurements: Mapping[str, Any], *reasons: str, remedy: str) -> Judgement:
+    """Fail with these reasons and what else is to be said of the run."""
+    return Judgement(status=Status.FAIL, reasons=(*reasons, *notes(measurements)), remedies=(remedy,))
 
 
-def _notes(measurements: Mapping[str, Any]) -> list[str]:
+def notes(measurements: Mapping[str, Any]) -> list[str]:
+    """What is said of a run whatever its verdict: problems of its log, processes left behind, times."""
     seconds = measurements.get("seconds", {})
     durations = measurements["series"].get("seconds", ())
     steps = sorted(value for value in durations if isinstance(value, (int, float)))
-    notes = [f"{problem}." for problem in measurements.get("problems", ())]
+    found = [f"{problem}." for problem in measurements.get("problems", ())]
     if measurements.get("swept"):
-        notes.append(f"{measurements['swept']} processes had to be ended after it.")
+        found.append(f"{measurements['swept']} processes had to be ended after it.")
     if seconds.get("start_up") is not None and steps:
-        notes.append(
+        found.append(
             f"First step after {seconds['start_up']:.0f} s, then {steps[len(steps) // 2]:.2f} s per step "
             f"(median), {seconds['whole']:.0f} s in all."
         )
-    return notes
+    return found
 
 
 def applies(facets: Mapping[str, Any]) -> str:
