@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 
 from harness.builds.engine import LENT, BuildError, Image, Lent, Tell, layer_image
 from harness.builds.layers import Layer
-from harness.builds.sdk_engine import SHELL, SdkEngine
+from harness.builds.sdk_engine import SHELL, SdkEngine, storage_failure
 from harness.errors import InfrastructureError
-from harness.sources.fetch_failure import fetch_failure, machine_failure
+from harness.sources.fetch_failure import fetch_failure
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 # From this version on the client builds with BuildKit only through its plugin buildx.
@@ -98,7 +98,7 @@ class DockerEngine(SdkEngine):
             return done.stdout
         if failure := fetch_failure(done.stdout):
             raise failure.error()
-        if problem := machine_failure(done.stdout):
+        if problem := storage_failure(self.name, "build a layer", done.stdout):
             raise problem
         raise BuildError(layer, done.stdout)
 

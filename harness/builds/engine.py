@@ -180,6 +180,25 @@ def no_permission(engine: str, address: str, why: str) -> InfrastructureError:
     )
 
 
+def remote_daemon(engine: str, address: str, why: str) -> InfrastructureError:
+    """It answers, and its files are not ours."""
+    return InfrastructureError(
+        f"{engine} at {address} is on another machine",
+        why=f"{why}; cells see folders of this host through bind mounts, which a daemon takes from its own",
+        fix="run npu-matrix on that machine, or let it take part as a node: npu-matrix run --executor ray",
+    )
+
+
+def full_daemon(engine: str, what: str, why: str) -> InfrastructureError:
+    """The disk below its data root is full."""
+    return InfrastructureError(
+        f"{engine} could not {what}: its disk is full",
+        why=why,
+        fix=f"`npu-matrix cleanup` removes what no outcome needs; then `{engine} system prune`, "
+        "or give it a data root with more room (docker: `data-root` in daemon.json)",
+    )
+
+
 def wrong_architecture(reference: str, image: str, wanted: str) -> InputError:
     """The image's programs cannot run for this cell."""
     return InputError(
@@ -194,7 +213,7 @@ def base_not_reachable(reference: str, why: str) -> InfrastructureError:
         f"the base image {reference} is not on this host and cannot be fetched",
         why=why,
         fix="fetch it on a host that can and bring it here (`docker save`, `docker load`), "
-        "or name one that is here with NPU_MATRIX_BASE_IMAGE",
+        "or name one that is here: --base-image NAME@sha256:DIGEST (NPU_MATRIX_BASE_IMAGE)",
     )
 
 

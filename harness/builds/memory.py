@@ -22,6 +22,7 @@ from harness.builds.engine import (
     Tell,
     Thing,
     base_not_reachable,
+    full_daemon,
     layer_image,
     no_daemon,
 )
@@ -69,7 +70,8 @@ class MemoryEngine:
 
     programs: first word of a command line -> function that returns the exit code; one that returns `KILLED`
     in a container with a memory limit was out of memory. `failing` names layers whose commands fail,
-    `registry` is what can be pulled, `running` says whether the daemon does.
+    `registry` is what can be pulled, `running` says whether the daemon does, `room` how many bytes of layers
+    its disk still takes.
     """
 
     name = "memory"
@@ -80,6 +82,7 @@ class MemoryEngine:
         self.registry: dict[str, Image] = {}
         self.failing: set[str] = set()
         self.running = True
+        self.room = float("inf")
         self.built: list[str] = []
         self._images: dict[str, _Stored] = {}
         self._names: dict[str, str] = {}
@@ -122,6 +125,10 @@ class MemoryEngine:
         tell(f"layer {layer.name}, lent: {', '.join(sorted(lent.secrets))}")
         if layer.name in self.failing:
             raise BuildError(layer.name, "error: the commands of this layer fail")
+        size = sum(len(data) for data in layer.files.values())
+        if size > self.room:
+            raise full_daemon(self.name, "store a layer", "no space left on device")
+        self.room -= size
         self.built.append(layer.key)
         identity = "sha256:" + digest_json([below.image.id, layer.key])
         files = {**below.files, **layer.files}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import tarfile
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,12 +30,16 @@ from harness.builds.engine import (
     Tell,
     Thing,
     base_not_reachable,
+    full_daemon,
     layer_image,
     no_daemon,
     no_permission,
+    remote_daemon,
 )
-from harness.builds.labels import KEY, OWNER, is_ours
+from harness.builds.labels import OWNER, is_ours
 from harness.builds.layers import Layer
+from harness.builds.sdk_facts import container_of, image_of, network_of, stored_of
+from harness.builds.sdk_files import archive_of, secret_files, unpack
 from harness.errors import InfrastructureError
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 
@@ -46,6 +48,9 @@ CALL_SECONDS = 60.0
 TAIL_BYTES = 16 << 10
 MOST_PROCESSES = 4096
 WAIT_SLICE_SECONDS = 1.0
+FULL = ("no space left on device", "disk quota exceeded")
+# Addresses that cannot lead to another host.
+LOCAL = ("unix://", "http+unix://", "npipe://", "fd://", "/")
 
 
 class SdkEngine:
@@ -63,12 +68,17 @@ class SdkEngine:
 
     @property
     def client(self) -> docker.DockerClient:
-        """The connection, made at first use; InfrastructureError when nobody answers, or not us."""
+        """The connection, made at first use; InfrastructureError for nobody, not us, or another machine."""
         if self._opened is None:
+            if self.address.startswith("ssh://"):
+                raise remote_daemon(self.name, self.address, "ssh leads to another machine")
             with self._errors("be spoken to"):
-                self._opened = docker.DockerClient(
-                    base_url=self.address, version="auto", timeout=int(CALL_SECONDS)
-                )
+                opened = docker.DockerClient(base_url=self.address, version="auto", timeout=int(CALL_SECONDS))
+                name = "" if self.address.startswith(LOCAL) else str(opened.api.info().get("Name", ""))
+            if name and name != socket.gethostname():
+                opened.close()
+                raise remote_daemon(self.name, self.address, f"the daemon calls its host {name}")
+            self._opened = opened
         return self._opened
 
     def facts(self) -> Facts:
@@ -87,7 +97,7 @@ class SdkEngine:
         """By name or id, on this host."""
         with self._errors("look for an image"):
             try:
-                return _image(self.client.api.inspect_image(reference))
+                return image_of(self.client.api.inspect_image(reference))
             except (ImageNotFound, NotFound):
                 return None
 
@@ -109,7 +119,7 @@ class SdkEngine:
         of Docker has neither mounts nor secrets.
         """
         with contextlib.ExitStack() as stack:
-            mounts = [*lent.mounts, *stack.enter_context(_secret_files(lent.secrets))]
+            mounts = [*lent.mounts, *stack.enter_context(secret_files(lent.secrets))]
             order = Order(
                 name=f"npu-matrix-build-{layer.key[:12]}-{os.getpid()}-{time.monotonic_ns()}",
                 image=parent,
@@ -122,7 +132,7 @@ class SdkEngine:
             stack.callback(self._remove_quietly, container)
             with self._errors("be given a layer's files"):
                 if layer.files:
-                    self.client.api.put_archive(container, "/", _archive(layer.files))
+                    self.client.api.put_archive(container, "/", archive_of(layer.files))
                 self.client.api.start(container)
             tail = bytearray()
 
@@ -141,7 +151,7 @@ class SdkEngine:
             return
         if failure := fetch_failure(tail):
             raise failure.error()
-        if error := machine_failure(tail):
+        if error := storage_failure(self.name, "build a layer", tail):
             raise error
         raise BuildError(layer.name, tail)
 
@@ -247,7 +257,7 @@ class SdkEngine:
                 for chunk in stream:
                     file.write(chunk)
                 file.seek(0)
-                _unpack(file, PurePosixPath(path).name, folder)
+                unpack(file, PurePosixPath(path).name, folder)
                 return True
         finally:
             self._remove_quietly(made)
@@ -263,9 +273,9 @@ class SdkEngine:
         filters = {"label": OWNER}
         with self._errors("list what it holds"):
             api = self.client.api
-            containers = [_container(one) for one in api.containers(all=True, filters=filters)]
-            images = [_stored(one) for one in api.images(filters=filters)]
-            networks = [_network(one) for one in api.networks(filters=filters)]
+            containers = [container_of(one) for one in api.containers(all=True, filters=filters)]
+            images = [stored_of(one) for one in api.images(filters=filters)]
+            networks = [network_of(one) for one in api.networks(filters=filters)]
         return tuple(thing for thing in [*containers, *networks, *images] if is_ours(thing.labels))
 
     def remove(self, thing: Thing) -> None:
@@ -301,7 +311,7 @@ class SdkEngine:
     def _error(self, what: str, error: Exception) -> InfrastructureError:
         reason = _reason(error)
         if isinstance(error, APIError):
-            return machine_failure(reason) or InfrastructureError(
+            return storage_failure(self.name, what, reason) or InfrastructureError(
                 f"{self.name} could not {what}", why=reason, fix="see the daemon's log, then run again"
             )
         if "PermissionError" in reason:
@@ -309,93 +319,14 @@ class SdkEngine:
         return no_daemon(self.name, self.address, reason)
 
 
-@contextlib.contextmanager
-def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
-    """Secrets as files only this user can read, for as long as the build takes."""
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-build-") as folder:
-        mounts = []
-        for name, data in secrets.items():
-            path = Path(folder) / name
-            path.touch(mode=0o600)
-            path.write_bytes(data)
-            mounts.append(Mount(source=path, target=f"{LENT}/{name}"))
-        yield mounts
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name.lstrip("/"))
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return stream.getvalue()
-
-
-def _unpack(file: Any, top: str, folder: Path) -> None:
-    with tarfile.open(fileobj=file) as archive:
-        for member in archive:
-            relative = PurePosixPath(member.name).relative_to(top)
-            if str(relative) == ".":
-                continue
-            member.name = str(relative)
-            archive.extract(member, folder, filter="data")
+def storage_failure(engine: str, what: str, output: str) -> InfrastructureError | None:
+    """An error when `output` speaks of a disk that does not take more; a build's files are the daemon's."""
+    line = next((line for line in output.splitlines() if any(w in line.lower() for w in FULL)), None)
+    return machine_failure(output) if line is None else full_daemon(engine, what, line.strip())
 
 
 def _bind(mount: Mount) -> Any:
     return BindMount(mount.target, str(mount.source), type="bind", read_only=not mount.writable)
-
-
-def _image(facts: Mapping[str, Any]) -> Image:
-    return Image(
-        id=_full_id(facts["Id"]),
-        arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
-        bytes=int(facts.get("Size") or 0),
-        labels=(facts.get("Config") or {}).get("Labels") or {},
-        digests=tuple(facts.get("RepoDigests") or ()),
-    )
-
-
-def _full_id(identity: str) -> str:
-    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
-
-
-def _container(facts: Mapping[str, Any]) -> Thing:
-    return Thing(
-        kind="container",
-        id=facts["Id"],
-        name=(facts.get("Names") or [""])[0].lstrip("/"),
-        labels=facts.get("Labels") or {},
-        created=float(facts["Created"]),
-        running=facts.get("State") == "running",
-    )
-
-
-def _stored(facts: Mapping[str, Any]) -> Thing:
-    labels = facts.get("Labels") or {}
-    return Thing(
-        kind="image",
-        id=_full_id(facts["Id"]),
-        # A layer's image is named by its key; without its name it is gone for us.
-        name=layer_image(labels[KEY]) if KEY in labels else "",
-        labels=labels,
-        created=float(facts["Created"]),
-        bytes=int(facts.get("Size") or 0),
-    )
-
-
-def _network(facts: Mapping[str, Any]) -> Thing:
-    try:
-        created = datetime.fromisoformat(facts["Created"][:19]).timestamp()
-    except (KeyError, ValueError):
-        created = 0.0
-    return Thing(
-        kind="network",
-        id=facts["Id"],
-        name=facts.get("Name", ""),
-        labels=facts.get("Labels") or {},
-        created=created,
-    )
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,168 @@
+"""Engines that cannot be used, each with its name and its fix. Real daemons: tests/containers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.builds.engine import Lent
+from harness.builds.engine import no_permission as no_permission_error
+from harness.builds.images import base_image, base_notices, build_image
+from harness.builds.layers import Layer
+from harness.builds.memory import MemoryEngine
+from harness.errors import HarnessError, InfrastructureError, InputError
+
+
+@pytest.fixture
+def memory() -> MemoryEngine:
+    engine = MemoryEngine()
+    engine.add_base("base:1")
+    return engine
+
+
+def said(error: HarnessError) -> str:
+    assert error.problems[0].fix
+    return str(error)
+
+
+def test_a_daemon_that_is_not_there(memory: MemoryEngine):
+    memory.running = False
+    with pytest.raises(InfrastructureError) as caught:
+        memory.facts()
+    assert "does not answer" in said(caught.value)
+    assert "needs no daemon" in said(caught.value)
+
+
+def test_a_user_who_may_not():
+    text = said(no_permission_error("docker", "unix:///var/run/docker.sock", "PermissionError(13)"))
+    assert "may not speak to docker" in text
+    assert "join the group" in text
+
+
+def test_a_base_image_for_other_machines(memory: MemoryEngine):
+    memory.add_base("foreign:1", arch="aarch64")
+    with pytest.raises(InputError) as caught:
+        base_image(memory, "foreign:1", "x86_64")
+    assert "is for aarch64, the cell is for x86_64" in said(caught.value)
+
+
+def test_a_base_image_that_cannot_be_had_says_how_to_bring_one(memory: MemoryEngine):
+    with pytest.raises(InfrastructureError) as caught:
+        base_image(memory, "ascend/cann:9", "x86_64")
+    assert "cannot be fetched" in said(caught.value)
+    assert "--base-image NAME@sha256:" in said(caught.value)
+
+
+def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
+    [notice] = base_notices("base:1", base_image(memory, "base:1", "x86_64"))
+    assert "no registry digest" in notice
+    assert "name it by digest" in notice
+
+
+def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEngine, tmp_path: Path):
+    base = base_image(memory, "base:1", "x86_64")
+    layers = [
+        Layer(name=name, key=name, below="", files={f"/{name}": b"x" * 100}, commands=())
+        for name in ("torch", "vllm", "verl")
+    ]
+    memory.room = 250
+
+    def build() -> tuple[str, ...]:
+        return build_image(
+            memory, base, layers, lent=Lent(), labels={}, locks=tmp_path, tell=lambda _text: None
+        ).built
+
+    with pytest.raises(InfrastructureError) as caught:
+        build()
+    assert "its disk is full" in said(caught.value)
+    assert "npu-matrix cleanup" in said(caught.value)
+    memory.room = 1000
+    assert build() == ("verl",)
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """As much of Docker's API as says which host it is on."""
+
+    name = "another-machine"
+
+    def do_GET(self) -> None:
+        answers = {
+            "/version": {"ApiVersion": "1.41", "Version": "20.10", "Arch": "amd64", "Os": "linux"},
+            "/info": {"Name": self.name},
+        }
+        found = next((body for path, body in answers.items() if self.path.endswith(path)), None)
+        data = json.dumps(found or {}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Tests print nothing."""
+
+
+@pytest.fixture
+def daemon_on() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.docker_engine import DockerEngine
+
+    with pytest.raises(InfrastructureError) as caught:
+        DockerEngine({"DOCKER_HOST": daemon_on}).facts()
+    assert f"docker at {daemon_on} is on another machine" in said(caught.value)
+    assert "another-machine" in said(caught.value)
+    assert "--executor ray" in said(caught.value)
+
+
+def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.docker_engine import DockerEngine
+
+    monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
+    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    assert engine.facts().arch == "x86_64"
+    engine.close()
+
+
+def test_ssh_leads_to_another_machine():
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.podman_engine import PodmanEngine
+
+    for engine in (
+        DockerEngine({"DOCKER_HOST": "ssh://u@host"}),
+        PodmanEngine({"CONTAINER_HOST": "ssh://u@host"}),
+    ):
+        with pytest.raises(InfrastructureError) as caught:
+            engine.facts()
+        assert "is on another machine" in said(caught.value)
+
+
+def test_words_of_a_full_disk_are_told_from_a_cell_that_cannot_be_built():
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.sdk_engine import storage_failure
+
+    tail = "Downloading torch\nerror: failed to write: No space left on device (os error 28)\n"
+    full = storage_failure("docker", "build a layer", tail)
+    assert full is not None
+    assert "docker could not build a layer: its disk is full" in said(full)
+    other = storage_failure("docker", "build a layer", "OSError: [Errno 24] Too many open files")
+    assert other is not None
+    assert "its disk is full" not in str(other)
+    assert storage_failure("docker", "build a layer", "error: command 'gcc' failed") is None
