@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.matrix.cells import Cell
     from harness.matrix.matrix import Matrix
     from harness.outcome import Outcome
+    from harness.plan.facets import FacetInputs
     from harness.plan.task import Plan
     from harness.run.job import CellCommand
     from harness.verdict.verdict import Expected
@@ -60,13 +61,12 @@ def open_bench(
     host: HostReport | None = None,
     package_root: Path | None = None,
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
-    leave_out: str = "",
     nodes: Sequence[Mapping[str, float]] = (),
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
-    `choose` names other cells than the profile's, `leave_out` a patch that is not applied.
+    `choose` names other cells than the profile's.
     `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
     """
     from harness.cli.migrations import followed
@@ -83,7 +83,7 @@ def open_bench(
         wanted,
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
-        inputs=facet_inputs(settings, matrix, leave_out),
+        inputs=facet_inputs(settings, matrix),
         code=code_digests(wanted, package_root or PACKAGE_ROOT),
         host=replace(host_facts(host), nodes=tuple(nodes)),
         notices=(*_expired(matrix), *moving),
@@ -178,16 +178,15 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
     )
 
 
-def facet_inputs(settings: Settings, matrix: Matrix, leave_out: str = "") -> Any:
-    """What facets read beyond the cell, gathered once; `leave_out` names a patch that is not applied."""
+def facet_inputs(settings: Settings, matrix: Matrix) -> FacetInputs:
+    """What facets read beyond the cell, gathered once."""
     from harness.patchstack.stack import selected_patches
     from harness.plan.code import simulator_digest
     from harness.plan.facets import FacetInputs
 
     @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
-        selected = selected_patches(settings.root, upstream, version)
-        return tuple(patch for patch in selected if patch["id"] != leave_out)
+        return tuple(selected_patches(settings.root, upstream, version))
 
     return FacetInputs(
         host_python=f"{sys.version_info.major}.{sys.version_info.minor}",

@@ -1,4 +1,4 @@
-"""`npu-matrix bisect GOOD BAD`: which change between two cells makes a check fail."""
+"""`npu-matrix bisect GOOD [BAD]`: which change between two cells makes a check fail."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import Bench, cell_entry, find_cell, open_bench, open_matrix
+from harness.cli.bench import Bench, cell_entry, facet_inputs, find_cell, open_bench, open_matrix
 from harness.cli.knowledge import Knowledge, look_up
-from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError
+from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError, NothingSelectedError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.outcome import Outcome
     from harness.plan.between import Between
     from harness.plan.bisection import Bisection, Finding, Noise
+    from harness.plan.facets import FacetInputs
 
 #: How often a check that runs something is wrong, until its history says better; static checks are not.
 FALSE_FAIL, FALSE_PASS = 0.05, 0.02
@@ -32,10 +33,12 @@ NEVER = 1e18
 @click.command(
     "bisect",
     epilog="\b\nExamples:\n  npu-matrix bisect GOOD BAD --check loss --dry-run\n"
-    "  npu-matrix bisect GOOD BAD\n  npu-matrix bisect GOOD BAD --check grpo --false-fail 0.2",
+    "  npu-matrix bisect GOOD BAD\n  npu-matrix bisect GOOD BAD --check grpo --false-fail 0.2\n"
+    "  npu-matrix bisect CELL --check loss\n  npu-matrix bisect CELL+3 CELL --check loss\n"
+    "  npu-matrix bisect CELL+verl/hf-rollout CELL --check loss",
 )
-@click.argument("good")
-@click.argument("bad")
+@click.argument("good", metavar="GOOD[+PATCHES]")
+@click.argument("bad", required=False, metavar="[BAD[+PATCHES]]")
 @click.option(
     "--check", "check", help="The check that fails. Default: the cheapest known to tell them apart."
 )
@@ -46,25 +49,36 @@ NEVER = 1e18
 @click.option("--dry-run", is_flag=True, help="Run nothing: say what would be asked, and the expected cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.bisect).")
 @click.pass_obj
-def command(settings: Settings, /, good: str, bad: str, check: str | None, **options: Any) -> int:
+def command(settings: Settings, /, good: str, bad: str | None, check: str | None, **options: Any) -> int:
     """Find the change between GOOD and BAD (cells or stacks) that makes a check fail.
 
-    Everything that differs is suspected: each axis, step by step through the versions in between, and
-    commits of an upstream where NPU_MATRIX_MIRRORS has its history. Stored outcomes count; what is missing
-    is run, the probe that tells most for its cost first. A flaky check is believed only as it deserves.
+    Everything that differs is suspected: each axis, step by step through the versions in between, commits
+    of an upstream where NPU_MATRIX_MIRRORS has its history, and our patches, one by one in the order of their
+    series. Stored outcomes count; what is missing is run, the probe that tells most for its cost first. A
+    flaky check is believed only as it deserves.
+
+    A cell has all patches that are for its versions. CELL+none has none of them, CELL+3 the first three,
+    CELL+verl/a,verl/b these. Without BAD, GOOD is held against the same cell with all its patches.
     """
     from harness.plan.between import between
     from harness.plan.bisection import Bisection
+    from harness.plan.variant import series
 
     matrix = open_matrix(settings)
-    first, last = _cell(settings, matrix, good), _cell(settings, matrix, bad)
-    if dict(first.axes) == dict(last.axes) and first.recipe == last.recipe:
+    inputs = facet_inputs(settings, matrix)
+    words = (good, bad) if bad else (good if "+" in good else f"{good}+none", good.partition("+")[0])
+    first, last = (_end(settings, matrix, word, inputs) for word in words)
+    if (dict(first.axes), first.recipe, first.without) == (dict(last.axes), last.recipe, last.without):
         raise InputError(
-            f"{good} and {bad} are the same versions and the same job", fix="name two cells that differ"
+            f"{words[0]} and {words[1]} are the same versions, the same job and the same patches",
+            fix="name two cells that differ",
         )
     name = check or _telling_check(settings, (first, last))
-    space = between(matrix, first, last, _commits(matrix, first, last))
+    space = between(
+        matrix, first, last, _commits(matrix, first, last), series=lambda axes: series(axes, inputs)
+    )
     bench = open_bench(settings, checks=[name], choose=lambda _matrix: space.cells)
+    space = space.only(_answerable(bench, space, name))
     search = Bisection(
         [span.steps for span in space.spans],
         probes=space.probes,
@@ -94,7 +108,7 @@ class _Hunt:
         self.known: Knowledge = look_up(bench)
         entries = {entry.cell_id: entry for entry in bench.plan.entries if entry.check == check}
         self.entries = [entries[cell.id] for cell in space.cells]
-        self.unanswerable = {number for number, entry in enumerate(self.entries) if not entry.key}
+        self.unanswerable: set[int] = set()
         self.observations: list[dict[str, Any]] = []
 
     def tell(self, text: str) -> None:
@@ -115,7 +129,7 @@ class _Hunt:
             return
         with open_ledger(settings) as ledger:
             for number, entry in enumerate(self.entries):
-                for outcome in reversed(ledger.history(key=entry.key)) if entry.key else ():
+                for outcome in reversed(ledger.history(key=entry.key)):
                     self.take(number, outcome, "known")
 
     def take(self, number: int, outcome: Outcome, how: str) -> bool:
@@ -152,7 +166,7 @@ class _Hunt:
         return {span.axis: span.values[number] for span, number in pairs}
 
     def told(self, vector: Sequence[int]) -> str:
-        return " ".join(f"{axis}={value or 'none'}" for axis, value in self.values(vector).items())
+        return " ".join(f"{axis}={_shortened(value)}" for axis, value in self.values(vector).items())
 
     def prices(self, asked: frozenset[int] = frozenset()) -> list[float]:
         """Seconds of each probe: its tasks that are neither known nor made by the probes before."""
@@ -267,7 +281,9 @@ class _Hunt:
         outcome = result.outcomes.get(key)
         if outcome is None or not self.take(probe, outcome, "ran"):
             self.unanswerable.add(probe)
-            self.tell(f"  no answer    {self.told(self.space.probes[probe])}")
+            task = self.bench.plan.tasks[key]
+            why = judge_outcome(task.check, outcome).reasons[:1] if outcome else ()
+            self.tell(f"  no answer    {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
 
     def conclude(self) -> Finding | None:
         """Say what was found, or how far it got."""
@@ -298,9 +314,26 @@ class _Hunt:
         }
 
 
-def _cell(settings: Settings, matrix: Matrix, name: str) -> Cell:
+def _end(settings: Settings, matrix: Matrix, words: str, inputs: FacetInputs) -> Cell:
+    """The cell that `CELL` or `CELL+PATCHES` names."""
+    from harness.plan.variant import lacking, left_out, series
+
+    name, plus, patches = words.partition("+")
     known = {word: cell for cell in matrix.all_cells for word in (cell.id, cell.stack) if word}
-    return known.get(name) or find_cell(matrix, settings["profile"], name)
+    cell = known.get(name) or find_cell(matrix, settings["profile"], name)
+    return lacking(cell, left_out(patches, series(cell.axes, inputs), name)) if plus else cell
+
+
+def _answerable(bench: Bench, space: Between, check: str) -> list[int]:
+    """The probes whose cells this host can ask; an error says why when there are none."""
+    entries = {entry.cell_id: entry for entry in bench.plan.entries if entry.check == check}
+    found = [number for number, cell in enumerate(space.cells) if entries[cell.id].key]
+    if not found:
+        reasons = {entry.skip.reason for entry in entries.values() if entry.skip}
+        raise NothingSelectedError(
+            f"{check} can be asked of no cell between the two", why="; ".join(sorted(reasons))
+        )
+    return found
 
 
 def _telling_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
@@ -322,6 +355,12 @@ def _telling_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
         "no check is known to pass on the good cell and to fail on the bad one",
         fix="name one with --check, or run both cells first",
     )
+
+
+def _shortened(value: str | None) -> str:
+    """`none`, a version, or of many patches the first and the last."""
+    first, *rest = (value or "none").split(",")
+    return f"{first}..{rest[-1]} ({len(rest) + 1})" if len(rest) > 1 else value or "none"
 
 
 def _noise(bench: Bench, name: str, false_fail: float | None, false_pass: float | None) -> Noise:

@@ -112,6 +112,7 @@ def _of_cell(
 ) -> tuple[list[Ablation], bool]:
     from harness.cli.bench import find_cell, open_bench, open_matrix
     from harness.patchstack.ablation import UNKNOWN
+    from harness.plan.variant import lacking
 
     matrix = open_matrix(settings)
     known = {word: one for one in matrix.all_cells for word in (one.id, one.stack) if word}
@@ -121,7 +122,8 @@ def _of_cell(
         return found, False
 
     def planned(patch: str = "") -> Bench:
-        return open_bench(settings, checks=checks, choose=lambda _matrix: [cell], leave_out=patch)
+        variant = lacking(cell, (patch,)) if patch else cell
+        return open_bench(settings, checks=checks, choose=lambda _matrix: [variant])
 
     unknown = [one.patch for one in found if one.result == UNKNOWN]
     if not unknown:

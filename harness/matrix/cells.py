@@ -41,6 +41,7 @@ class Cell:
 
     axes: axis name -> value in normal form. provenance: axis name -> where the value is written.
     recipe: name of the job, or "". findings: what is known to be inconsistent in the published source.
+    without: ids of patches that are for its versions and not applied: such a cell is only searched for.
     digest: of the axes as JSON where that is known already, else "".
     """
 
@@ -55,6 +56,7 @@ class Cell:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
+    without: tuple[str, ...] = ()
     digest: str = field(default="", compare=False)
 
     def __hash__(self) -> int:

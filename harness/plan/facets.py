@@ -12,6 +12,8 @@ from harness.matrix.model import Axis, Recipe
 from harness.matrix.pins import requirements
 
 HOST_PYTHON = "host"
+#: The axes whose upstreams we have patches for, in the order in which these are applied.
+PATCHED = ("verl", "vllm_ascend")
 NPU_HOST_ARCHITECTURE = "aarch64"
 
 
@@ -109,7 +111,8 @@ def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     def facet(cell: Cell, inputs: FacetInputs) -> Any:
         version = cell.axes.get(upstream, "")
-        return inputs.patches(upstream, version) if version else []
+        selected = inputs.patches(upstream, version) if version else []
+        return [patch for patch in selected if patch["id"] not in cell.without]
 
     return facet
 
@@ -143,8 +146,6 @@ UNSHARED = frozenset({"versions"})
 #: Facets that depend on these axes alone. Axes a cell lacks count as a value of their own.
 READS: Mapping[str, tuple[str, ...]] = {
     "device": ("soc", "cann", "device"),
-    "patches[verl]": ("verl",),
-    "patches[vllm_ascend]": ("vllm_ascend",),
     "platform": ("python", "device"),
     "torch_npu": ("torch_npu",),
     "verl_tree": ("verl",),
@@ -173,6 +174,8 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
     """
     if name in READS:
         return _rows([columns.axis(axis) for axis in READS[name]])
+    if name in {f"patches[{upstream}]" for upstream in PATCHED}:
+        return _rows([columns.axis(name[len("patches[") : -1]), [cell.without for cell in columns.cells]])
     if name == "pins":
         return _rows(
             [
