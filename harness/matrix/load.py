@@ -5,37 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import InputError, Location, Problem
+from harness.errors import InputError, Problem
 from harness.matrix.cells import Finding
-from harness.matrix.constraints import (
-    Agreement,
-    Condition,
-    Constraint,
-    Listing,
-    Requirement,
-    Table,
-    table_listing,
-)
+from harness.matrix.constraints import Condition, Table
 from harness.matrix.form import checked
 from harness.matrix.matrix import Matrix
 from harness.matrix.migrations import read_migration
-from harness.matrix.model import (
-    Axis,
-    Expectation,
-    LeftOut,
-    PinRule,
-    Profile,
-    Recipe,
-    Runner,
-    Selection,
-    Stack,
-)
-from harness.matrix.pins import check_template, placeholders
+from harness.matrix.model import Axis, Expectation, Recipe, Runner, Stack
+from harness.matrix.pins import placeholders
+from harness.matrix.profiles import read_profile
 from harness.matrix.resolve import Resolver, mapping, text, texts
+from harness.matrix.rules import read_constraint, read_pin_rule, read_table
 from harness.matrix.versions import Scheme
 from harness.matrix.yaml_positions import Document, NodePath, load_yaml, parse_yaml
 
@@ -84,7 +67,7 @@ class _Loader(Resolver):
         for name, entry in data["axes"].items():
             self.axes[name] = self._axis(name, entry)
         for name, entry in data.get("published", {}).items():
-            self.tables[name] = self._table(name, entry)
+            self.tables[name] = read_table(self, name, entry)
         recipes = data.get("recipes", {})
         stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
         pins, overrides = data.get("pins", []), data.get("overrides", [])
@@ -94,15 +77,17 @@ class _Loader(Resolver):
             stacks=stacks,
             published=self.tables,
             constraints={
-                name: self._constraint(name, entry) for name, entry in data.get("constraints", {}).items()
+                name: read_constraint(self, self.tables, name, entry)
+                for name, entry in data.get("constraints", {}).items()
             },
-            pin_rules=tuple(self._rule(("pins", index), entry) for index, entry in enumerate(pins)),
+            pin_rules=tuple(read_pin_rule(self, ("pins", index), entry) for index, entry in enumerate(pins)),
             override_rules=tuple(
-                self._rule(("overrides", index), entry) for index, entry in enumerate(overrides)
+                read_pin_rule(self, ("overrides", index), entry) for index, entry in enumerate(overrides)
             ),
             recipes={name: self._recipe(name, recipes) for name in recipes},
             profiles={
-                name: self._profile(name, entry, list(stacks)) for name, entry in data["profiles"].items()
+                name: read_profile(self, name, entry, list(stacks))
+                for name, entry in data["profiles"].items()
             },
             runners={name: self._runner(name, entry) for name, entry in data.get("runners", {}).items()},
             expectations={
@@ -150,18 +135,12 @@ class _Loader(Resolver):
             title=text(entry["title"]),
             source=text(entry["source"]),
             axes={axis: str(version) for axis, version in axes.items()},
-            recipe=self._recipe_name(path, entry),
+            recipe=self.recipe(path, entry),
             findings=self._findings(path, entry),
             notes=tuple(texts(entry.get("notes", []))),
             provenance={axis: self.document.where((*path, "axes", axis)) for axis in axes},
             where=self.document.where(path, key=True),
         )
-
-    def _recipe_name(self, path: NodePath, entry: Entry) -> str:
-        name = entry.get("recipe", "")
-        if name:
-            self.known((*path, "recipe"), "recipe", name, self.names("recipes"))
-        return str(name)
 
     def _findings(self, path: NodePath, entry: Entry) -> tuple[Finding, ...]:
         found = []
@@ -173,98 +152,6 @@ class _Loader(Resolver):
             what, source = text(finding["what"]), text(finding["source"])
             found.append(Finding(what=what, source=source, axes=tuple(axes), where=self.document.where(at)))
         return tuple(found)
-
-    def _table(self, name: str, entry: Entry) -> Table:
-        path: NodePath = ("published", name)
-        table = Table(
-            name=name,
-            title=text(entry["title"]),
-            source=text(entry["source"]),
-            date=text(entry["date"]),
-            key=entry["key"],
-            columns=tuple(texts(entry["columns"])),
-            rows=tuple(tuple(None if cell is None else text(cell) for cell in row) for row in entry["rows"]),
-            where=self.document.where(path, key=True),
-        )
-        if not self.known((*path, "key"), "column", table.key, table.columns):
-            return table
-        seen: set[str | None] = set()
-        for index, row in enumerate(table.rows):
-            at: NodePath = (*path, "rows", index)
-            if len(row) != len(table.columns):
-                what = f"the row has {len(row)} fields, the table {len(table.columns)} columns"
-                self.problem(at, what, fix=f"columns: {', '.join(table.columns)}; null where nothing is said")
-                continue
-            key = row[table.columns.index(table.key)]
-            if key in seen or key is None:
-                self.problem(at, f"a second row for {key!r}" if key else f"the row has no {table.key}")
-            seen.add(key)
-        return table
-
-    def _constraint(self, name: str, entry: Entry) -> Constraint:
-        path: NodePath = ("constraints", name)
-        if ("require" in entry) == ("forbid" in entry):
-            self.problem(path, f"constraint {name!r} needs one of 'require' and 'forbid'", key=True)
-        return Constraint(
-            id=name,
-            when=self.conditions((*path, "when"), entry.get("when")),
-            require=tuple(
-                rule
-                for axis, rule_entry in entry.get("require", {}).items()
-                for rule in self._requirement((*path, "require"), axis, rule_entry)
-            ),
-            forbid=self.conditions((*path, "forbid"), entry.get("forbid")),
-            reason=text(entry["reason"]),
-            source=text(entry["source"]),
-            where=self.document.where(path, key=True),
-        )
-
-    def _requirement(self, path: NodePath, axis: str, entry: Any) -> Sequence[Requirement]:
-        if not isinstance(entry, dict):
-            return self.conditions(path, {axis: entry})
-        at: NodePath = (*path, axis)
-        known = self.axis(at, axis, key=True)
-        if "same_as" in entry:
-            other = self.axis((*at, "same_as"), entry["same_as"])
-            part = entry.get("part", "nominal")
-            return [Agreement(axis=axis, other=other.name, part=part)] if known and other else []
-        return self._listing(at, known, entry) if known else []
-
-    def _listing(self, path: NodePath, axis: Axis, entry: Entry) -> list[Listing]:
-        name = entry["table"]
-        if (
-            not self.known((*path, "table"), "table", name, self.names("published"))
-            or name not in self.tables
-        ):
-            return []
-        table, column = self.tables[name], entry.get("column", axis.name)
-        at: NodePath = (*path, "column") if "column" in entry else (*path, "table")
-        if not self.known(at, f"column of table {name!r}", column, table.columns):
-            return []
-        if table.key not in table.columns or any(len(row) != len(table.columns) for row in table.rows):
-            return []
-        if self.axis(("published", name, "key"), table.key) is None:
-            return []
-        schemes = {known.name: known.scheme for known in self.axes.values()}
-        listing = self.attempt(path, lambda: table_listing(table, axis.name, column, schemes))
-        return [listing] if listing else []
-
-    def _rule(self, path: NodePath, entry: Entry) -> PinRule:
-        field = "require" if "require" in entry else "override"
-        template = text(entry[field])
-        axes = self.attempt((*path, field), lambda: placeholders(template))
-        for axis in axes or ():
-            self.axis((*path, field), axis)
-        if axes is not None:
-            self.attempt((*path, field), lambda: check_template(template, axes))
-        return PinRule(
-            when=self.conditions((*path, "when"), entry.get("when")),
-            template=template,
-            reason=text(entry["reason"]),
-            source=text(entry["source"]),
-            axes=axes or (),
-            where=self.document.where(path),
-        )
 
     def _recipe(self, name: str, recipes: dict[str, Entry]) -> Recipe:
         path: NodePath = ("recipes", name)
@@ -301,64 +188,6 @@ class _Loader(Resolver):
                 break
             chain.append(base)
         return chain[1:]
-
-    def _profile(self, name: str, entry: Entry, stacks: list[str]) -> Profile:
-        path: NodePath = ("profiles", name, "select")
-        parts = enumerate(entry["select"])
-        return Profile(
-            name=name,
-            title=text(entry["title"]),
-            select=tuple(self._selection((*path, index), part, stacks) for index, part in parts),
-            without=tuple(self._left_out(name, *item) for item in entry.get("without", {}).items()),
-            where=self.document.where(("profiles", name), key=True),
-        )
-
-    def _left_out(self, profile: str, check: str, reason: Any) -> LeftOut:
-        where = self.document.where(("profiles", profile, "without", check), key=True)
-        return LeftOut(check=check, reason=text(reason), where=where)
-
-    def _selection(self, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
-        if ("stacks" in entry) == ("product" in entry):
-            self.problem(path, "a selection needs one of 'stacks' and 'product'")
-        if "stacks" in entry and ("with" in entry or "recipe" in entry):
-            self.problem(path, "'with' and 'recipe' belong to 'product'; stacks bring their own")
-        wanted = entry.get("stacks", [])
-        for index, stack in enumerate(wanted if isinstance(wanted, list) else []):
-            self.known((*path, "stacks", index), "stack", stack, self.names("stacks"))
-        if isinstance(wanted, str) and wanted != "all":
-            self.problem((*path, "stacks"), f"'stacks' is a list or all, not {wanted!r}", fix=f"[{wanted}]")
-        product, provenance = self._product((*path, "product"), entry)
-        fixed = self.values((*path, "with"), entry.get("with"))
-        for axis, version in fixed.items():
-            provenance[axis, str(version)] = self.document.where((*path, "with", axis))
-            if axis in product:
-                self.problem((*path, "with", axis), f"{axis!r} is in 'product' and in 'with'", fix="keep one")
-        return Selection(
-            stacks=tuple(stacks if wanted == "all" else texts(wanted)),
-            product=product,
-            fixed={axis: str(version) for axis, version in fixed.items()},
-            recipe=self._recipe_name(path, entry),
-            provenance=provenance,
-            where=self.document.where(path),
-        )
-
-    def _product(
-        self, path: NodePath, entry: Entry
-    ) -> tuple[dict[str, tuple[str, ...]], dict[tuple[str, str], Location]]:
-        product: dict[str, tuple[str, ...]] = {}
-        provenance: dict[tuple[str, str], Location] = {}
-        for name, words in entry.get("product", {}).items():
-            axis = self.axis((*path, name), name, key=True)
-            if axis is None:
-                continue
-            for index, word in enumerate(texts(words)):
-                version = self.value((*path, name, index), axis, word)
-                if version is not None and (name, str(version)) in provenance:
-                    self.problem((*path, name, index), f"{version} is listed twice", fix="keep one")
-                elif version is not None:
-                    provenance[name, str(version)] = self.document.where((*path, name, index))
-            product[name] = tuple(value for axis_name, value in provenance if axis_name == name)
-        return product, provenance
 
     def _runner(self, name: str, entry: Entry) -> Runner:
         return Runner(

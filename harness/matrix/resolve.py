@@ -63,6 +63,13 @@ class Resolver:
         self.problem(path, f"unknown {kind} {name!r}", fix=did_you_mean(name, known), key=key)
         return False
 
+    def recipe(self, path: NodePath, entry: Mapping[str, Any]) -> str:
+        """The recipe that the entry at `path` names, or "" when it names none."""
+        name = entry.get("recipe", "")
+        if name:
+            self.known((*path, "recipe"), "recipe", name, self.names("recipes"))
+        return str(name)
+
     def axis(self, path: NodePath, name: str, *, key: bool = False) -> Axis | None:
         """The axis called `name`; None when there is none, or when its own entry is wrong."""
         return self.axes.get(name) if self.known(path, "axis", name, self.names("axes"), key=key) else None
