@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from harness.outcome import Evidence
-from harness.report.marks import EVIDENCE, RAN, Mark
+from harness.report.marks import EVIDENCE, Mark
 from harness.report.model import ReportModel
 from harness.report.text import clip, visible
 
@@ -41,12 +41,7 @@ def badges(model: ReportModel) -> dict[str, Badge]:
 
 def evidence_badge(model: ReportModel, evidence: Evidence) -> Badge:
     """`simulated: 4/4`: expected outcomes of all that ran with this kind of evidence."""
-    marks = Counter(
-        result.mark
-        for row in model.rows
-        for result in row.results.values()
-        if result.facts.evidence is evidence and result.mark in RAN
-    )
+    marks = Counter(model.by_evidence[evidence])
     ran = marks.total()
     label = EVIDENCE[evidence].label
     if not ran:

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from markupsafe import Markup
+from jinja2 import Template
+from markupsafe import Markup, escape
 
 from harness.report.figures import figures
 from harness.report.inputs import ArtifactInput
@@ -16,14 +17,26 @@ from harness.report.model import ReportModel, Result, Row
 from harness.report.pages import Writer, anchor_of, environment
 from harness.report.patterns import PASSING
 from harness.report.siblings import Family
-from harness.report.streak import stretches
-from harness.report.text import file_name
+from harness.report.text import as_bytes, clip, file_name, visible
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
 #: Rendered pieces kept for cells to come.
 MOST_KEPT = 5_000
 LOCK_FORMAT = ("--format", "dockerfile")
+#: Letters of a cell's name in the title of its page.
+NAME = 120
+
+
+def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, bytes]:
+    """What all pages of cells have around their content: up to the name, up to the name again, up to the
+    content, and after it."""
+    # What a page prints is escaped, so these stand nowhere else.
+    name, content = Markup("<!--name-->"), Markup("<!--content-->")
+    text = page.render(model=model, name=name, content=content)
+    first, second, rest = text.split(name)
+    third, last = rest.split(content)
+    return as_bytes(first), as_bytes(second), as_bytes(third), as_bytes(last)
 
 
 class CellPages:
@@ -33,27 +46,30 @@ class CellPages:
         self._model = model
         self._writer = writer
         env = environment(writer, up="../")
-        self._page = env.get_template("cell.html")
+        self._shell = _shell(env.get_template("cellpage.html"), model)
+        self._main = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
         self._family = Family(model)
         parts = env.get_template("check.html").module
+        self._checked = parts.section  # type: ignore[attr-defined]
         self._opening = parts.opening  # type: ignore[attr-defined]
         self._facets = parts.facets  # type: ignore[attr-defined]
         self._tiles: dict[tuple[object, ...], Markup] = {}
         self._openings: dict[tuple[object, ...], Markup] = {}
         self._facet_lists: dict[str, Markup] = {}
 
-    def render(self, row: Row) -> str:
+    def render(self, row: Row) -> bytes:
         """The page of one cell."""
-        return self._page.render(
-            model=self._model,
+        name = escape(visible(clip(row.cell.title or row.cell.id, NAME)))
+        main = self._main.render(
             row=row,
             strip=self._strip(row),
             sections=[self._section(row, result) for result in row.results.values()],
             exports=self._exports(row),
             lock_command=self._lock_command(row),
-            open_marks=OPEN_LOGS,
         )
+        *head, foot = self._shell
+        return as_bytes(name).join(head) + as_bytes(main) + foot
 
     def _exports(self, row: Row) -> list[tuple[str, str]]:
         return [
@@ -89,23 +105,23 @@ class CellPages:
             self._tiles[key] = self._stripcheck(result, f"#{anchor_of(result.facts.check)}")
         return self._tiles[key]
 
-    def _section(self, row: Row, result: Result) -> dict[str, Any]:
+    def _section(self, row: Row, result: Result) -> Markup:
         facts = result.facts
         log = read_log(facts)
         whole = ""
         if log.whole:
             whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(facts.check)}.txt", log.whole)
-        return {
-            "result": result,
+        parts = {
             "anchor": Markup(anchor_of(facts.check)),  # noqa: S704 - a name that is safe as a file's
             "opening": self._opening_of(result),
             "facets": self._facets_of(facts.facets) if facts.facets else "",
-            "past": stretches(facts.history),
             "measured": figures(facts.measurements),
             "beside": self._family.of(row, result),
             "files": [self._file(artifact) for artifact in facts.artifacts],
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
         }
+        section: Markup = self._checked(result, parts, OPEN_LOGS)
+        return section
 
     def _opening_of(self, result: Result) -> Markup:
         facts = result.facts

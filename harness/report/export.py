@@ -14,31 +14,31 @@ from typing import Any
 from harness.report.inputs import CellInput, ResultInput
 from harness.report.logs import stored_name
 from harness.report.model import ReportModel, Result, Row
-from harness.report.streak import stretches
+from harness.report.text import as_bytes
 
 SCHEMA_NAME = "npu-matrix.report"
 SCHEMA_VERSION = 1
 
 
-def report_json(model: ReportModel, by_row: Iterable[str] | None = None) -> str:
-    """The report as JSON text. Numbers JSON cannot hold become "NaN", "Infinity", "-Infinity".
+def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
+    """The report as JSON. Numbers JSON cannot hold become "NaN", "Infinity", "-Infinity".
 
     by_row: the line of each cell (`cell_line`), where they are known already.
     """
     # One line per cell: readable with line tools, and the fast encoder does not indent.
-    cells = ",\n".join(by_row if by_row is not None else map(cell_line, model.rows))
-    return f'{_dump(plain(_head(model)))[:-1]},"cells":[\n{cells}\n]}}\n'
+    cells = b",\n".join(by_row if by_row is not None else map(cell_line, model.rows))
+    return b"".join((as_bytes(_dump(plain(_head(model)))[:-1]), b',"cells":[\n', cells, b"\n]}\n"))
 
 
-def cell_line(row: Row) -> str:
+def cell_line(row: Row) -> bytes:
     """A cell and its results as one line of JSON."""
     facts = _row(row)
     try:
         text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_shallow)
     except (ValueError, TypeError):
-        return _dump(plain(facts))
+        return as_bytes(_dump(plain(facts)))
     # Half a character, or a name of nothing known: the careful way.
-    return text if text.isprintable() else _dump(plain(facts))
+    return as_bytes(text if text.isprintable() else _dump(plain(facts)))
 
 
 def _shallow(value: Any) -> Any:
@@ -112,19 +112,20 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 LEFT_OUT = frozenset({"log_text", "log_path", "cell_id", "artifacts", "history"})
+KEPT = tuple(name for name in _fields(ResultInput) if name not in LEFT_OUT)
 
 
 def _result(result: Result) -> dict[str, Any]:
-    facts = result.facts
+    facts = vars(result.facts)
     return {
-        **{name: getattr(facts, name) for name in _fields(ResultInput) if name not in LEFT_OUT},
+        **{name: facts[name] for name in KEPT},
         "artifacts": [
-            {"name": file.name, "digest": file.digest, "size": file.size} for file in facts.artifacts
+            {"name": file.name, "digest": file.digest, "size": file.size} for file in result.facts.artifacts
         ],
         "mark": result.mark,
         "change": result.change,
         "streak": result.streak,
-        "history": stretches(facts.history),
+        "history": list(map(vars, result.past)),
         "missing": result.missing,
         "notes": result.notes,
     }

@@ -7,6 +7,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from markupsafe import escape
 
@@ -87,10 +88,10 @@ def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float
     """(run, time, turn) wherever the answer turned, or was lost."""
     facts = result.facts
     answered, fresh = None, False
-    for past in facts.history:
-        turn, answered, fresh = _turned(past.status, answered, fresh)
+    for stretch in result.past:
+        turn, answered, fresh = _turned(stretch.status, answered, fresh)
         if turn:
-            yield past.run_id, past.time, turn
+            yield stretch.first_run, stretch.first, turn
     turn, _, _ = _turned(facts.status, answered, fresh)
     if turn:
         yield run_id, now, turn
@@ -106,15 +107,17 @@ def _turned(status: Status, answered: Status | None, fresh: bool) -> tuple[Turn 
 
 
 def _entry(run_id: str, when: float, events: list[Event]) -> str:
-    counts = {turn: sum(event.turn is turn for event in events) for turn in Turn}
-    title = ", ".join(f"{count} {turn.value}" for turn, count in counts.items() if count)
-    order = {turn: place for place, turn in enumerate(Turn)}
+    by_turn: dict[Turn, list[Event]] = {turn: [] for turn in Turn}
+    for event in events:
+        by_turn[event.turn].append(event)
+    title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)
+    urgent = list(islice(chain.from_iterable(by_turn.values()), MAX_LINES))
     lines = [
         f"{event.turn.value}: {event.check} of {event.cell}" + (f": {event.reason}" if event.reason else "")
-        for event in sorted(events, key=lambda event: order[event.turn])
+        for event in urgent
     ]
-    more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
-    body = "\n".join(_text(line, 400) for line in lines[:MAX_LINES] + more)
+    more = [f"and {len(events) - MAX_LINES} more"] if len(events) > MAX_LINES else []
+    body = "\n".join(_text(line, 400) for line in lines + more)
     return (
         f"<entry>\n<title>{_text(title, 200)} (run {_text(run_id, 60) or 'unknown'})</title>\n"
         f"<id>{_identity('run', run_id)}</id>\n<updated>{iso(when) or EPOCH}</updated>\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark
@@ -17,18 +19,38 @@ NO_EVIDENCE = "-"
 CHANGES = {"": "-", "broken": "b", "fixed": "f", "lost": "l"}
 
 
-def grid_script(model: ReportModel) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridRow:
+    """A row of the grid as it is shown. why: check -> first reason, by the check's place.
+
+    axes: a value, or None where the cell does not have the axis. changes: "" when there are none.
+    """
+
+    id: str
+    title: str
+    page: str
+    kinds: tuple[str, str, str]
+    axes: tuple[str | None, ...]
+    verdicts: str
+    changes: str
+    why: Mapping[int, str]
+
+
+def grid_script(model: ReportModel, rows: Iterable[GridRow]) -> str:
     """A script that hands the grid to the page; `fetch` does not work from `file:`, script tags do."""
-    text = json.dumps(grid_data(model), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(grid_data(model, rows), separators=(",", ":"), allow_nan=False)
     return f"window.NPU_MATRIX={text.replace('<', chr(92) + 'u003c')};\n"
 
 
-def grid_data(model: ReportModel) -> dict[str, Any]:
+def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict[str, Any]:
     """Columnar data: strings that repeat stand once in a list, verdicts are two letters per check.
 
     rows: [id, title, page, stack, device, recipe, [value per axis], verdicts, changes, {check: reason}].
+    The rows are by default those of the model.
     """
-    axes = tuple(dict.fromkeys(axis for row in model.rows for axis in row.cell.axes))
+    axes = model.all_axes
+    if rows is None:
+        rows = [grid_row(row, [check.name for check in model.checks], axes) for row in model.rows]
     values = _Pool()
     reasons = _Pool(MAX_REASONS)
     checks = model.checks
@@ -42,7 +64,7 @@ def grid_data(model: ReportModel) -> dict[str, Any]:
         "shown": [axes.index(axis) for axis in model.axes],
         "marks": {style.code: [mark.value, style.label, style.word] for mark, style in STYLES.items()},
         "evidence": {style.code: [kind.value, style.label, style.tag] for kind, style in EVIDENCE.items()},
-        "rows": [_row(row, [check.name for check in checks], axes, values, reasons) for row in model.rows],
+        "rows": [_numbered(row, values, reasons) for row in rows],
         "values": values.items,
         "words": WORDS,
         "reasons": reasons.items,
@@ -68,10 +90,11 @@ class _Pool:
         return found
 
 
-def _row(row: Row, checks: list[str], axes: tuple[str, ...], values: _Pool, reasons: _Pool) -> list[Any]:
+def grid_row(row: Row, checks: Sequence[str], axes: Sequence[str]) -> GridRow:
+    """What the grid shows of a cell; `axes`: of all cells."""
     cell = row.cell
     verdicts, changes = [], []
-    why: dict[int, int] = {}
+    why: dict[int, str] = {}
     for place, name in enumerate(checks):
         result = row.results.get(name)
         if result is None:
@@ -82,16 +105,29 @@ def _row(row: Row, checks: list[str], axes: tuple[str, ...], values: _Pool, reas
         verdicts.append(STYLES[result.mark].code + (EVIDENCE[evidence].code if evidence else NO_EVIDENCE))
         changes.append(CHANGES[result.change])
         if result.mark is not Mark.PASS and result.facts.reasons:
-            number = reasons.number(visible(clip(result.facts.reasons[0], REASON)))
-            if number >= 0:
-                why[place] = number
+            why[place] = visible(clip(result.facts.reasons[0], REASON))
+    stack, device, recipe = (visible(clip(text, 120)) for text in (cell.stack, cell.device, cell.recipe))
+    return GridRow(
+        id=visible(clip(cell.id, 160)),
+        title=visible(clip(cell.title, 160)) if cell.title != cell.id else "",
+        page=row.slug if row.slug != cell.id else "",
+        kinds=(stack, device, recipe),
+        axes=tuple(visible(clip(cell.axes[axis], 60)) if axis in cell.axes else None for axis in axes),
+        verdicts="".join(verdicts),
+        changes="".join(changes) if any(change != "-" for change in changes) else "",
+        why=why,
+    )
+
+
+def _numbered(row: GridRow, values: _Pool, reasons: _Pool) -> list[Any]:
+    why = {place: reasons.number(text) for place, text in row.why.items()}
     return [
-        visible(clip(cell.id, 160)),
-        visible(clip(cell.title, 160)) if cell.title != cell.id else "",
-        row.slug if row.slug != cell.id else 0,
-        *(values.number(visible(clip(text, 120))) for text in (cell.stack, cell.device, cell.recipe)),
-        [values.number(visible(clip(cell.axes[axis], 60))) if axis in cell.axes else -1 for axis in axes],
-        "".join(verdicts),
-        "".join(changes) if any(change != "-" for change in changes) else 0,
-        why or 0,
+        row.id,
+        row.title,
+        row.page or 0,
+        *map(values.number, row.kinds),
+        [-1 if value is None else values.number(value) for value in row.axes],
+        row.verdicts,
+        row.changes or 0,
+        {place: number for place, number in why.items() if number >= 0} or 0,
     ]

@@ -7,7 +7,6 @@ from pathlib import Path
 from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
 from harness.report.changes_page import changes_page, say_turns
 from harness.report.convergence_page import convergence_page
-from harness.report.grid import grid_script
 from harness.report.marks import Mark
 from harness.report.model import ReportModel
 from harness.report.numerics_page import numerics_page
@@ -24,7 +23,7 @@ QUERIES = {
     Mark.UNEXPECTED_PASS: "unexpected-pass",
 }
 EXIT_WORDS = {0: "as expected", 1: "unexpected", 2: "bad input", 3: "nothing selected", 130: "interrupted"}
-ASSETS = ("report.css", "query.js", "report.js", "runs.js")
+ASSETS = ("report.css", "query.js", "help.js", "report.js", "runs.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
@@ -35,7 +34,6 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer = Writer(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
-    writer.write("data/grid.js", grid_script(model))
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("patches.html", patches_page(model, writer))

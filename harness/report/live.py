@@ -11,7 +11,7 @@ from harness.report.badge import write_badges
 from harness.report.html import render_overviews
 from harness.report.inputs import ReportInputs, ResultInput
 from harness.report.model import ReportModel, Row, build_model
-from harness.report.publish import as_bytes, render_report, shared_texts
+from harness.report.publish import render_report, shared_files
 from harness.report.rows import render_rows
 
 
@@ -79,16 +79,12 @@ class LiveReport:
 
     def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[Path]:
         part = render_rows(model, folder, changed)
-        for number, row in enumerate(changed):
-            place = self._places[row.cell.id]
-            self._texts.lines[place] = part.lines[number]
-            self._texts.sheet[place] = part.sheet[number]
-            self._texts.events[place] = part.events[number]
-            self._texts.past[place] = part.past[number]
+        for row, texts in zip(changed, part.texts, strict=True):
+            self._texts[self._places[row.cell.id]] = texts
         written = [*part.written, *render_overviews(model, folder), *write_badges(model, folder)]
-        for name, text in shared_texts(model, self._texts).items():
+        for name, content in shared_files(model, self._texts).items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(as_bytes(text))
+            path.write_bytes(content)
             written.append(path)
         return list(dict.fromkeys(written))

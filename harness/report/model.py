@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
@@ -24,7 +25,7 @@ from harness.report.inputs import (
 )
 from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.patterns import Pattern, find_patterns
-from harness.report.streak import BROKEN, NOT_RUN, Streak, change_of, streak_of
+from harness.report.streak import BROKEN, NOT_RUN, Streak, Stretch, change_of, streak_of, stretches
 from harness.report.text import file_name
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Result:
     notes: tuple[str, ...] = ()
     missing: bool = False
     origin: ResultInput | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def past(self) -> tuple[Stretch, ...]:
+        """The history with what repeats said once, oldest first."""
+        return stretches(self.facts.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +105,7 @@ class Attention:
 class ReportModel:
     """What every rendering shows.
 
-    counts: results by mark. passed, ran: passes, and all that ran, by evidence. headline: what needs a
+    counts: results by mark. by_evidence: of what ran, by kind of evidence. headline: what needs a
     person. proof: what passed and on what evidence. missing: planned checks that have no result, as
     (cell, check). strangers: results of cells that the matrix does not have. earlier: the run `changes` are
     held against, None when there is none. runs: the earlier runs that are remembered, newest first.
@@ -111,8 +117,7 @@ class ReportModel:
     rows: tuple[Row, ...]
     axes: tuple[str, ...]
     counts: Mapping[Mark, int]
-    passed: Mapping[Evidence, int]
-    ran: Mapping[Evidence, int]
+    by_evidence: Mapping[Evidence, Mapping[Mark, int]]
     planned: int
     missing: tuple[tuple[str, str], ...]
     attention: tuple[Attention, ...]
@@ -130,6 +135,16 @@ class ReportModel:
     patches: PatchFacts | None = None
 
     @property
+    def passed(self) -> dict[Evidence, int]:
+        """Passes by evidence."""
+        return {evidence: marks.get(Mark.PASS, 0) for evidence, marks in self.by_evidence.items()}
+
+    @property
+    def ran(self) -> dict[Evidence, int]:
+        """All that ran, by evidence."""
+        return {evidence: sum(marks.values()) for evidence, marks in self.by_evidence.items()}
+
+    @property
     def turns(self) -> dict[Turn, int]:
         """How many changes there are of each kind that occurs, most urgent first."""
         counts = Counter(change.turn for change in self.changes)
@@ -139,6 +154,11 @@ class ReportModel:
     def checks(self) -> tuple[CheckInput, ...]:
         """All columns, in order."""
         return tuple(check for tier in self.tiers for check in tier.checks)
+
+    @cached_property
+    def all_axes(self) -> tuple[str, ...]:
+        """The axes of all cells, in the order in which they are met."""
+        return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))
 
     @property
     def complete(self) -> bool:
@@ -173,9 +193,14 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         for cell in inputs.cells
     )
     results = [result for row in rows for result in row.results.values()]
-    counts = Counter(result.mark for result in results)
-    passed = Counter(r.facts.evidence for r in results if r.mark is Mark.PASS and r.facts.evidence)
-    ran = Counter(r.facts.evidence for r in results if r.mark in RAN and r.facts.evidence)
+    both = Counter((result.mark, result.facts.evidence) for result in results)
+    counts: Counter[Mark] = Counter()
+    by_evidence: dict[Evidence, Counter[Mark]] = {evidence: Counter() for evidence in EVIDENCE}
+    for (mark, evidence), count in both.items():
+        counts[mark] += count
+        if evidence and mark in RAN:
+            by_evidence[evidence][mark] += count
+    passed = {evidence: marks[Mark.PASS] for evidence, marks in by_evidence.items()}
     missing = tuple((r.facts.cell_id, r.facts.check) for r in results if r.missing)
     return ReportModel(
         generated=inputs.generated,
@@ -184,8 +209,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         rows=rows,
         axes=_principal_axes(inputs.cells),
         counts={mark: counts[mark] for mark in Mark},
-        passed={evidence: passed[evidence] for evidence in EVIDENCE},
-        ran={evidence: ran[evidence] for evidence in EVIDENCE},
+        by_evidence=by_evidence,
         planned=len(results),
         missing=missing,
         attention=_attention(results),

@@ -17,11 +17,11 @@ from harness.report import svg
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import Result
+from harness.report.printing import Templates
 from harness.report.streak import Stretch
-from harness.report.text import clip, duration, file_name, iso, moment, number, size, visible
+from harness.report.text import as_bytes, clip, duration, file_name, iso, moment, number, size, visible
 from harness.report.timeline import since_words, timeline_svg
 
-HARD_LIMIT = 20_000
 TOOLTIP = 200
 
 
@@ -40,7 +40,7 @@ class Writer:
         if path.parent not in self._made:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._made.add(path.parent)
-        data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+        data = as_bytes(content) if isinstance(content, str) else content
         path.write_bytes(data)
         self.written.append(path)
 
@@ -53,7 +53,7 @@ class Writer:
 
     def spill(self, text: str, up: str) -> str:
         """Store a text too long for a page and return the link to it."""
-        digest = digest_bytes(text.encode("utf-8", "backslashreplace"))[:16]
+        digest = digest_bytes(as_bytes(text))[:16]
         return up + self.store(f"text/{digest}.txt", text)
 
 
@@ -84,14 +84,7 @@ def anchor_of(check: str) -> str:
 
 def environment(writer: Writer, *, up: str) -> jinja2.Environment:
     """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
-    env = jinja2.Environment(
-        loader=jinja2.FunctionLoader(partial(resource, "templates")),
-        autoescape=True,
-        bytecode_cache=_compiled(),
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-    )
+    env = Templates(jinja2.FunctionLoader(partial(resource, "templates")), _compiled())
 
     def long(value: Any, limit: int = 1500) -> Any:
         text = str(value)
@@ -155,15 +148,6 @@ def tooltip(result: Result) -> str:
 def _last(chart: Any) -> str:
     values = chart.series[0].values
     return number(values[-1]) if values else ""
-
-
-def _finalize(value: Any) -> Any:
-    # The most frequent case first: this runs once for everything that is printed.
-    if type(value) is str:
-        return value if value.isprintable() and len(value) <= HARD_LIMIT else visible(clip(value, HARD_LIMIT))
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return visible(clip(value, HARD_LIMIT))
 
 
 @cache

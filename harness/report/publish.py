@@ -6,19 +6,21 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import InfrastructureError, InputError, Location
 from harness.report.badge import write_badges
 from harness.report.export import SCHEMA_NAME, report_json
 from harness.report.feed import atom
+from harness.report.grid import grid_script
 from harness.report.html import render_overviews
 from harness.report.markdown import summary, table
 from harness.report.model import ReportModel
 from harness.report.rows import RowsInBackground, RowTexts
 from harness.report.runs import runs_script
 from harness.report.sheet import results_csv
+from harness.report.text import as_bytes
 
 MARKER = "report.json"
 # The schema stands first in the file; what follows can be large.
@@ -36,7 +38,7 @@ def render_all(
 
 def render_report(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
-) -> RowTexts:
+) -> list[RowTexts]:
     """Write every rendering, and `extra` files by relative name, into `folder`; return the texts of its rows.
 
     The new report is written beside the old one and takes its place only when it is complete. InputError when
@@ -90,35 +92,32 @@ def ensure_writable(folder: Path) -> None:
         ) from error
 
 
-def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> RowTexts:
+def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[RowTexts]:
     with RowsInBackground(model, folder) as background:
         render_overviews(model, folder)
         write_badges(model, folder)
-        rows = background.result()
-    for name, content in {**shared_texts(model, rows), **extra}.items():
+        rows = background.result().texts
+    texts = {name: as_bytes(text) if isinstance(text, str) else text for name, text in extra.items()}
+    for name, content in {**shared_files(model, rows), **texts}.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{name!r} is not a name inside the report's folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(as_bytes(content))
+        path.write_bytes(content)
     return rows
 
 
-def shared_texts(model: ReportModel, rows: RowTexts) -> dict[str, str]:
+def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, bytes]:
     """The files that hold all cells, by name."""
     return {
-        MARKER: report_json(model, rows.lines),
-        "summary.md": summary(model),
-        "table.md": table(model) + "\n",
-        "results.csv": results_csv(model, rows.sheet),
-        "changes.atom": atom(model, rows.events),
-        "data/runs.js": runs_script(model, rows.past),
+        MARKER: report_json(model, (row.line for row in rows)),
+        "summary.md": as_bytes(summary(model)),
+        "table.md": as_bytes(table(model) + "\n"),
+        "results.csv": results_csv(model, (row.sheet for row in rows)),
+        "changes.atom": as_bytes(atom(model, (row.events for row in rows))),
+        "data/grid.js": as_bytes(grid_script(model, (row.grid for row in rows))),
+        "data/runs.js": as_bytes(runs_script(model, (row.past for row in rows))),
     }
-
-
-def as_bytes(content: str | bytes) -> bytes:
-    """Text as UTF-8; half characters are written as escapes."""
-    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
 def _old(folder: Path) -> Path:

@@ -5,6 +5,7 @@ Most of a large report. Cells do not depend on each other, so processes share th
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -17,23 +18,32 @@ from typing import Self
 from harness.report.cell_pages import CellPages
 from harness.report.export import cell_line
 from harness.report.feed import Event, row_events
+from harness.report.grid import GridRow, grid_row
 from harness.report.model import ReportModel, Row
 from harness.report.pages import Writer
-from harness.report.runs import row_past, run_ids
-from harness.report.sheet import axes_of, row_lines
+from harness.report.runs import RowPast, row_past, run_ids
+from harness.report.sheet import row_lines
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RowTexts:
-    """Of each row, in order, what goes into the files that all rows share; `written`: the pages."""
+    """What of a row goes into the files that all rows share."""
 
-    lines: list[str] = field(default_factory=list)
-    sheet: list[str] = field(default_factory=list)
-    events: list[list[Event]] = field(default_factory=list)
-    past: list[list[str]] = field(default_factory=list)
+    line: bytes
+    sheet: bytes
+    events: tuple[Event, ...]
+    past: RowPast
+    grid: GridRow
+
+
+@dataclass(kw_only=True)
+class RenderedRows:
+    """Rows in order, and the files that were written for them."""
+
+    texts: list[RowTexts] = field(default_factory=list)
     written: list[Path] = field(default_factory=list)
 
 
@@ -43,27 +53,29 @@ class RowRenderer:
     def __init__(self, model: ReportModel, folder: Path) -> None:
         self.writer = Writer(folder)
         self._pages = CellPages(model, self.writer)
-        self._axes = axes_of(model)
+        self._axes = model.all_axes
+        self._checks = [check.name for check in model.checks]
         self._run_id = model.run.run_id
         self._now = model.run.started or model.generated
         self._runs = {run_id: place for place, run_id in enumerate(run_ids(model))}
 
-    def add(self, row: Row, texts: RowTexts) -> None:
-        """Write the page of a row and append its texts."""
+    def render(self, row: Row) -> RowTexts:
+        """Write the page of a row; returns its texts."""
         self.writer.write(f"cells/{row.slug}.html", self._pages.render(row))
-        texts.lines.append(cell_line(row))
-        texts.sheet.append(row_lines(row, self._axes))
-        texts.events.append(row_events(row, self._run_id, self._now))
-        texts.past.append(row_past(row, self._runs, len(self._runs)))
+        return RowTexts(
+            line=cell_line(row),
+            sheet=row_lines(row, self._axes),
+            events=tuple(row_events(row, self._run_id, self._now)),
+            past=row_past(row, self._runs, len(self._runs)),
+            grid=grid_row(row, self._checks, self._axes),
+        )
 
 
-def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RowTexts:
+def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RenderedRows:
     """Write the pages of cells below `folder` in this process."""
-    renderer, texts = RowRenderer(model, folder), RowTexts()
-    for row in model.rows if rows is None else rows:
-        renderer.add(row, texts)
-    texts.written = renderer.writer.written
-    return texts
+    renderer = RowRenderer(model, folder)
+    texts = [renderer.render(row) for row in (model.rows if rows is None else rows)]
+    return RenderedRows(texts=texts, written=renderer.writer.written)
 
 
 class RowsInBackground:
@@ -77,7 +89,7 @@ class RowsInBackground:
         self._model = model
         self._folder = folder
         self._pool: ProcessPoolExecutor | None = None
-        self._parts: list[Future[RowTexts]] = []
+        self._parts: list[Future[RenderedRows]] = []
         if workers is None:
             workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
         if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
@@ -101,18 +113,15 @@ class RowsInBackground:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def result(self) -> RowTexts:
+    def result(self) -> RenderedRows:
         """All rows, in order; OSError when a file could not be written."""
         if self._pool is None:
             return render_rows(self._model, self._folder)
-        whole = RowTexts()
+        whole = RenderedRows()
         for part in self._parts:
-            texts = part.result()
-            whole.lines += texts.lines
-            whole.sheet += texts.sheet
-            whole.events += texts.events
-            whole.past += texts.past
-            whole.written += texts.written
+            rendered = part.result()
+            whole.texts += rendered.texts
+            whole.written += rendered.written
         whole.written = list(dict.fromkeys(whole.written))
         return whole
 
@@ -121,9 +130,11 @@ _inherited: list[ReportModel] = []
 
 
 def _inherit(model: ReportModel) -> None:
+    # What came with the fork is not searched for garbage: that would take longer than rendering, and copy it.
+    gc.freeze()
     _inherited.append(model)
 
 
-def _inherited_rows(folder: Path, first: int, last: int) -> RowTexts:
+def _inherited_rows(folder: Path, first: int, last: int) -> RenderedRows:
     model = _inherited[0]
     return render_rows(model, folder, model.rows[first:last])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from harness.outcome import Status
 from harness.report.marks import STYLES, mark_of
 from harness.report.model import ReportModel, Row
 from harness.report.pages import anchor_of
 from harness.report.text import clip, moment, visible
 
 ABSENT = "-"
-_CODES = {mark: style.code for mark, style in STYLES.items()}
+_CODES = {status: STYLES[mark_of(status)].code for status in Status}
 
 
 def run_ids(model: ReportModel) -> tuple[str, ...]:
@@ -19,34 +21,39 @@ def run_ids(model: ReportModel) -> tuple[str, ...]:
     return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
 
 
-def row_past(row: Row, places: dict[str, int], count: int) -> list[str]:
-    """For each check of a row a letter per run (`marks.STYLES`), `-` where it was not planned.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowPast:
+    """What remembered runs said of a cell. said: for each check a letter per run (`marks.STYLES`), `-` where
+    it was not planned."""
 
-    places: run id -> place; the reported run is the last of `count`.
-    """
-    found = []
-    for result in row.results.values():
+    name: str
+    page: str
+    said: Mapping[str, str]
+
+
+def row_past(row: Row, places: dict[str, int], count: int) -> RowPast:
+    """places: run id -> place; the reported run is the last of `count`."""
+    found = {}
+    for check, result in row.results.items():
         letters = [ABSENT] * count
         for past in result.facts.history:
             place = places.get(past.run_id)
             if place is not None:
-                letters[place] = _CODES[mark_of(past.status)]
+                letters[place] = _CODES[past.status]
         # What was expected then is not kept, so it does not count now either.
-        letters[-1] = _CODES[mark_of(result.facts.status)]
-        found.append("".join(letters))
-    return found
+        letters[-1] = _CODES[result.facts.status]
+        found[check] = "".join(letters)
+    return RowPast(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, said=found)
 
 
-def runs_script(model: ReportModel, by_row: Iterable[Sequence[str]]) -> str:
+def runs_script(model: ReportModel, by_row: Iterable[RowPast]) -> str:
     """A script that hands runs and verdicts to the page of changes; texts that repeat stand once."""
     pool: dict[str, int] = {}
-    checks = {check.name: place for place, check in enumerate(model.checks)}
+    checks = [check.name for check in model.checks]
     rows = []
-    for row, letters in zip(model.rows, by_row, strict=True):
-        said = [-1] * len(checks)
-        for name, text in zip(row.results, letters, strict=True):
-            said[checks[name]] = pool.setdefault(text, len(pool))
-        rows.append([visible(clip(row.cell.title or row.cell.id, 120)), row.slug, said])
+    for row in by_row:
+        said = [pool.setdefault(row.said[name], len(pool)) if name in row.said else -1 for name in checks]
+        rows.append([row.name, row.page, said])
     remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.runs)]
     remembered.append((model.run.run_id, model.run.started or model.generated, model.run.revision))
     data = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from harness.report.model import ReportModel, Result, Row
-from harness.report.text import clip, iso, visible
+from harness.report.text import as_bytes, clip, iso, visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 REASON = 400
@@ -30,34 +30,29 @@ TAIL = (
 )
 
 
-def results_csv(model: ReportModel, by_row: Iterable[str] | None = None) -> str:
+def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
     """One row per (cell, check), a column per axis (`axis:verl`). Text a spreadsheet would run as a formula
     gets an apostrophe in front. by_row: the lines of each cell, where they are known already."""
-    axes = axes_of(model)
-    head = _lines([[*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]])
+    axes = model.all_axes
+    head = _lines([list(map(_cell, [*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]))])
     if by_row is None:
         by_row = [row_lines(row, axes) for row in model.rows]
-    return head + "".join(by_row)
+    return head + b"".join(by_row)
 
 
-def axes_of(model: ReportModel) -> tuple[str, ...]:
-    """All axes of all cells."""
-    return tuple(dict.fromkeys(axis for row in model.rows for axis in row.cell.axes))
-
-
-def row_lines(row: Row, axes: tuple[str, ...]) -> str:
+def row_lines(row: Row, axes: Sequence[str]) -> bytes:
     """The lines of one cell."""
-    head = _facts(row, axes)
-    return _lines([[*head, *_answer(result)] for result in row.results.values()])
+    head = list(map(_cell, _facts(row, axes)))
+    return _lines([[*head, *map(_cell, _answer(result))] for result in row.results.values()])
 
 
-def _lines(rows: list[list[str]]) -> str:
+def _lines(rows: list[list[str]]) -> bytes:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(list(map(_cell, row)) for row in rows)
-    return out.getvalue()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return as_bytes(out.getvalue())
 
 
-def _facts(row: Row, axes: tuple[str, ...]) -> list[str]:
+def _facts(row: Row, axes: Sequence[str]) -> list[str]:
     cell = row.cell
     return [
         cell.id,
@@ -90,5 +85,7 @@ def _answer(result: Result) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    safe = visible(clip(text, REASON)) if text else ""
+    if not text:
+        return text
+    safe = visible(clip(text, REASON))
     return f"'{safe}" if safe.startswith(FORMULA) else safe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from harness.outcome import Evidence, Status
 from harness.report.inputs import HistoryInput
@@ -47,22 +46,31 @@ class Stretch:
 
 def stretches(history: Sequence[HistoryInput]) -> tuple[Stretch, ...]:
     """The history with what repeats said once, oldest first."""
-    found = []
-    for (status, evidence), group in groupby(history, key=lambda past: (past.status, past.evidence)):
-        runs = list(group)
-        found.append(
-            Stretch(
-                status=status,
-                evidence=evidence,
-                runs=len(runs),
-                inputs=len({past.key for past in runs if past.key}),
-                first_run=runs[0].run_id,
-                first=runs[0].time,
-                last_run=runs[-1].run_id,
-                last=runs[-1].time,
-            )
-        )
+    found: list[Stretch] = []
+    runs: list[HistoryInput] = []
+    for past in history:
+        # Looked at once for every run of every check: two comparisons, and nothing is made.
+        if runs and (past.status is not runs[0].status or past.evidence is not runs[0].evidence):
+            found.append(_stretch(runs))
+            runs = []
+        runs.append(past)
+    if runs:
+        found.append(_stretch(runs))
     return tuple(found)
+
+
+def _stretch(runs: Sequence[HistoryInput]) -> Stretch:
+    first, last = runs[0], runs[-1]
+    return Stretch(
+        status=first.status,
+        evidence=first.evidence,
+        runs=len(runs),
+        inputs=len({past.key for past in runs if past.key}),
+        first_run=first.run_id,
+        first=first.time,
+        last_run=last.run_id,
+        last=last.time,
+    )
 
 
 def change_of(earlier: Sequence[HistoryInput], now: Mark) -> str:

@@ -28,6 +28,11 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: f"⟦U+{ord(found[0]):04X}⟧", text)
 
 
+def as_bytes(text: str) -> bytes:
+    """`text` as UTF-8; half characters are written as escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def clip(text: str, limit: int = TEXT_LIMIT) -> str:
     """At most `limit` characters of `text`, and how many are missing."""
     if len(text) <= limit:

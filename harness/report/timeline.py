@@ -24,18 +24,15 @@ NOW = {Status.PASS: "passes", Status.FAIL: "fails", Status.INCONCLUSIVE: "is und
 THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was undecided"}
 
 
-def timeline_svg(result: Result, before: tuple[Stretch, ...]) -> Markup:
-    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past.
-
-    before: the stretches of the result's history.
-    """
+def timeline_svg(result: Result) -> Markup:
+    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
     facts = result.facts
-    if not before:
+    if not facts.history:
         return Markup()
     keys = [past.key for past in facts.history]
     keys.append(facts.key)
     changed = tuple(place for place, (old, new) in enumerate(pairwise(keys), 1) if old != new and old and new)
-    return _drawn(before, result.mark, facts.evidence, changed)
+    return _drawn(result.past, result.mark, facts.evidence, changed)
 
 
 @lru_cache(maxsize=8192)

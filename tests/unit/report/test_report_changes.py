@@ -68,7 +68,7 @@ def test_the_feed_stays_well_formed(attack: str) -> None:
 
 def test_the_sheet_has_a_row_for_every_answer() -> None:
     model = build_model(sample_inputs())
-    rows = list(csv.DictReader(io.StringIO(results_csv(model))))
+    rows = list(csv.DictReader(io.StringIO(results_csv(model).decode())))
     assert len(rows) == model.planned
     found = next(row for row in rows if (row["cell"], row["check"]) == ("verl-0.9.1-sim", "gspo"))
     assert (found["verdict"], found["evidence"], found["change"]) == ("fail", "simulated", "broken")
@@ -79,7 +79,7 @@ def test_the_sheet_has_a_row_for_every_answer() -> None:
 def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
     hostile = result("cell", "loss", Status.FAIL, reasons=('=HYPERLINK("http://x")',), remedies=("@SUM(1)",))
     model = build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(hostile,)))
-    row = next(csv.DictReader(io.StringIO(results_csv(model))))
+    row = next(csv.DictReader(io.StringIO(results_csv(model).decode())))
     assert row["reason"] == '\'=HYPERLINK("http://x")'
     assert row["remedy"] == "'@SUM(1)"
 

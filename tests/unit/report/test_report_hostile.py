@@ -34,7 +34,14 @@ ATTACKS = [
     "../../../etc/passwd",
     "]]><!--",
 ]
-SCRIPTS = ("assets/query.js", "assets/report.js", "assets/runs.js", "data/grid.js", "data/runs.js")
+SCRIPTS = (
+    "assets/query.js",
+    "assets/help.js",
+    "assets/report.js",
+    "assets/runs.js",
+    "data/grid.js",
+    "data/runs.js",
+)
 TAGS = {
     "html",
     "head",
