@@ -165,7 +165,7 @@ def _ask(
 ) -> dict[str, Any]:
     """The entry of the release that uv takes for a requirement, with the URLs of its files."""
     (work / "wanted.in").write_text(f"{requirement}\n", encoding="utf-8")
-    (work / "uv.toml").write_text("", encoding="utf-8")
+    (work / "uv.toml").write_text(settings.uv_file(), encoding="utf-8")
     argv = [
         *(uv_binary(), "pip", "compile", "wanted.in", "--output-file", "pylock.toml"),
         *("--format", "pylock.toml", "--no-deps", "--universal", "--python-version", "3.11"),

@@ -6,6 +6,7 @@ every install here goes through `index_environment`.
 
 from __future__ import annotations
 
+import json
 import math
 import ssl
 import sys
@@ -74,6 +75,11 @@ INHERITED = (
 CERTIFICATE_VARIABLES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"}
 PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 TRUE_WORDS = ("y", "yes", "t", "true", "on", "1")
+PYPI = "https://pypi.org/simple"
+# How long PyPI says its answers and its files hold. Some proxies and mirrors say nothing, and uv then asks
+# again for every package in every resolution.
+ANSWERS_HOLD = "max-age=600"
+PYPI_FILES_HOLD = "max-age=365000000, immutable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +155,27 @@ class IndexSettings:
     def uv_arguments(self) -> tuple[str, ...]:
         """Arguments for what uv has no variable for."""
         return ("--no-index",) if self.no_index else ()
+
+    def uv_file(self) -> str:
+        """A `uv.toml` that says how long what these indexes answer holds, with no credentials in it.
+
+        Another index's files may be replaced: they hold no longer than its answers.
+        """
+        variables = self.uv_environment()
+        default = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or PYPI
+        others = f"{variables.get('UV_INDEX', '')} {variables.get('UV_EXTRA_INDEX_URL', '')}".split()
+        # One may stand there as `name=url`.
+        others = [url if url.startswith("http") else url.partition("=")[2] for url in others]
+        tables = []
+        for url in dict.fromkeys((default, *others)):
+            if not url.startswith(("https://", "http://")) or "@" in url or self.no_index:
+                continue
+            files = PYPI_FILES_HOLD if url.rstrip("/") == PYPI else ANSWERS_HOLD
+            tables.append(
+                f"[[index]]\nurl = {json.dumps(url)}\n{'default = true' if url == default else ''}\n"
+                f"cache-control = {{ api = {json.dumps(ANSWERS_HOLD)}, files = {json.dumps(files)} }}\n"
+            )
+        return "\n".join(tables)
 
     def redacted(self) -> dict[str, Any]:
         """What may be logged and stored: credentials in URLs are replaced by asterisks."""

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -261,3 +262,43 @@ def test_real_pip_reads_the_same_values(machine: Machine) -> None:
     assert f"timeout='{settings.timeout_s}'" in listed
     assert f"trusted-host='{settings.trusted_hosts[0]}'" in listed
     assert all(url in listed for url in settings.extra_index_urls)
+
+
+def tables(settings: IndexSettings) -> dict[str, dict[str, object]]:
+    return {table["url"]: table for table in tomllib.loads(settings.uv_file()).get("index", ())}
+
+
+def test_answers_of_indexes_hold_for_ten_minutes_and_files_of_pypi_for_good(machine: Machine) -> None:
+    assert tables(machine.settings()) == {
+        "https://pypi.org/simple": {
+            "url": "https://pypi.org/simple",
+            "default": True,
+            "cache-control": {"api": "max-age=600", "files": "max-age=365000000, immutable"},
+        }
+    }
+    machine.write(machine.etc / "pip.conf", index("mirror") + "extra-index-url = https://more.example/a\n")
+    found = tables(machine.settings().with_indexes(("https://vendor.example/simple",)))
+    assert list(found) == [
+        "https://mirror.example/simple",
+        "https://more.example/a",
+        "https://vendor.example/simple",
+    ]
+    assert [table.get("default") for table in found.values()] == [True, None, None]
+    held = {"api": "max-age=600", "files": "max-age=600"}
+    assert all(table["cache-control"] == held for table in found.values())
+
+
+def test_uvs_own_index_settings_are_the_ones_that_hold(machine: Machine) -> None:
+    settings = machine.settings(
+        UV_DEFAULT_INDEX="https://own.example/simple", UV_INDEX="named=https://more.example/simple"
+    )
+    assert list(tables(settings)) == ["https://own.example/simple", "https://more.example/simple"]
+
+
+def test_no_credentials_folders_or_forbidden_indexes_in_uvs_file(machine: Machine) -> None:
+    machine.write(
+        machine.etc / "pip.conf",
+        "[global]\nindex-url = https://user:secret@private.example/simple\nextra-index-url = /srv/wheels\n",
+    )
+    assert machine.settings().uv_file() == ""
+    assert machine.settings(PIP_NO_INDEX="1", PIP_INDEX_URL="https://a.example").uv_file() == ""
