@@ -43,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
         facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         sources=(
             "harness.builds.bundle",
+            "harness.builds.checkout",
             "harness.builds.contain",
             "harness.builds.contained_cell",
             "harness.builds.container_command",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.builds.layers import layer_contents
+from harness.builds.layers import fetch_commands, layer_contents
 from harness.builds.lock import CellLock
 from harness.digest import digest_file
 from harness.errors import InputError, Location
@@ -65,10 +65,9 @@ def as_script(lock: CellLock) -> str:
         folder = f'"$work/{source.package}"'
         lines += [
             f"git init -q {folder}",
-            f"git -C {folder} fetch -q --depth 1 {source.repository} {source.commit}",
-            f"git -C {folder} checkout -q FETCH_HEAD",
+            *fetch_commands(f"git -C {folder}", source.repository, source),
             *([f'test "$(git -C {folder} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
-            f"{source.settings}python3 -m pip install --no-deps --no-build-isolation {folder}",
+            f"{source.settings}python3 -m pip install --no-deps {folder}",
             "",
         ]
     if lock.patches:
@@ -101,6 +100,12 @@ def as_markdown(lock: CellLock) -> str:
     if lock.inconsistencies:
         lines += ["", "Known inconsistencies of the source:", ""]
         lines += [f"- {_cell(text)}" for text in lock.inconsistencies]
+    if lock.left_out:
+        lines += ["", "Resolved, and left out on this device:", ""]
+        lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.left_out.items()]
+    if lock.notices:
+        lines += ["", "Left open:", ""]
+        lines += [f"- {_cell(text)}" for text in lock.notices]
     pinned = f"{len(lock.packages)} packages are pinned with digests; `npu-matrix lock` exports them."
     return "\n".join([*lines, "", pinned]) + "\n"
 
@@ -167,13 +172,15 @@ def _dockerfile(lock: CellLock, root: Path) -> str:
         template = environment.from_string(root.joinpath(TEMPLATE).read_text("utf-8"))
     except OSError as error:
         raise InputError("the Dockerfile template is missing", where=Location(root / TEMPLATE)) from error
-    return template.render(lock=lock, layers=layer_contents(lock))
+    return template.render(lock=lock, layers=layer_contents(lock), fetch=fetch_commands)
 
 
 def _header(lock: CellLock) -> list[str]:
     lines = [f"# {_one_line(lock.title)}", f"# cell {lock.cell}, exported by npu-matrix"]
     lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
-    return [*lines, *(f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies)]
+    lines += [f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies]
+    lines += [f"# left out on this device: {name}: {why}" for name, why in lock.left_out.items()]
+    return [*lines, *(f"# left open: {_one_line(text)}" for text in lock.notices)]
 
 
 def _one_line(text: Any) -> str:

@@ -16,7 +16,7 @@ from harness.digest import digest_bytes, digest_json
 from harness.sources.lockfile import LockedPackage
 
 # Part of every key: raise it when layers are made differently.
-LAYOUT = 1
+LAYOUT = 2
 PREFIX = "/cell/venv"
 LENT_INSTALLER = "/run/npu-matrix/uv"
 LENT_SETTINGS = "/run/npu-matrix/settings"
@@ -149,12 +149,20 @@ def _from_source(source: SourcePackage) -> tuple[str, ...]:
     return (
         f"git init -q {place}",
         f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
-        f'git -C {place} -c safe.directory="*" fetch -q --depth 1 "$from" {source.commit}',
-        f"git -C {place} checkout -q FETCH_HEAD",
+        *fetch_commands(f"git -C {place}", '"$from"', source),
         *([f'test "$(git -C {place} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
-        f"{source.settings}{_install()} --no-build-isolation {place}",
+        f"{source.settings}{_install()} {place}",
         f"rm -rf {place}",
     )
+
+
+def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
+    """Commands that check the source's commit out. One named by its first digits needs the whole history."""
+    fetch = f'{git} -c safe.directory="*" fetch -q'
+    if source.abbreviated:
+        refs = "'+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*'"
+        return f"{fetch} --filter=blob:none {repository} {refs}", f"{git} checkout -q {source.commit}"
+    return f"{fetch} --depth 1 {repository} {source.commit}", f"{git} checkout -q FETCH_HEAD"
 
 
 def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:

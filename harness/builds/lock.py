@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.builds.leftout import left_out
 from harness.errors import InputError
 from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
 
@@ -42,6 +43,11 @@ class SourcePackage:
     tree: str = ""
 
     @property
+    def abbreviated(self) -> bool:
+        """Whether the commit is named by its first digits: such a name cannot be fetched, only looked up."""
+        return re.fullmatch(r"[0-9a-f]{7,39}", self.commit) is not None
+
+    @property
     def settings(self) -> str:
         """The build's environment, as it stands in front of a command."""
         return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
@@ -60,7 +66,9 @@ class PatchFile:
 class CellLock:
     """A cell, pinned. `image_digest` is "" where nobody has resolved the tag; `inconsistencies` are known
     contradictions of what the cell's source publishes; `compiled` are packages of the index that are built
-    here from their source package, because their build is told something by `build_env`."""
+    here from their source package, because their build is told something by `build_env`; `left_out` are
+    packages of the resolution that the cell's device does not need, and why; `unread` are packages from
+    source whose own requirements took no part in the resolution: what they need is not pinned."""
 
     cell: str
     title: str
@@ -77,11 +85,31 @@ class CellLock:
     compiled: tuple[str, ...]
     indexes: tuple[str, ...]
     inconsistencies: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:
         """The base image as a build names it: by digest where that is known."""
-        return f"{self.image.rsplit(':', 1)[0]}@{self.image_digest}" if self.image_digest else self.image
+        return f"{_without_tag(self.image)}@{self.image_digest}" if self.image_digest else self.image
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What this lock leaves open, each with what closes it."""
+        found = []
+        if not self.image_digest:
+            found.append(
+                f"The base image {self.image} is named by a tag, which may be another image any day. Pin it: "
+                f"`docker buildx imagetools inspect {self.image}` tells its digest, then "
+                f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
+            )
+        if self.unread:
+            found.append(
+                "What these packages from source need beside the pins is neither pinned nor installed: "
+                f"{', '.join(self.unread)}. On hardware their authors install them over their pins, which "
+                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards."
+            )
+        return tuple(found)
 
     def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:
         """Packages by layer, in the order of installation; empty layers are left out."""
@@ -109,14 +137,21 @@ def make_lock(
     patches: Sequence[Mapping[str, Any]],
     lock_text: str,
     image_digest: str = "",
+    base_image: str = "",
+    read: Sequence[str] | None = None,
 ) -> CellLock:
     """Pin a cell. `cell`: id, title, axes, findings as the plan's JSON has them; facets as checks see them;
-    `lock_text`: artifact `lock.txt` of check `resolve`.
+    `lock_text`: artifact `lock.txt` of check `resolve`; base_image: another one than the cell's own; read:
+    packages from source whose requirements are in `lock_text`, None where that is not known.
 
     InputError for a value that could not stand in a build file.
     """
     env = pins.get("build_env", {})
-    soc = cell["axes"].get("soc", "").lower()
+    simulated = cell["axes"].get("device") == "sim"
+    soc = "" if simulated else cell["axes"].get("soc", "").lower()
+    packages = parse_lock(lock_text)
+    unneeded = left_out(packages, "sim") if simulated else {}
+    image, digest = _reference(base_image or _image(cell["axes"], str(platform["python"])))
     source = tuple(
         SourcePackage(
             package=_safe(normal_name(item["package"])),
@@ -134,9 +169,9 @@ def make_lock(
         axes=dict(cell["axes"]),
         python=_safe(str(platform["python"])),
         arch=_safe(str(platform["arch"])),
-        image=_image(cell["axes"], str(platform["python"])),
-        image_digest=_digest(image_digest),
-        packages=parse_lock(lock_text),
+        image=image,
+        image_digest=_digest(image_digest) or digest,
+        packages=tuple(package for package in packages if package.name not in unneeded),
         from_source=source,
         overrides=tuple(pins.get("overrides", ())),
         patches=tuple(
@@ -146,6 +181,8 @@ def make_lock(
         build_env={**_merged_env(env), **soc_version},
         indexes=tuple(pins.get("index", ())),
         inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),
+        left_out=unneeded,
+        unread=() if read is None else tuple(one.package for one in source if one.package not in read),
     )
 
 
@@ -153,10 +190,22 @@ def _image(axes: Mapping[str, str], python: str) -> str:
     cann = axes.get("cann", "")
     minor = ".".join(python.split(".")[:2])
     chip = CHIPS.get(axes.get("soc", "").lower(), "")
-    if not cann or not chip:
-        # Cells without CANN run on the simulated device: any image with that Python will do.
+    if not cann or not chip or axes.get("device") == "sim":
+        # On the simulated device CANN is simulated: any image with that Python will do.
         return _safe(f"python:{minor}-slim")
     return _safe(f"ascend/cann:{cann.lower()}-{chip}-{IMAGE_SYSTEM}-py{minor}")
+
+
+def _reference(text: str) -> tuple[str, str]:
+    """`name:tag` and the digest of `name:tag@sha256:...`; "" for a part that is not there."""
+    name, _, digest = _safe(text).partition("@")
+    return name, _digest(digest)
+
+
+def _without_tag(image: str) -> str:
+    """A registry may have a port: the tag stands behind the last part of the path."""
+    path, slash, last = image.rpartition("/")
+    return f"{path}{slash}{last.partition(':')[0]}"
 
 
 def _digest(text: str) -> str:

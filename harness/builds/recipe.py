@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.builds.checkout import PURE, Checkout, checkout
 from harness.builds.interpreter import find_interpreter
 from harness.builds.leftout import left_out
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.mirrors import MIRRORS, mirrors_folder
 
 # Part of an environment's name: raise it when environments are laid out differently.
 LAYOUT = 2
@@ -37,6 +39,7 @@ class Recipe:
 
     packages: what it holds. left_out: what it does without although it is locked, and why.
     built: packages built here from their source package: they have no wheel, or one for another device.
+    checkouts: packages taken from a commit of a mirror on this machine.
     """
 
     lock: Path
@@ -50,6 +53,7 @@ class Recipe:
     interpreter: str
     interpreter_version: str
     device: Mapping[str, Any]
+    checkouts: tuple[Checkout, ...] = ()
 
     @property
     def minor(self) -> str:
@@ -65,6 +69,7 @@ class Recipe:
             "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
             "left_out": sorted(self.left_out),
             "built": sorted(self.built),
+            **({"checkouts": [one.identity for one in self.checkouts]} if self.checkouts else {}),
             "build_env": {name: dict(values) for name, values in self.build_env.items()},
             "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
         }
@@ -74,7 +79,8 @@ class Recipe:
 def gather_recipe(ctx: TaskContext) -> Recipe:
     """Read facets and inputs; StepError when this machine cannot build such an environment."""
     device, target = ctx.facets["device"], ctx.facets["platform"]
-    _require_supported(ctx, device, target)
+    _require_supported(device, target)
+    checkouts = _checkouts(ctx, device)
     found = find_interpreter(target["python"], os.environ)
     if found is None:
         raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
@@ -98,6 +104,7 @@ def gather_recipe(ctx: TaskContext) -> Recipe:
         interpreter=found[0],
         interpreter_version=found[1],
         device=device,
+        checkouts=checkouts,
     )
 
 
@@ -109,19 +116,11 @@ def _built(
     return tuple(package.name for package in packages if package.name in without_wheel | told)
 
 
-def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+def _require_supported(device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
     if not target.get("host") and target.get("arch") != platform.machine():
         raise StepError(
             "engine",
             f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
-            unsupported=True,
-        )
-    source = [item["package"] for item in ctx.facets["pins"].get("from_source", ())]
-    if source:
-        names = ", ".join(source)
-        raise StepError(
-            "engine",
-            f"{names}: built from a repository's commit, which needs the container engine.",
             unsupported=True,
         )
     if device["kind"] == "npu" and not _cann_folder():
@@ -130,6 +129,27 @@ def _require_supported(ctx: TaskContext, device: Mapping[str, Any], target: Mapp
             "There is no CANN toolkit on this machine, so the container engine is needed.",
             unsupported=True,
         )
+
+
+def _checkouts(ctx: TaskContext, device: Mapping[str, Any]) -> tuple[Checkout, ...]:
+    """Packages from commits: those that are Python alone, where a mirror has the commit."""
+    source = ctx.facets["pins"].get("from_source", ())
+    mirrors = mirrors_folder()
+    found = {
+        item["package"]: checkout(item, mirrors)
+        for item in source
+        if device["kind"] == "sim" and mirrors and item["package"] in PURE
+    }
+    lacking = [item["package"] for item in source if found.get(item["package"]) is None]
+    if lacking:
+        names = ", ".join(lacking)
+        mirror = f", or a mirror with the commit ({MIRRORS})" if set(lacking) <= set(PURE) else ""
+        raise StepError(
+            "engine",
+            f"{names}: built from a repository's commit, which needs the container engine{mirror}.",
+            unsupported=True,
+        )
+    return tuple(one for one in found.values() if one is not None)
 
 
 def _cann_folder() -> Path | None:

@@ -11,7 +11,10 @@ from harness.sources.git import Repository, find_mirror, git_folders
 
 
 def with_trees(lock: CellLock, mirrors: Path | None) -> CellLock:
-    """The lock with the tree id of every commit or tag that a repository below `mirrors` holds."""
+    """The lock with the tree id of every commit or tag that a repository below `mirrors` holds.
+
+    A commit named by its first digits gets its whole name.
+    """
     if mirrors is None or not lock.from_source:
         return lock
     return replace(lock, from_source=tuple(_with_tree(source, mirrors) for source in lock.from_source))
@@ -21,8 +24,9 @@ def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
     repository = find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
     if repository is None:
         return source
-    found = repository.objects.revparse_single(f"{repository.commit(source.commit)}^{{tree}}")
-    return replace(source, tree=str(found.id))
+    commit = str(repository.commit(source.commit))
+    found = repository.objects.revparse_single(f"{commit}^{{tree}}")
+    return replace(source, tree=str(found.id), commit=commit if source.abbreviated else source.commit)
 
 
 def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:

@@ -30,7 +30,8 @@ FILES = {
 @click.command(
     "lock",
     epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
-    "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async",
+    "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async\n"
+    "  npu-matrix --base-image my-registry/cann@sha256:DIGEST lock gspo-async --export dockerfile",
 )
 @click.argument("cell")
 @click.option(
@@ -57,6 +58,8 @@ def command(
     from harness.builds.export import EXPORTS, as_requirements, docker_context
 
     lock = _lock(settings, cell, base_digest)
+    for notice in lock.notices:
+        click.echo(f"note: {notice}", err=True)
     chosen = "json" if as_json else shape
     if chosen == "dockerfile":
         files = docker_context(lock, settings.root)
@@ -104,6 +107,8 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],
         text,
         base_digest,
+        settings["base_image"],
+        read=outcome.measurements.get("source_requirements", ()),
     )
     return with_trees(made, settings.path("mirrors") if settings["mirrors"] else None)
 

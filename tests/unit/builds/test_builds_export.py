@@ -136,9 +136,81 @@ def test_the_dockerfile_is_whole_and_nothing_breaks_out_of_a_comment(tmp_path: P
     assert set(copied) == set(context) - {"Dockerfile"}
 
 
-def test_an_image_without_a_digest_is_said(tmp_path: Path) -> None:
-    text = docker_context(lock(tmp_path), tmp_path)["Dockerfile"].decode()
-    assert "nobody has resolved its digest" in text
+def test_an_image_without_a_digest_is_said_with_how_to_pin_it(tmp_path: Path) -> None:
+    made = lock(tmp_path)
+    pin = "npu-matrix --base-image ascend/cann@sha256:DIGEST lock verl-0-7-1-4f7be5e8e382"
+    assert pin in made.notices[0]
+    for shape in ("requirements", "script", "conda"):
+        assert f"# left open: {made.notices[0]}" in EXPORTS[shape](made)
+    assert pin in EXPORTS["markdown"](made)
+    assert f"# Left open: {made.notices[0]}" in docker_context(made, tmp_path)["Dockerfile"].decode()
+
+
+@pytest.mark.parametrize(
+    ("reference", "image", "base"),
+    [
+        (f"my.example:5000/cann@sha256:{'a' * 64}", "my.example:5000/cann", None),
+        (f"my.example:5000/cann:9@sha256:{'a' * 64}", "my.example:5000/cann:9", None),
+        ("my.example:5000/cann", "my.example:5000/cann", "my.example:5000/cann"),
+    ],
+)
+def test_another_base_image_by_digest_or_tag(tmp_path: Path, reference: str, image: str, base: str | None):
+    made = lock(tmp_path, base_image=reference)
+    assert made.image == image
+    assert made.base == (base or f"my.example:5000/cann@sha256:{'a' * 64}")
+    assert bool(made.notices) == (base is not None)
+    assert f"FROM ${{REGISTRY}}{made.base} AS cell" in docker_context(made, tmp_path)["Dockerfile"].decode()
+
+
+def test_a_base_image_that_is_no_digest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no image digest"):
+        lock(tmp_path, base_image="cann@sha256:short")
+
+
+def test_a_commit_named_by_its_first_digits_is_looked_up_in_the_whole_history(tmp_path: Path) -> None:
+    pins = {"from_source": [{"package": "x", "version": "1", "commit": "8365f70e925", "repository": "r"}]}
+    made = lock(tmp_path, pins=pins)
+    for text in (EXPORTS["script"](made), docker_context(made, tmp_path)["Dockerfile"].decode()):
+        assert "checkout -q 8365f70e925" in text
+        assert "--depth 1" not in text
+    assert "fetch -q --depth 1 https://git.example/vllm v0.11.0" in EXPORTS["script"](lock(tmp_path))
+
+
+def test_sources_that_took_no_part_in_the_resolution_are_named(tmp_path: Path) -> None:
+    made = lock(tmp_path, read=())
+    assert made.unread == ("vllm",)
+    assert "neither pinned nor installed" in EXPORTS["markdown"](made)
+    assert "pip check" in EXPORTS["requirements"](made)
+    assert lock(tmp_path, read=("vllm",)).unread == ()
+
+
+CUDA_LOCK = """\
+nvidia-cublas-cu12==12.8 \\
+    --hash=sha256:aa
+    # via torch
+torch==2.9.0 \\
+    --hash=sha256:bb
+    # via -r requirements.in
+"""
+
+
+def test_a_simulated_cell_installs_no_cuda_and_needs_no_cann(tmp_path: Path) -> None:
+    cell = {"id": "c", "title": "c", "axes": {"cann": "8.5.0", "soc": "a2", "device": "sim"}}
+    made = make_lock(cell, {}, {"python": "3.11", "arch": "x86_64"}, (), CUDA_LOCK)
+    assert [package.name for package in made.packages] == ["torch"]
+    assert made.image == "python:3.11-slim"
+    assert made.build_env == {}
+    assert "# left out on this device: nvidia-cublas-cu12: a library of CUDA" in EXPORTS["requirements"](made)
+    assert "nvidia-cublas-cu12: a library of CUDA" in EXPORTS["markdown"](made)
+    real = make_lock(
+        {**cell, "axes": {**cell["axes"], "device": "npu"}},
+        {},
+        {"python": "3.11", "arch": "x86_64"},
+        (),
+        CUDA_LOCK,
+    )
+    assert len(real.packages) == 2
+    assert real.image.startswith("ascend/cann:8.5.0-910b")
 
 
 def test_the_build_environment_reaches_only_layers_that_compile(tmp_path: Path) -> None:
