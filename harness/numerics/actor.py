@@ -45,7 +45,9 @@ def run(context: TaskContext) -> Measured:
 
     seed = str(context.params.get("seed", DEFAULT_SEED))
     reference_file, device_file = (context.workdir / name for name in ("reference.npz", "device.json"))
-    referenced = _reference(context, reference_file, seed)
+    referenced = reference_process(
+        context, PROGRAM, "--out", str(reference_file), "--seed", seed, timeout=REFERENCE_TIMEOUT_S
+    )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
         return _without(context, {"state": UNSUPPORTED, "why": referenced.tail[-LAST_WORDS:].strip()})
     if referenced.returncode != 0 or not reference_file.is_file():
@@ -63,11 +65,12 @@ def run(context: TaskContext) -> Measured:
     return _measured(reference_file, device_file, referenced.seconds + updated.seconds)
 
 
-def _reference(context: TaskContext, out: Path, seed: str) -> Completed:
-    """The same packages as in the cell, but no device: torch would load torch_npu by itself."""
+def reference_process(context: TaskContext, program: str, *args: str, timeout: float) -> Completed:
+    """A program's reference role with the cell's packages, but no device: torch would load torch_npu by
+    itself."""
     environment = context.inputs["environment"].measurements
     return context.command(
-        [environment["python"], "-m", PROGRAM, "--role", "reference", "--out", str(out), "--seed", seed],
+        [environment["python"], "-m", program, "--role", "reference", *args],
         env={
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             "PYTHONSAFEPATH": "1",
@@ -75,7 +78,7 @@ def _reference(context: TaskContext, out: Path, seed: str) -> Completed:
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "OMP_NUM_THREADS": "1",
         },
-        timeout=REFERENCE_TIMEOUT_S,
+        timeout=timeout,
     )
 
 

@@ -51,6 +51,7 @@ class LegacyActor:
         config = import_module("verl.workers.config")
         update = dict(case.update)
         update.pop("lr")
+        loss_mode = update.pop("loss_mode", "vanilla")
         self.update_size = update["ppo_mini_batch_size"]
         self.micro = update["ppo_micro_batch_size_per_gpu"]
         wanted = {
@@ -58,7 +59,7 @@ class LegacyActor:
             "rollout_n": 1,
             "use_dynamic_bsz": False,
             "use_torch_compile": False,
-            "policy_loss": config.PolicyLossConfig(),
+            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
             "fsdp_config": config.FSDPEngineConfig(dtype="float32"),
             **update,
         }
@@ -119,11 +120,12 @@ class EngineActor:
         for name, value in settings.items():
             setattr(self.engine, name, value)
         update = {name: case.update[name] for name in case.update if name not in {"lr", "grad_clip"}}
+        loss_mode = update.pop("loss_mode", "vanilla")
         wanted = {
             "strategy": "fsdp",
             "rollout_n": 1,
             "use_dynamic_bsz": False,
-            "policy_loss": config.PolicyLossConfig(),
+            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
             **update,
         }
         actor = _offered(config.ActorConfig, wanted)

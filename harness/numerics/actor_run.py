@@ -78,7 +78,7 @@ def run_update(
     from harness.numerics.actor_paths import actor_class
 
     torch = setting.torch
-    model = _model(case, setting)
+    model = build_model(case, setting)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
     actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
     parameters = list(model.named_parameters())
@@ -104,7 +104,8 @@ def run_update(
     return targets
 
 
-def _model(case: ActorCase, setting: Setting) -> Any:
+def build_model(case: ActorCase, setting: Setting) -> Any:
+    """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
     transformers = import_module("transformers")
     config = transformers.Qwen2Config(**case.model)
     config._attn_implementation = "eager"  # noqa: SLF001 - transformers has no other way before construction
@@ -135,7 +136,7 @@ def _seeded(fault: str, model: Any, torch: Any) -> Iterator[None]:
 def reference(out: Path, seed: int) -> dict[str, Any]:
     """Exact values and tolerances of every tensor; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
-    torch = _start()
+    torch = start()
     from harness.numerics import stochastic
 
     started = time.monotonic()
@@ -203,7 +204,7 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
-    torch = _start(kind)
+    torch = start(kind)
     index, arrays = read_npz(reference_file, FORMAT)
     exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
     targets = {target: arrays[f"target.{target}"] for target in index["targets"]}
@@ -240,14 +241,14 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
                 "kind": event.kind,
                 "sentence": event.sentence,
                 "operators": list(event.operators),
-                "error": _number(errors.get(event.label, np.inf)),
+                "error": json_number(errors.get(event.label, np.inf)),
             }
             for event in events
         ],
         "missing": [label for label in index["labels"] if label not in first],
         "differing": differing,
         "faults": {
-            fault: {label: _number(error) for label, error in found.items()}
+            fault: {label: json_number(error) for label, error in found.items()}
             for fault, found in faulty.items()
         },
         "seconds": round(time.monotonic() - started, 3),
@@ -260,7 +261,7 @@ def _same(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
     return other is not None and np.array_equal(one, other, equal_nan=True)
 
 
-def _number(error: float) -> float | None:
+def json_number(error: float) -> float | None:
     """JSON has no infinity: None is a tensor that is missing, misshapen or not finite."""
     return float(f"{error:.6g}") if np.isfinite(error) else None
 
@@ -282,7 +283,7 @@ def _tracing(torch: Any, names: list[str]) -> Any:
     return Tracing()
 
 
-def _start(kind: str = "cpu") -> Any:
+def start(kind: str = "cpu") -> Any:
     """torch and a process group of one, which verl's classes ask for."""
     torch = import_module("torch")
     if kind == "npu":

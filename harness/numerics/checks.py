@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, Completed, TaskContext
-from harness.numerics import actor
+from harness.numerics import actor, twin
 from harness.numerics.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
@@ -246,5 +246,18 @@ CHECKS = (
         device=True,
         timeout_s=actor.REFERENCE_TIMEOUT_S + actor.DEVICE_TIMEOUT_S + 60.0,
         expected_s=30.0,
+    ),
+    Check(
+        name="twin",
+        tier=Tier.NUMERICS,
+        question="Do ten steps of sampling and training stay with their float64 twin?",
+        facets=FACETS,
+        sources=("harness.numerics",),
+        run=twin.run,
+        judge=twin.judge,
+        needs=("environment",),
+        device=True,
+        timeout_s=twin.REFERENCE_TIMEOUT_S + twin.DEVICE_TIMEOUT_S + 60.0,
+        expected_s=50.0,
     ),
 )

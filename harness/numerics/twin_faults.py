@@ -1,0 +1,110 @@
+"""Faults the twin run must find, with their step and module, and one that it must leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """Which step it is, counted from 0."""
+
+    step: int = -1
+
+
+Break = Callable[[Any, Any, str, Callable[[], bool]], Any]
+"""From model, optimizer, place and whether the fault's time has come to a handle that removes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinFault:
+    """A defect that begins with step `first` and is watched for `steps` steps in all.
+
+    place: the module or parameter it sits in. legal: the contract permits it, so it must not be flagged.
+    """
+
+    id: str
+    what: str
+    place: str
+    first: int
+    steps: int
+    legal: bool = False
+    breaks: Break
+
+    @contextmanager
+    def broken(self, model: Any, optimizer: Any, clock: Clock) -> Iterator[None]:
+        """`model` or `optimizer` with the fault in it, from its step on."""
+        handle = self.breaks(model, optimizer, self.place, lambda: clock.step >= self.first)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def _gradient_sign(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+    return model.get_parameter(place).register_hook(lambda gradient: -gradient if due() else gradient)
+
+
+def _in_bfloat16(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+    def rounded(_module: Any, _args: Any, output: Any) -> Any:
+        return output.bfloat16().to(output.dtype) if due() else output
+
+    return model.get_submodule(place).register_forward_hook(rounded)
+
+
+def _moments_lost(model: Any, optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+    parameter = model.get_parameter(place)
+
+    def forget(*_: Any) -> None:
+        if due():
+            optimizer.state[parameter]["exp_avg"].zero_()
+
+    return optimizer.register_step_pre_hook(forget)
+
+
+def _one_ulp(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+    def moved(_module: Any, _args: Any, output: Any) -> Any:
+        return output * (1 + 2.0**-23) if due() else output
+
+    return model.get_submodule(place).register_forward_hook(moved)
+
+
+FAULTS = (
+    TwinFault(
+        id="gradient-sign",
+        what="from step 3 on the gradient of one matrix has the wrong sign, its norm the right one",
+        place="model.layers.0.self_attn.k_proj.weight",
+        first=2,
+        steps=3,
+        breaks=_gradient_sign,
+    ),
+    TwinFault(
+        id="moments-lost",
+        what="from step 4 on the optimizer forgets the first moment of one matrix",
+        place="model.layers.1.mlp.up_proj.weight",
+        first=3,
+        steps=4,
+        breaks=_moments_lost,
+    ),
+    TwinFault(
+        id="activation-bf16",
+        what="from step 5 on the output of one normalisation is rounded to bf16",
+        place="model.layers.1.post_attention_layernorm",
+        first=4,
+        steps=5,
+        breaks=_in_bfloat16,
+    ),
+    TwinFault(
+        id="one-ulp",
+        what="the output of one normalisation is off by a unit in the last place, as the contract permits",
+        place="model.layers.0.input_layernorm",
+        first=0,
+        steps=6,
+        legal=True,
+        breaks=_one_ulp,
+    ),
+)
+"""Three above the noise floor, each at a step and in a module of its own, and one below it."""

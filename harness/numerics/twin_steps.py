@@ -1,0 +1,199 @@
+"""The steps of one twin: sampling from the host's noise, log-probabilities and update by verl, all kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor_case import PROMPT, RESPONSE, Arrays
+from harness.numerics.actor_run import Setting, build_model
+from harness.numerics.recorder import GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+from harness.numerics.twin_case import EPSILON, TwinCase, clip_margin
+from harness.numerics.twin_faults import Clock, TwinFault
+
+Values = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class Trail:
+    """What one twin leaves behind, step after step.
+
+    values: by label `step/kind/call/name/part`. decisions: by step, numbers that something is decided by and
+    their distances from the boundary. tokens: what was sampled, (rows, RESPONSE) each step.
+    """
+
+    values: dict[str, Values] = field(default_factory=dict)
+    decisions: dict[str, tuple[Values, Values]] = field(default_factory=dict)
+    tokens: list[NDArray[np.int64]] = field(default_factory=list)
+
+
+def follow(
+    case: TwinCase,
+    setting: Setting,
+    script: Sequence[NDArray[np.int64]] | None,
+    *,
+    mode: Any,
+    sample: bool = True,
+    steps: int | None = None,
+    fault: TwinFault | None = None,
+) -> Trail:
+    """The steps of one twin.
+
+    script: the exact twin's responses, which are trained on instead of one's own, so that a token that
+    differs is one finding and not the end of the comparison; None for the exact twin. sample: whether tokens
+    are drawn one by one, or all logits computed at once over the script (enough to see how far roundings take
+    them).
+    """
+    from harness.numerics.actor_paths import actor_class
+
+    torch, trail = setting.torch, Trail()
+    model = build_model(case, setting)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
+    actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    clock = Clock()
+    broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
+    with mode, _watched_loss(case, trail), broken:
+        for step in range(case.steps if steps is None else steps):
+            clock.step = step
+            prompts = case.prompts(step)
+            given = None if script is None else script[step]
+            scores, sampled = _sample(case, setting, model, prompts, step, None if sample else given)
+            trail.tokens.append(sampled)
+            responses = sampled if given is None else given
+            recorder = Recorder(sink=partial(_keep, trail, step))
+            tokens = case.batch(prompts, responses)
+            log_probs = _log_probs(actor, model, tokens, setting, recorder)
+            _decide_tokens(trail, step, scores, tokens["attention_mask"], responses)
+            _update(actor, model, optimizer, tokens, log_probs, case, setting, recorder)
+    return trail
+
+
+def _keep(trail: Trail, step: int, event: Event, values: Values) -> None:
+    trail.values[f"{step}/{event.label}"] = values
+
+
+def _sample(
+    case: TwinCase,
+    setting: Setting,
+    model: Any,
+    prompts: NDArray[Any],
+    step: int,
+    script: NDArray[np.int64] | None,
+) -> tuple[Values, NDArray[np.int64]]:
+    """Scores (rows, RESPONSE, vocabulary), logits plus noise, and the tokens with the largest."""
+    torch, noise = setting.torch, case.noise(step)
+
+    def logits(ids: NDArray[Any]) -> Values:
+        given = setting.tensor(ids).to(setting.device)
+        with torch.no_grad():
+            found = model(input_ids=given, use_cache=False).logits
+        return np.asarray(found.detach().cpu().double().numpy())
+
+    model.eval()
+    if script is not None:
+        ids = np.concatenate([prompts, script], axis=1)
+        scores = logits(ids)[:, PROMPT - 1 : -1] + noise
+        return scores, scores.argmax(axis=-1)
+    ids, found = prompts, []
+    for place in range(RESPONSE):
+        found.append(logits(ids)[:, -1] + noise[:, place])
+        ids = np.concatenate([ids, found[-1].argmax(axis=-1)[:, None]], axis=1)
+    return np.stack(found, axis=1), ids[:, PROMPT:]
+
+
+def _decide_tokens(
+    trail: Trail, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
+) -> None:
+    """Keep scores, and by how much the chosen token beats each other one, where the response still runs."""
+    kept = mask[:, PROMPT:] != 0
+    trail.values[f"{step}/{OUTPUT}/0/scores/"] = scores * kept[..., None]
+    own = np.take_along_axis(scores, chosen[..., None], axis=-1)
+    ahead = np.where(np.arange(scores.shape[-1]) == chosen[..., None], np.inf, own - scores)[kept]
+    trail.decisions[f"{step}/tokens"] = (ahead, ahead)
+
+
+def _log_probs(actor: Any, model: Any, tokens: Arrays, setting: Setting, recorder: Recorder) -> Any:
+    """Log-probabilities of the responses by verl's actor, recorded module by module."""
+    given = {name: setting.tensor(array) for name, array in tokens.items()}
+    with recorder.watching(model):
+        log_probs, entropy = actor.log_probs(given)
+    valid = given["attention_mask"][:, -RESPONSE:].to(log_probs.device)
+    recorder.note(OUTPUT, "log_prob", log_probs * valid)
+    recorder.note(OUTPUT, "entropy", entropy * valid)
+    return log_probs.detach().cpu().to(setting.dtype)
+
+
+def _update(
+    actor: Any,
+    model: Any,
+    optimizer: Any,
+    tokens: Arrays,
+    log_probs: Any,
+    case: TwinCase,
+    setting: Setting,
+    recorder: Recorder,
+) -> None:
+    """verl's update: parameters and gradients at each optimizer step, in the order of their making."""
+    parameters = list(model.named_parameters())
+    begun = False
+
+    def before_step(*_: Any) -> None:
+        nonlocal begun
+        if begun:
+            for name, parameter in parameters:
+                recorder.note(PARAMETER, name, parameter)
+        begun = True
+        # Gradients flow from the last module to the first: the first wrong one is where a fault sits.
+        for name, parameter in reversed(parameters):
+            recorder.note(GRADIENT, name, parameter.grad)
+
+    targets = {"old_log_probs": log_probs, "advantages": setting.tensor(case.advantages(tokens))}
+    handle = optimizer.register_step_pre_hook(before_step)
+    try:
+        metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
+    finally:
+        handle.remove()
+    for name, parameter in parameters:
+        recorder.note(PARAMETER, name, parameter)
+    for name in sorted(metrics):
+        recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
+
+
+@contextmanager
+def _watched_loss(case: TwinCase, trail: Trail) -> Iterator[None]:
+    """verl's policy loss, keeping the log-ratios that it clips by."""
+    registry = import_module("verl.trainer.ppo.core_algos").POLICY_LOSS_REGISTRY
+    name = case.update["loss_mode"]
+    original: Callable[..., Any] = registry[name]
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        old, new, advantages, mask = (
+            kwargs[key].detach().cpu().double().numpy()
+            for key in ("old_log_prob", "log_prob", "advantages", "response_mask")
+        )
+        ratio = (new - old) * mask
+        if name == "gspo":
+            ratio = ratio.sum(axis=1, keepdims=True) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        matters = (
+            ((mask != 0) & (advantages != 0))
+            if ratio.shape == mask.shape
+            else (advantages != 0).any(1)[:, None]
+        )
+        step = len(trail.tokens) - 1
+        call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
+        margin = np.where(matters, clip_margin(case, ratio), np.inf)
+        trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)
+        return original(*args, **kwargs)
+
+    registry[name] = watched
+    try:
+        yield
+    finally:
+        registry[name] = original
