@@ -7,6 +7,7 @@ goes.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -91,10 +92,7 @@ def run(ctx: TaskContext) -> Measured:
     try:
         recipe = gather_recipe(ctx)
         progress.facts |= {
-            "expected": {
-                **{package.name: package.version for package in recipe.packages},
-                **{one.package: one.version for one in recipe.checkouts},
-            },
+            "expected": {package.name: package.version for package in recipe.packages},
             "left_out": dict(recipe.left_out),
             "built_here": list(recipe.built),
         }
@@ -142,11 +140,11 @@ def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
             continue
         record = site_packages / f"{name.replace('-', '_')}-{packages[name]}.dist-info" / "RECORD"
         try:
-            entries = record.read_text("utf-8").splitlines()
+            entries = list(csv.reader(record.read_text("utf-8").splitlines()))
         except OSError:
             return f"{record} is gone"
         for entry in entries:
-            path = entry.split(",", 1)[0].strip('"')
+            path = entry[0] if entry else ""
             # Scripts stand outside and bytecode comes and goes.
             if not path or path.startswith("..") or path.endswith(".pyc"):
                 continue
@@ -229,10 +227,6 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
     if recipe.built:
         with progress.step("build"):
             _build_packages(ctx, recipe, prefix, progress, settings)
-    if recipe.checkouts:
-        with progress.step("checkout"):
-            for one in recipe.checkouts:
-                one.install(prefix / "lib" / f"python{recipe.minor}" / "site-packages")
 
 
 def _build_packages(
@@ -324,7 +318,7 @@ def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: 
     names = ctx.workdir / "patched-names.json"
     names.write_text(json.dumps(sorted(recipe.manifest)), "utf-8")
     out = ctx.workdir / "probe.json"
-    modules = [name for name in PROBED_MODULES if name in progress.facts["expected"] or _locked(recipe, name)]
+    modules = [name for name in PROBED_MODULES if _locked(recipe, name)]
     if recipe.device["kind"] == "cpu":
         modules = [name for name in modules if name != "torch_npu"]
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]

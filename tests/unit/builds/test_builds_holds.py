@@ -10,7 +10,10 @@ def built(folder: Path) -> Outcome:
     (site / "verl").mkdir(parents=True)
     record.parent.mkdir()
     (site / "verl" / "core.py").write_text("")
-    record.write_text("verl/core.py,sha256=x,0\nverl/__pycache__/core.cpython-311.pyc,,\n../../bin/tool,,\n")
+    (site / "verl" / "M=1,N=2.json").write_text("")
+    record.write_text(
+        'verl/core.py,sha256=x,0\n"verl/M=1,N=2.json",sha256=y,0\nverl/__pycache__/core.cpython-311.pyc,,\n../../bin/tool,,\n'
+    )
     (folder / FINISHED).write_text("{}")
     python = folder / "venv" / "python"
     python.write_text("")
@@ -41,6 +44,12 @@ def test_a_deleted_module_of_verl_is_named(tmp_path):
     outcome = built(tmp_path)
     (tmp_path / "venv/lib/site-packages/verl/core.py").unlink()
     assert holds(outcome).endswith("verl/core.py is gone")
+
+
+def test_a_name_with_commas_is_read_as_the_installer_wrote_it(tmp_path):
+    outcome = built(tmp_path)
+    (tmp_path / "venv/lib/site-packages/verl/M=1,N=2.json").unlink()
+    assert holds(outcome).endswith("verl/M=1,N=2.json is gone")
 
 
 def test_a_deleted_record_is_named(tmp_path):
