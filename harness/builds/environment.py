@@ -92,7 +92,10 @@ def run(ctx: TaskContext) -> Measured:
     try:
         recipe = gather_recipe(ctx)
         progress.facts |= {
-            "expected": {package.name: package.version for package in recipe.packages},
+            "expected": {
+                **{package.name: package.version for package in recipe.packages},
+                **{one.package: one.version for one in recipe.checkouts},
+            },
             "left_out": dict(recipe.left_out),
             "built_here": list(recipe.built),
         }
@@ -227,6 +230,10 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
     if recipe.built:
         with progress.step("build"):
             _build_packages(ctx, recipe, prefix, progress, settings)
+    if recipe.checkouts:
+        with progress.step("checkout"):
+            for one in recipe.checkouts:
+                one.install(prefix / "lib" / f"python{recipe.minor}" / "site-packages")
 
 
 def _build_packages(
@@ -318,7 +325,7 @@ def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: 
     names = ctx.workdir / "patched-names.json"
     names.write_text(json.dumps(sorted(recipe.manifest)), "utf-8")
     out = ctx.workdir / "probe.json"
-    modules = [name for name in PROBED_MODULES if _locked(recipe, name)]
+    modules = [name for name in PROBED_MODULES if name in progress.facts["expected"] or _locked(recipe, name)]
     if recipe.device["kind"] == "cpu":
         modules = [name for name in modules if name != "torch_npu"]
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
