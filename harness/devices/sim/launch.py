@@ -80,6 +80,8 @@ def set_up() -> None:
     if triton_interpreter.wanted():
         triton_interpreter.install(simulation.machine)
     _offer_pyacl()
+    # Not for this process, which has the device: there it would be one package more than the cell's.
+    _offer("vllm_platform")
     toolkit.offer_npu_smi()
     hccl.install(simulation.machine)
     probe.publish_facts("npu:0")
@@ -116,11 +118,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def _offer_pyacl() -> None:
     """Let this process and those it starts import `acl`, by which Ray counts NPUs."""
-    if importlib.util.find_spec("acl") is not None:
-        return
-    folder = str(Path(__file__).parent / "pyacl")
-    sys.path.append(folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), folder)))
+    if importlib.util.find_spec("acl") is None:
+        sys.path.append(_offer("pyacl"))
+
+
+def _offer(name: str) -> str:
+    """Put a folder beside this module on the path of the processes that this one starts."""
+    folder = str(Path(__file__).parent / name)
+    known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join((*known, folder))
+    return folder
 
 
 def _write_report(path: Path, simulation: Simulation) -> None:

@@ -1,13 +1,19 @@
 """Importing this module puts the simulated device into the process.
 
-For programs that start their own workers: `VERL_USE_EXTERNAL_MODULES=harness.devices.sim.plugin` does it in
-every process of verl (Ray workers too), before verl looks at the device. A process that sees no device,
-because Ray gave it none, is left alone.
+For programs that start their own workers. `VERL_USE_EXTERNAL_MODULES=harness.devices.sim.plugin` does it in
+every process of verl (Ray workers too), before verl looks at the device. vLLM's engine and worker processes
+import it as a platform plugin: the folder `vllm_platform`, which `launch` puts on PYTHONPATH, declares one. A
+process that sees no device, because Ray gave it none, is left alone.
 """
 
 from __future__ import annotations
 
 from harness.devices.sim import launch, probe
+from harness.devices.sim.overlay import installed
 
-if probe.device_facts()["count"]:
+if probe.device_facts()["count"] and installed() is None:
     launch.set_up()
+
+
+def no_platform() -> None:
+    """Called by vLLM, which looks for its platform in every process: this plugin is none (vllm.plugins)."""
