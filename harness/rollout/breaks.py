@@ -21,23 +21,37 @@ _KIND_TEXT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RootCause:
-    """Modules that break for one reason. `place` is file:line of the first, with its code."""
+class Site:
+    """A place that asks for what is missing, file:line with its code or "", and the modules that load it."""
 
-    kind: str
-    text: str
-    missing: str
     place: str
     modules: tuple[str, ...]
 
     def sentence(self) -> str:
-        """The cause, where it shows, and whom it takes along."""
+        """The place and whom it takes along."""
         more = f" and {len(self.modules) - MOST_MODULES} more" if len(self.modules) > MOST_MODULES else ""
         where = f" at {self.place}" if self.place else ""
-        return (
-            f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}: "
-            f"{', '.join(self.modules[:MOST_MODULES])}{more}."
-        )
+        return f"{where}: {', '.join(self.modules[:MOST_MODULES])}{more}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """Modules that break for one reason; `sites` ask for what is missing, those that hit most first."""
+
+    kind: str
+    text: str
+    missing: str
+    sites: tuple[Site, ...]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All modules it takes along."""
+        return tuple(module for site in self.sites for module in site.modules)
+
+    def sentence(self) -> str:
+        """The cause, where it shows, and whom it takes along."""
+        where = "; ".join(site.sentence() for site in self.sites)
+        return f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}."
 
 
 def root_causes(breaks: Sequence[Mapping[str, Any]]) -> tuple[RootCause, ...]:
@@ -51,12 +65,19 @@ def root_causes(breaks: Sequence[Mapping[str, Any]]) -> tuple[RootCause, ...]:
             kind=group[0]["kind"],
             text=f"{group[0]['type']}: {group[0]['message']}",
             missing=group[0]["missing"],
-            place=_place(group[0]),
-            modules=tuple(one["module"] for one in group),
+            sites=_sites(group),
         )
         for group in groups.values()
     ]
     return tuple(sorted(causes, key=lambda cause: (-len(cause.modules), cause.text)))
+
+
+def _sites(group: Sequence[Mapping[str, Any]]) -> tuple[Site, ...]:
+    modules: dict[str, list[str]] = {}
+    for one in group:
+        modules.setdefault(_place(one), []).append(one["module"])
+    found = [Site(place=place, modules=tuple(names)) for place, names in modules.items()]
+    return tuple(sorted(found, key=lambda site: (-len(site.modules), site.place)))
 
 
 def _place(one: Mapping[str, Any]) -> str:
@@ -103,8 +124,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if not broken:
         return Judgement(status=Status.PASS, reasons=tuple(remarks))
     hit = sum(len(cause.modules) for cause in broken)
+    sites = sum(len(cause.sites) for cause in broken)
     reasons = [
-        f"{hit} modules break, {_count(broken)}.",
+        f"{hit} modules break, {_count(broken)}{f' at {sites} places' if sites > len(broken) else ''}.",
         *(cause.sentence() for cause in broken[:MOST_CAUSES]),
     ]
     if len(broken) > MOST_CAUSES:

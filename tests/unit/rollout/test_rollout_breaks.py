@@ -77,6 +77,16 @@ def test_modules_with_one_cause_are_one_cause() -> None:
     assert judge(measured(*found), {}).reasons[0] == "11 modules break, 3 root causes."
 
 
+def test_each_place_that_asks_for_a_missing_name_is_shown_those_that_hit_most_first() -> None:
+    found = [broken("m1", "api", "vllm.x.Y", line=9)]
+    found += [broken(module, "api", "vllm.x.Y") for module in ("m2", "m3")]
+    judgement = judge(measured(*found), {})
+    assert judgement.reasons[0] == "3 modules break, one root cause at 2 places."
+    sentence = judgement.reasons[1]
+    assert sentence.index("a.py:7 `from vllm import x`: m2, m3") < sentence.index("a.py:9 ")
+    assert sentence.endswith("`from vllm import x`: m1.")
+
+
 def test_a_program_that_died_fails_with_its_last_words() -> None:
     judgement = judge({"state": "crashed", "returncode": -11, "tail": "first\nSegmentation fault\n"}, {})
     assert judgement.status is Status.FAIL
