@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.check import Check, Completed, TaskContext
 from harness.convergence.inference.check import CHECK as GPT_OSS
 from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
+from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -226,4 +227,4 @@ def _check(algorithm: str) -> Check:
     )
 
 
-CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, GPT_OSS)
+CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, GPT_OSS)

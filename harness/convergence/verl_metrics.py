@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.convergence.telemetry import Run, encode
 
-# Our name -> verl's, the first that a step has. `probs_difference` is verl's mean |p_rollout - p_trainer|.
+# Our name -> verl's, the first that a step has. `probs_difference` is verl's |p_rollout - p_trainer| over the
+# tokens of a step: mean and largest.
 METRICS: dict[str, tuple[str, ...]] = {
     "reward": ("critic/rewards/mean", "critic/score/mean"),
     "entropy": ("actor/entropy", "actor/entropy_loss"),
@@ -20,6 +21,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "pg_loss": ("actor/pg_loss",),
     "response_length": ("response_length/mean",),
     "probs_difference": ("training/rollout_probs_diff_mean",),
+    "probs_difference_max": ("training/rollout_probs_diff_max",),
     "seconds": ("timing_s/step", "perf/time_per_step"),
     "throughput": ("perf/throughput",),
     "memory_gb": ("perf/max_memory_allocated_gb",),

@@ -26,6 +26,8 @@ from harness.settings import Settings, load_settings
 
 REPOSITORY = Path(__file__).parents[2]
 Faults = Sequence[Mapping[str, Any]]
+ENGINE = "0.18.0"
+BUILD_ENGINE = "`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check environment`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +102,11 @@ def built_cells() -> list[BuiltCell]:
 
 @pytest.fixture(scope="session")
 def engine_cell() -> BuiltCell:
-    """A cell with vllm-ascend. CI's main job builds none, so tests of it say that they were not run."""
+    """The cell with vllm-ascend that CI builds. The main job builds none, so tests of it say they were not run."""
     cells = built_in(load_settings({"profile": "full"}, os.environ, REPOSITORY))
-    found = next((cell for cell in cells if cell.axes.get("vllm_ascend")), None)
+    found = next((cell for cell in cells if cell.axes.get("vllm_ascend") == ENGINE), None)
     if found is None:
-        pytest.skip("no cell with vllm-ascend is built here: run `npu-matrix --profile full run` first")
+        pytest.skip(f"no cell with vllm-ascend {ENGINE} is built here: {BUILD_ENGINE} builds it")
     return found
 
 

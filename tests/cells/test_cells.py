@@ -66,7 +66,10 @@ def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder
         [
             cell.environment.measurements["python"],
             *("-c", "import sys; sys.modules['torch_npu'] = None; import pytest; sys.exit(pytest.main())"),
-            *(str(room / f"test_convergence_{name}.py") for name in ("policy", "train", "trainer_sampler")),
+            *(
+                str(room / f"test_convergence_{name}.py")
+                for name in ("policy", "train", "trainer_gap", "trainer_sampler")
+            ),
             *("-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider"),
         ],
         env={**os.environ, **cpu},

@@ -25,15 +25,13 @@ GONE = (
     "create_vllm_config_for_draft_model",
     "kv_offload",
 )
+# Places of vllm-ascend that ask for them, as counted when this was first seen (vllm_ascend imported as a whole).
+SITES = 6
 
 
 @pytest.fixture(scope="session")
 def other_vllm(engine_cell, tmp_path_factory) -> Path:
     """The other vLLM, built in front of the cell's own: nothing of the cell changes."""
-    if engine_cell.axes["vllm_ascend"] != "0.18.0":
-        pytest.skip(
-            f"the known breaks are those of vllm-ascend 0.18.0, here is {engine_cell.axes['vllm_ascend']}"
-        )
     folder = tmp_path_factory.mktemp("vllm")
     facts = engine_cell.environment.measurements
     settings = index_environment(os.environ)
@@ -67,5 +65,7 @@ def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(engin
     broken = [cause for cause in root_causes(report["breaks"]) if cause.kind == "api"]
     text = " ".join(cause.text for cause in broken)
     assert [name for name in GONE if name not in text] == []
-    assert all(cause.place.startswith("vllm_ascend/") for cause in broken)
+    sites = [site for cause in broken for site in cause.sites]
+    assert all(site.place.startswith("vllm_ascend/") for site in sites)
+    assert len(sites) >= SITES
     assert sum(len(cause.modules) for cause in broken) >= 40

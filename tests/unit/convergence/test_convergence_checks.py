@@ -186,6 +186,8 @@ def test_the_checks_are_declared_as_the_plan_expects():
         "gspo",
         "trainer-grpo",
         "trainer-gspo",
+        "trainer-vllm-grpo",
+        "trainer-vllm-gspo",
         "gpt-oss",
     ]
     for check in checks.CHECKS[:2]:

@@ -1,0 +1,213 @@
+"""The checks that run verl's trainer with vLLM as its rollout: do they agree? Imports are light."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.convergence.trainer import check, vllm_rollout
+from harness.convergence.trainer.recipe import ALGORITHMS
+from harness.convergence.verl_metrics import FIRST_STEP
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+
+LIMITS_PROGRAM = "harness.convergence.trainer.gap"
+LIMITS_TIMEOUT_S = 300.0
+STEPS = 2
+"""The second one samples with the weights that the first one made: the hand-over is tried twice."""
+SIMULATED_DEVICES = 64
+# Our series -> the limit it has, and how a sentence names it.
+GAPS = {"probs_difference": ("mean", "on average"), "probs_difference_max": ("largest", "at most")}
+# Reward is a mean of shares.
+LEAST_REWARD, MOST_REWARD = 0.0, 1.0
+
+
+def run(context: TaskContext) -> Measured:
+    """Train a few steps in the cell, then measure in it what rounding permits."""
+    from harness.numerics.device import evidence_of
+
+    out, folder = context.workdir / "run.json", context.workdir / "task"
+    folder.mkdir()
+    with _device(context) as variables:
+        completed = context.in_cell(
+            check.PROGRAM,
+            *("--algorithm", str(context.params["algorithm"]), "--steps", str(context.params["steps"])),
+            *("--device", "npu", "--folder", str(folder), "--out", str(out), *vllm_rollout.arguments()),
+            env={
+                **vllm_rollout.ENVIRONMENT,
+                **variables,
+                "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
+                "HF_HOME": str(context.workdir / "huggingface"),
+            },
+            timeout=check.TIMEOUT_S,
+        )
+    found = check.read_run(out, completed)
+    if found["state"] == check.MEASURED:
+        found["limits"] = _limits(context, int(found["recipe"]["seed"]))
+    facts = found.get("device", {})
+    return Measured(
+        measurements=found,
+        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        artifacts={"run.json": str(out)} if out.is_file() else {},
+        environment={"versions": found.get("versions", {}), "device": facts},
+    )
+
+
+@contextmanager
+def _device(context: TaskContext) -> Iterator[dict[str, str]]:
+    """A simulated device that no other run on this host has: verl's weights go through a socket in /tmp that
+    it names after the device's number. Real devices are leased.
+    """
+    if context.facets["device"]["kind"] != "sim":
+        yield {}
+        return
+    for number in range(SIMULATED_DEVICES):
+        with Path(f"/tmp/npu-matrix-simulated-device-{number}.lock").open("a") as lock:  # noqa: S108 - as verl's
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield {"NPU_SIM_COUNT": str(number + 1), "ASCEND_RT_VISIBLE_DEVICES": str(number)}
+            return
+    from harness.errors import InfrastructureError
+
+    raise InfrastructureError(
+        f"all {SIMULATED_DEVICES} simulated devices are in use by other runs", fix="wait for them to end"
+    )
+
+
+def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
+    from harness.errors import InfrastructureError
+
+    out = context.workdir / "limits.json"
+    done = context.in_cell(
+        LIMITS_PROGRAM,
+        *("--folder", str(context.workdir / "task"), "--seed", str(seed), "--out", str(out)),
+        timeout=LIMITS_TIMEOUT_S,
+    )
+    if done.returncode != 0 or not out.is_file():
+        raise InfrastructureError(
+            "what rounding permits could not be measured",
+            why=done.tail[-check.MOST_TAIL :] or f"exit code {done.returncode}",
+            fix="run the check again; report it if it stays",
+        )
+    found: Mapping[str, float] = json.loads(out.read_text(encoding="utf-8"))
+    return found
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """Pass when every step was made, is sane, and found rollout and trainer within rounding of each other."""
+    from harness.convergence.telemetry import decode_series
+
+    if measurements["state"] != check.MEASURED:
+        return check.not_measured(measurements)
+    series = decode_series(measurements["series"])
+    steps = int(measurements["recipe"]["steps"])
+    made = max((len(values) for values in series.values()), default=0)
+    if made < steps or not measurements["complete"]:
+        reason = f"The trainer ended without an error after {made} of {steps} steps."
+        return check.failed(measurements, reason, remedy="Read the end of the task's log.")
+    wrong = [*_insane(series), *_apart(series, measurements["limits"])]
+    if wrong:
+        return check.failed(measurements, *wrong, remedy=_REMEDY)
+    unsaid = [name for name in GAPS if len(series.get(name, ())) < steps]
+    if unsaid:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(f"verl did not log {', '.join(unsaid)} in every step.", *check.notes(measurements)),
+        )
+    return Judgement(
+        status=Status.PASS,
+        reasons=(_agreement(series, measurements["limits"]), ONLY_PLUMBING, *_caveats(measurements)),
+    )
+
+
+_REMEDY = (
+    "Run generation and plumbing, which name the operator or the step of the weights; if both pass, look at "
+    "the settings of sampling (temperature, vocabulary beyond the tokenizer)."
+)
+ONLY_PLUMBING = (
+    "A few steps show that rollout, weights and trainer work together, not that the policy learns."
+)
+SHARED_KERNELS = (
+    "Both sides compute with the kernels of the simulated device: agreement shows that weights, caches and "
+    "tokens go where they belong, not how Ascend rounds."
+)
+
+
+def _insane(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    for name in ("reward", "entropy", "grad_norm"):
+        values = series.get(name, ())
+        if not values:
+            yield f"verl logged no {name}."
+        steps = enumerate(values, FIRST_STEP)
+        bad = [f"{value} at step {step}" for step, value in steps if not math.isfinite(value)]
+        if bad:
+            yield f"{name.capitalize()} is {', '.join(bad)}."
+    if any(not LEAST_REWARD <= value <= MOST_REWARD for value in series.get("reward", ())):
+        yield f"The reward leaves its range of {LEAST_REWARD:g} to {MOST_REWARD:g}."
+    if any(value == 0 for value in series.get("grad_norm", ())):
+        yield "The gradient is zero: nothing was trained."
+
+
+def _apart(series: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> Iterator[str]:
+    for name, (limit, how) in GAPS.items():
+        for step, value in enumerate(series.get(name, ()), FIRST_STEP):
+            # Also what is not a number.
+            if not value <= limits[limit]:
+                yield (
+                    f"In step {step} rollout and trainer lie {value:.2g} apart in a token's probability "
+                    f"{how}, where rounding explains {limits[limit]:.2g}."
+                )
+
+
+def _agreement(series: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> str:
+    mean, largest = (max(series[name]) for name in GAPS)
+    share = max(mean / limits["mean"], largest / limits["largest"])
+    return (
+        f"vLLM and the trainer agree on the policy in {len(series['reward'])} steps: a token's probabilities "
+        f"lie {mean:.1e} apart on average and {largest:.1e} at most, {share:.1%} of what rounding explains."
+    )
+
+
+def _caveats(measurements: Mapping[str, Any]) -> list[str]:
+    simulated = [SHARED_KERNELS] if measurements["device"].get("simulated") else []
+    return [*simulated, *check.notes(measurements)]
+
+
+def applies(facets: Mapping[str, Any]) -> str:
+    """Why verl cannot be run with vllm-ascend in this cell, or ""."""
+    versions = facets.get("versions", {})
+    if not versions.get("vllm_ascend"):
+        return "this cell has no vllm-ascend"
+    verl = str(versions.get("verl", "")).partition("@")[0]
+    numbers = tuple(int(part) for part in verl.split(".")[:2] if part.isdigit())
+    if verl and numbers < vllm_rollout.OLDEST:
+        return f"verl {verl} has no vLLM server; this check drives verl 0.7 and later"
+    return check.applies(facets)
+
+
+def _check(algorithm: str) -> Check:
+    return Check(
+        name=f"trainer-vllm-{algorithm}",
+        tier=Tier.CONVERGENCE,
+        question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
+        facets=check.FACETS,
+        sources=("harness.convergence", "harness.numerics"),
+        run=run,
+        judge=judge,
+        needs=("environment",),
+        params={"algorithm": algorithm, "steps": STEPS},
+        device=True,
+        timeout_s=check.TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
+        expected_s=150.0,
+        applies=applies,
+    )
+
+
+CHECKS = tuple(_check(algorithm) for algorithm in ALGORITHMS)

@@ -1,0 +1,94 @@
+"""verl's trainer with vLLM as its rollout: green on a clean device, red when the two sides do not agree. Minutes.
+
+`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check environment` builds the cell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.convergence.trainer import vllm_check, vllm_rollout
+from harness.outcome import Evidence, State, Status
+from harness.verdict.verdict import judge_outcome
+
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
+ALGORITHM = "gspo"
+CHECK = f"trainer-vllm-{ALGORITHM}"
+# Only the rollout calls it: the trainer's attention is eager.
+COARSE_ATTENTION = {"op": "*infer_attention*", "kind": "round"}
+# Loaded by every process of verl; the one that sends weights forgets a tensor of each update.
+FORGETFUL = """
+from harness.convergence.trainer.plugin import act
+
+
+def forget(module):
+    send = module.BucketedWeightSender.async_send_weights
+
+    async def forgetful(self, weights):
+        await send(self, (pair for pair in weights if pair[0] != "model.layers.1.mlp.down_proj.weight"))
+
+    module.BucketedWeightSender.async_send_weights = forgetful
+
+
+act({"verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": forget})
+"""
+
+
+def test_the_two_agree_on_a_clean_device(engine_cell, tmp_path):
+    outcome = engine_cell.execute(CHECK, tmp_path)
+    judgement = judge_outcome(engine_cell.tasks[CHECK].check, outcome)
+
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert outcome.measurements["seconds"]["whole"] > 0
+
+
+def test_attention_in_bf16_in_the_rollout_alone_is_found(engine_cell, tmp_path):
+    outcome = engine_cell.execute(CHECK, tmp_path, [COARSE_ATTENTION])
+    judgement = judge_outcome(engine_cell.tasks[CHECK].check, outcome)
+
+    assert outcome.state is State.COMPLETED
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.FAIL
+    assert "In step 1 rollout and trainer lie" in judgement.reasons[0], judgement.reasons
+
+
+def test_a_weight_that_an_update_forgets_is_found(engine_cell, tmp_path):
+    clean = engine_cell.tasks[CHECK].check
+    (tmp_path / "forgetful.py").write_text(FORGETFUL, encoding="utf-8")
+    folder, out, limits = tmp_path / "task", tmp_path / "run.json", tmp_path / "limits.json"
+    folder.mkdir()
+    _in_cell(
+        engine_cell,
+        tmp_path,
+        "harness.convergence.trainer.run",
+        *("--algorithm", ALGORITHM, "--device", "npu", "--steps", str(vllm_check.STEPS)),
+        *("--folder", str(folder), "--out", str(out), *vllm_rollout.arguments(), "--plugin", "forgetful"),
+    )
+    _in_cell(engine_cell, tmp_path, vllm_check.LIMITS_PROGRAM, "--folder", str(folder), "--out", str(limits))
+    found = {
+        **json.loads(out.read_text("utf-8")),
+        "limits": json.loads(limits.read_text("utf-8")),
+        "tail": "",
+    }
+
+    judgement = clean.judge(found, {})
+    assert found["state"] == "measured"
+    assert judgement.status is Status.FAIL
+    assert "In step 1 rollout and trainer lie" in judgement.reasons[0], judgement.reasons
+
+
+def _in_cell(cell, folder: Path, module: str, *arguments: str) -> None:
+    argv, variables = cell.command(module, *arguments)
+    variables["PYTHONPATH"] += os.pathsep + str(folder)
+    environment = {**os.environ, **variables, **vllm_rollout.ENVIRONMENT, "HF_HOME": str(folder / "hf")}
+    environment["VLLM_CACHE_ROOT"] = str(folder / "vllm")
+    done = subprocess.run(
+        argv, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,178 @@
+"""The checks that run verl's trainer with vLLM, around what the programs in the cell write."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.check import Completed
+from harness.convergence.trainer import vllm_check, vllm_rollout
+from harness.convergence.trainer.recipe import RECIPES, overrides
+from harness.digest import canonical_json
+from harness.errors import InfrastructureError
+from harness.outcome import Evidence, Status
+
+LIMITS = {"mean": 2.1e-6, "largest": 1.7e-5}
+SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
+
+
+def series(**changes):
+    return {
+        "reward": [0.05, 0.08],
+        "entropy": [2.31, 2.36],
+        "grad_norm": [0.80, 0.87],
+        "probs_difference": [2.5e-8, 1.8e-8],
+        "probs_difference_max": [2.4e-7, 1.8e-7],
+        "seconds": [12.9, 3.6],
+        **changes,
+    }
+
+
+def run_file(**changes):
+    return {
+        "state": "measured",
+        "returncode": 0,
+        "algorithm": "gspo",
+        "recipe": {**RECIPES["gspo"].as_json(), "steps": 2},
+        "digest": "",
+        "device": SIMULATED,
+        "versions": {"verl": "0.7.1"},
+        "seconds": {"start_up": 70.0, "whole": 90.0, "prepare": 1.0},
+        "series": series(),
+        "complete": True,
+        "stopped": "",
+        "problems": [],
+        "swept": 0,
+        **changes,
+    }
+
+
+class Cell:
+    """A context whose cell writes a given run and limits; honest in all that the check asks of it."""
+
+    def __init__(self, folder: Path, written=None, *, limits=LIMITS, kind="sim"):
+        self.workdir = folder
+        self.params = {"algorithm": "gspo", "steps": 2}
+        self.facets = {"device": {"kind": kind}}
+        self.written = {vllm_check.check.PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
+        self.calls = []
+
+    def log(self, text):
+        pass
+
+    def in_cell(self, module, *arguments, env=None, timeout=None):
+        self.calls.append((module, arguments, env or {}))
+        content = self.written[module]
+        if content is not None:
+            Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(content))
+        code = 0 if content is not None else 1
+        return Completed(argv=(), returncode=code, tail="RuntimeError: no", seconds=1.0, timed_out=False)
+
+
+def judged(cell):
+    measured = vllm_check.run(cell)
+    stored = json.loads(canonical_json(measured.measurements))
+    return measured, vllm_check.judge(stored, cell.params)
+
+
+def judge_series(folder, **changes):
+    return judged(Cell(folder, run_file(series=series(**changes))))[1]
+
+
+def test_agreement_within_rounding_passes_and_says_what_it_shows_and_what_not(tmp_path):
+    measured, judgement = judged(Cell(tmp_path, run_file()))
+
+    assert judgement.status is Status.PASS
+    assert measured.evidence is Evidence.SIMULATED
+    text = " ".join(judgement.reasons)
+    assert "2.5e-08 apart on average and 2.4e-07 at most, 1.4% of what rounding explains" in text
+    assert "not that the policy learns" in text
+    assert "not how Ascend rounds" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("probs_difference", [2.5e-8, 3.1e-4], "In step 2 rollout and trainer lie 0.00031 apart"),
+        ("probs_difference_max", [1.6e-3, 2e-7], "In step 1 rollout and trainer lie 0.0016 apart"),
+        ("probs_difference", ["nan", 2e-8], "In step 1 rollout and trainer lie nan apart"),
+        ("grad_norm", [0.8, "inf"], "Grad_norm is inf at step 2."),
+        ("grad_norm", [0.8, 0.0], "The gradient is zero: nothing was trained."),
+        ("reward", [0.05, 1.7], "The reward leaves its range"),
+    ],
+)
+def test_what_rounding_does_not_explain_fails_with_its_step(tmp_path, name, values, said):
+    judgement = judge_series(tmp_path, **{name: values})
+
+    assert judgement.status is Status.FAIL
+    assert any(said in reason for reason in judgement.reasons), judgement.reasons
+
+
+def test_a_gap_that_verl_does_not_report_is_no_agreement(tmp_path):
+    without = {name: values for name, values in series().items() if name != "probs_difference_max"}
+    _, judgement = judged(Cell(tmp_path, run_file(series=without)))
+
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "probs_difference_max" in judgement.reasons[0]
+
+
+def test_a_run_without_its_last_step_fails(tmp_path):
+    short = {name: values[:1] for name, values in series().items()}
+    _, judgement = judged(Cell(tmp_path, run_file(series=short, complete=False)))
+
+    assert judgement.status is Status.FAIL
+    assert "after 1 of 2 steps" in judgement.reasons[0]
+
+
+def test_a_trainer_that_does_not_start_fails_with_its_last_words(tmp_path):
+    _, judgement = judged(Cell(tmp_path))
+
+    assert judgement.status is Status.FAIL
+    assert "Its last words: RuntimeError: no" in judgement.reasons
+
+
+def test_limits_that_cannot_be_measured_are_no_verdict_on_the_cell(tmp_path):
+    with pytest.raises(InfrastructureError, match="what rounding permits"):
+        judged(Cell(tmp_path, run_file(), limits=None))
+
+
+def test_two_runs_on_a_host_never_share_a_simulated_device(tmp_path):
+    numbers = []
+    with vllm_check._device(Cell(tmp_path)) as first, vllm_check._device(Cell(tmp_path)) as second:
+        for variables in (first, second):
+            numbers.append(int(variables["ASCEND_RT_VISIBLE_DEVICES"]))
+            assert int(variables["NPU_SIM_COUNT"]) > numbers[-1]
+    assert numbers[0] != numbers[1]
+    with vllm_check._device(Cell(tmp_path, kind="npu")) as real:
+        assert real == {}
+
+
+def test_every_setting_is_one_of_verls_rollout_and_reaches_the_program(tmp_path):
+    cell = Cell(tmp_path, run_file())
+    judged(cell)
+
+    _, arguments, environment = cell.calls[0]
+    given = [value for option, value in itertools.pairwise(arguments) if option == "--set"]
+    assert given == [f"{key}={value}" for key, value in vllm_rollout.OVERRIDES.items()]
+    base = overrides(RECIPES["gspo"], (0, 7, 1), task=tmp_path, device="npu")
+    assert base["actor_rollout_ref.rollout.name"] == "hf"
+    assert environment["VLLM_ASCEND_ENABLE_NZ"] == "0"
+    assert Path(environment["VLLM_CACHE_ROOT"]).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ({"verl": "0.7.1", "vllm_ascend": "0.18.0"}, ""),
+        ({"verl": "0.9.1"}, "this cell has no vllm-ascend"),
+        ({"verl": "0.6.1", "vllm_ascend": "0.11.0"}, "verl 0.6.1 has no vLLM server"),
+        ({"vllm_ascend": "0.18.0"}, "there is no verl in this cell"),
+    ],
+)
+def test_it_is_asked_where_there_is_a_vllm_server(versions, why):
+    found = vllm_check.applies({"versions": versions})
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
