@@ -16,7 +16,7 @@ from harness.errors import EXIT_UNEXPECTED, InputError, NothingSelectedError
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 
 if TYPE_CHECKING:
-    from harness.convergence.launch import Launch
+    from harness.convergence.launch import Launch, Twin
     from harness.matrix.matrix import Matrix
 
 
@@ -139,18 +139,13 @@ def _lines(name: str, launch: Launch) -> list[str]:
     if launch.problems:
         lines += ["", "would fail:", *(f"  {problem}" for problem in launch.problems)]
     if launch.twin:
-        lines += ["", "its objective on a tiny model, in a built cell:", f"  {_twin(launch)}"]
+        lines += ["", "its objective on a tiny model, in a built cell:", f"  {_twin(launch.twin)}"]
     return [*lines, "", "command:", f"  {_wrapped(launch)}"]
 
 
-def _twin(launch: Launch) -> str:
-    algorithm = "gspo" if launch.twin.get(_LOSS_MODE) == "gspo" else "grpo"
-    settings = [text for key, value in launch.twin.items() for text in ("--set", f"{key}={value}")]
-    program = ["python", "-m", "harness.convergence.trainer.run", "--algorithm", algorithm]
-    return shlex.join([*program, "--device", "npu", *settings, "--folder", "F", "--out", "run.json"])
-
-
-_LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
+def _twin(twin: Twin) -> str:
+    program = ["python", "-m", "harness.convergence.trainer.run", *twin.arguments]
+    return shlex.join([*program, "--device", "npu", "--folder", "F", "--out", "run.json"])
 
 
 def _wrapped(launch: Launch) -> str:

@@ -126,6 +126,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.sources.index",
             "harness.sources.pip_files",
             "harness.sources.lockfile",
+            "harness.sources.requirements",
         ),
         run=_run_resolve,
         judge=_judge_resolve,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError
+from harness.sources.git import find_mirror
 from harness.sources.lockfile import normal_name
+from harness.sources.requirements import tree_requirements
 
 # The C library of the oldest system that CANN images are built on (openEuler 22.03: glibc 2.34).
 FOREIGN_PLATFORM = "manylinux_2_34"
@@ -31,7 +33,10 @@ class Override:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One resolution. `from_source` are packages that do not come from an index and are left out."""
+    """One resolution. `from_source` are packages that do not come from an index and are left out.
+
+    source_requirements: by package, what those require whose sources are at hand.
+    """
 
     requirements: tuple[str, ...]
     overrides: tuple[Override, ...]
@@ -40,6 +45,7 @@ class Request:
     python: str
     arch: str
     host: bool
+    source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of_facets(cls, pins: Mapping[str, Any], platform: Mapping[str, Any]) -> Request:
@@ -64,6 +70,20 @@ class Request:
             host=bool(platform.get("host", False)),
         )
 
+    def with_sources(self, mirrors: Path | None) -> Request:
+        """With what the packages from source require, where `mirrors` has their commits.
+
+        Only for this machine: on hardware a stack's author installs them over what he has pinned.
+        """
+        if mirrors is None or not self.host:
+            return self
+        found = {}
+        for item in self.from_source:
+            repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
+            if repository is not None:
+                found[str(item["package"])] = tree_requirements(repository.tree(item["commit"]))
+        return replace(self, source_requirements=found)
+
     @property
     def target(self) -> str:
         """The target in words."""
@@ -76,7 +96,11 @@ class Request:
 
     def write(self, folder: Path) -> None:
         """Write `requirements.in` and `overrides.txt`, each override under its reason if one is handed in."""
-        folder.joinpath("requirements.in").write_text("".join(f"{r}\n" for r in self.requirements), "utf-8")
+        wanted = [
+            *self.requirements,
+            *(text for texts in self.source_requirements.values() for text in texts),
+        ]
+        folder.joinpath("requirements.in").write_text("".join(f"{r}\n" for r in wanted), "utf-8")
         lines = [line for override in self.overrides for line in override.lines()]
         folder.joinpath("overrides.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from harness.check import Completed, TaskContext
@@ -22,8 +23,10 @@ from harness.compat.request import Request, names
 from harness.errors import HarnessError, InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.fetch_failure import FetchFailure, fetch_failure, machine_failure
+from harness.sources.git import find_mirror
 from harness.sources.index import IndexSettings, index_environment, uv_binary
 from harness.sources.lockfile import LockedPackage, parse_lock
+from harness.sources.mirrors import mirrors_folder
 from harness.sources.redact import redact_url
 
 ATTEMPTS = 12
@@ -65,7 +68,7 @@ def run(ctx: TaskContext) -> Measured:
     InfrastructureError when the user's own index cannot be reached: that says nothing of the cell.
     """
     started = time.monotonic()
-    request = Request.of_facets(ctx.facets["pins"], ctx.facets["platform"])
+    request = Request.of_facets(ctx.facets["pins"], ctx.facets["platform"]).with_sources(mirrors_folder())
     settings = index_environment(os.environ).with_indexes(request.indexes)
     for notice in settings.notices:
         ctx.log(notice)
@@ -99,7 +102,8 @@ def _archive_remarks(ctx: TaskContext, request: Request, state: State) -> list[s
 
 
 def holds(outcome: Outcome) -> str:
-    """A stack that only a silent index might complete is asked about again after a day.
+    """A stack that only a silent index might complete is asked about again after a day; one whose sources
+    nobody had, once somebody has them.
 
     A day: a run repeated while people work gives the stored answer at once, and an outage of that index, of
     which the key knows nothing, hides the answer no longer than until tomorrow.
@@ -107,6 +111,17 @@ def holds(outcome: Outcome) -> str:
     silent = outcome.measurements.get("unreachable")
     if silent and time.time() - outcome.finished > ASK_AGAIN_S:
         return f"{', '.join(silent)} did not answer then, and that was over a day ago"
+    return sources_at_hand(outcome.measurements, mirrors_folder())
+
+
+def sources_at_hand(measurements: Mapping[str, Any], mirrors: Path | None) -> str:
+    """Which package's sources are at hand now, that were not when it was resolved for this machine, or ""."""
+    if mirrors is None or not measurements.get("host"):
+        return ""
+    known = measurements["source_requirements"]
+    for item in measurements["from_source"]:
+        if item["package"] not in known and item["commit"] and find_mirror(mirrors, item["commit"]):
+            return f"a mirror now has the commit of {item['package']}"
     return ""
 
 
@@ -142,7 +157,7 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
     # A settings file here keeps uv from taking one of the folders above, which belong to something else.
-    ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    ctx.workdir.joinpath("uv.toml").write_text(state.settings.uv_file(), "utf-8")
     # What a source package of the stack needs is read from its metadata; none of its code runs here. Packages
     # further down may be built, as an installer does: without that the resolver silently goes back to
     # releases from before their dependencies became source-only.
@@ -226,11 +241,13 @@ def _measured(request: Request, state: State, seconds: float, remarks: list[str]
         measurements={
             "resolved": resolved,
             "target": request.target,
+            "host": request.host,
             "packages": packages,
             "problems": [problem_json(problem, request) for problem in state.problems],
             "timed_out": state.timed_out,
             "unreachable": list(state.unreachable),
             "from_source": [dict(item) for item in request.from_source],
+            "source_requirements": {name: list(texts) for name, texts in request.source_requirements.items()},
             "from_sdist": list(state.from_sdist),
             "overrides": [asdict(override) for override in request.overrides],
             "archives": remarks,
@@ -277,8 +294,12 @@ def _sentence(problem: Explanation, request: Request) -> str:
 
 def _remarks(measurements: Mapping[str, Any]) -> list[str]:
     remarks = [
-        f"{item['package']} comes from source at {item.get('commit') or item.get('version')}: it and its own "
-        "requirements are not part of the lock."
+        f"{item['package']} comes from source at {item.get('commit') or item.get('version')}: "
+        + (
+            "it is not part of the lock, what it requires is."
+            if item["package"] in measurements.get("source_requirements", {})
+            else "it and its own requirements are not part of the lock."
+        )
         for item in measurements["from_source"]
     ]
     remarks += [

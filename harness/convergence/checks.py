@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.check import Check, Completed, TaskContext
 from harness.convergence.inference.check import CHECK as GPT_OSS
 from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
+from harness.convergence.trainer.twin_check import CHECK as RECIPE_TWIN
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
@@ -227,4 +228,4 @@ def _check(algorithm: str) -> Check:
     )
 
 
-CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, GPT_OSS)
+CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, RECIPE_TWIN, GPT_OSS)

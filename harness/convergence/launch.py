@@ -59,7 +59,8 @@ _DETERMINISM_WHY = (
     "two runs of one seed give the same numbers, which costs speed",
     f"{_GUIDE}, dev_guide/precision_analysis/precision_alignment_zh.md",
 )
-# What the twin of a recipe keeps of it: the objective. Everything else is a matter of size.
+# What the twin of a recipe keeps of it: the objective, and which of verl's workers computes it. Everything
+# else is a matter of size.
 OBJECTIVE = (
     "algorithm.adv_estimator",
     "actor_rollout_ref.actor.policy_loss.loss_mode",
@@ -69,7 +70,9 @@ OBJECTIVE = (
     "actor_rollout_ref.actor.clip_ratio_high",
     "actor_rollout_ref.actor.clip_ratio_c",
     "actor_rollout_ref.actor.entropy_coeff",
+    "trainer.use_legacy_worker_impl",
 )
+_LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,25 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A recipe on a tiny model and task, as arguments of `harness.convergence.trainer.run`.
+
+    one_step_off: sampled one step ahead of the updates, on a card of its own. settings: what it keeps.
+    """
+
+    algorithm: str
+    one_step_off: bool
+    settings: Mapping[str, str]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Its command line, without device and places."""
+        ahead = ("--one-step-off",) if self.one_step_off else ()
+        settings = [text for key, value in self.settings.items() for text in ("--set", f"{key}={value}")]
+        return ("--algorithm", self.algorithm, *ahead, *settings)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch:
     """A rendered recipe. argv: of the training itself; submit: the command to give.
 
@@ -108,7 +130,7 @@ class Launch:
     memory: Memory | None
     problems: tuple[str, ...]
     unknown: tuple[str, ...]
-    twin: Mapping[str, str]
+    twin: Twin | None
 
     def as_json(self) -> dict[str, Any]:
         """JSON values, with the command as one would type it."""
@@ -120,7 +142,7 @@ class Launch:
             "memory_gb": vars(self.memory) if self.memory else None,
             "problems": list(self.problems),
             "unknown_locations": list(self.unknown),
-            "twin": dict(self.twin),
+            "twin": vars(self.twin) if self.twin else None,
         }
 
 
@@ -162,7 +184,20 @@ def render(
             *_too_large(memory),
         ),
         unknown=tuple(sorted({name for value in settings.values() for name in _PLACE.findall(value)})),
-        twin={key: settings[key] for key in OBJECTIVE if key in settings},
+        twin=twin_of(recipe),
+    )
+
+
+def twin_of(recipe: Mapping[str, Any]) -> Twin | None:
+    """The scaled-down twin of a recipe that trains; None for one that does not."""
+    if recipe.get("kind") == "infer":
+        return None
+    settings = {key: _text(value) for key, value in recipe["overrides"].items()}
+    kept = {key: settings[key] for key in OBJECTIVE if key in settings}
+    return Twin(
+        algorithm="gspo" if kept.get(_LOSS_MODE) == "gspo" else "grpo",
+        one_step_off="one_step_off_policy" in str(recipe["entry"]),
+        settings=kept,
     )
 
 
@@ -213,12 +248,18 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
     batch, samples = _number(settings, "data.train_batch_size"), _number(settings, _ROLLOUT + "n") or 1
     mini = _number(settings, _ACTOR + "ppo_mini_batch_size")
     tensor = _number(settings, _ROLLOUT + "tensor_model_parallel_size") or 1
+    copies = _number(settings, _ROLLOUT + "data_parallel_size") or 1
     parallel = 1
     for name in ("tensor", "pipeline", "context"):
         parallel *= _number(settings, f"{_ACTOR}megatron.{name}_model_parallel_size") or 1
     problems = []
     if cards % tensor:
         problems.append(f"{cards} cards are not divisible by the rollout's tensor parallel size {tensor}")
+    elif cards % (tensor * copies):
+        problems.append(
+            f"{cards} cards are not divisible by the rollout's tensor parallel size {tensor} x data parallel "
+            f"size {copies}"
+        )
     if cards % parallel:
         problems.append(f"{cards} cards are not divisible by the training's model parallel size {parallel}")
     elif batch and (batch * samples) % (cards // parallel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,11 @@ FACETS = (
 
 def run(context: TaskContext) -> Measured:
     """Run the trainer in the cell; a trainer that hangs or crashes is a measurement."""
+    return measure(context, ["--algorithm", str(context.params["algorithm"])])
+
+
+def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
+    """What `PROGRAM` makes of these arguments in the cell."""
     from harness.numerics.device import evidence_of
 
     out = context.workdir / "run.json"
@@ -40,7 +45,7 @@ def run(context: TaskContext) -> Measured:
     folder.mkdir()
     completed = context.in_cell(
         PROGRAM,
-        *("--algorithm", str(context.params["algorithm"]), "--device", device),
+        *(*arguments, "--device", device),
         *("--folder", str(folder), "--out", str(out)),
         timeout=TIMEOUT_S,
     )

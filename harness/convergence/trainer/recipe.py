@@ -17,11 +17,15 @@ from harness.digest import digest_json
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
+# Where versions of verl keep the trainer that samples one step ahead of its updates, on cards of its own.
+ONE_STEP_OFF = ("recipe.one_step_off_policy.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
 ALGORITHMS = ("grpo", "gspo")
 # Raised when the task, the model or the rollout changes what the same settings produce.
 PROGRAM_VERSION = 1
-# From here on rollouts are servers and rewards have a configuration group of their own.
+# From here on rollouts are servers.
 SERVER_MODE = (0, 7)
+# From here on rewards have a configuration group of their own.
+REWARD_GROUP = (0, 7, 1)
 # From here on the default trainer moves its data through TransferQueue.
 TRANSFER_QUEUE = (0, 9)
 
@@ -160,16 +164,37 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
         "trainer.balance_batch": recipe.cards > 1,
         "trainer.default_local_dir": task / "checkpoints",
     }
-    rewards = "reward.custom_reward_function" if asynchronous else "custom_reward_function"
+    grouped = verl >= REWARD_GROUP
+    rewards = "reward.custom_reward_function" if grouped else "custom_reward_function"
     settings |= {f"{rewards}.path": reward.__file__, f"{rewards}.name": "compute_score"}
     if asynchronous:
-        settings |= {"actor_rollout_ref.rollout.agent.num_workers": 1, "reward.num_workers": 1}
+        settings["actor_rollout_ref.rollout.agent.num_workers"] = 1
+    if grouped:
+        settings["reward.num_workers"] = 1
     if verl >= TRANSFER_QUEUE:
         # Eight storage units that want a processor each, or verl waits for them for ever.
         settings |= {
             "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
             "transfer_queue.backend.SimpleStorage.total_storage_size": 4096,
         }
+    return {key: _text(value) for key, value in settings.items()}
+
+
+def one_step_off_overrides() -> dict[str, str]:
+    """What `ONE_STEP_OFF` wants beside `overrides`: a card that trains, and one that samples.
+
+    It hands weights to the engines whose names it knows; `one_step` puts our rollout under that of vLLM.
+    """
+    settings: dict[str, Any] = {
+        # The trainer's own configuration names the folder of verl's relative to a checkout.
+        "hydra.searchpath": "[pkg://verl/trainer/config]",
+        "actor_rollout_ref.hybrid_engine": False,
+        "actor_rollout_ref.rollout.name": "vllm",
+        "critic.strategy": "fsdp2",
+        "trainer.n_gpus_per_node": 1,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": 1,
+    }
     return {key: _text(value) for key, value in settings.items()}
 
 

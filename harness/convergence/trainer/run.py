@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -26,8 +27,9 @@ from harness.convergence.rule import Rule
 from harness.convergence.telemetry import encode_series
 from harness.convergence.train import versions
 from harness.convergence.trainer import environment, recipe, task, watch
-from harness.convergence.trainer.recipe import ENTRY, RECIPES, TrainerRecipe
+from harness.convergence.trainer.recipe import ENTRY, ONE_STEP_OFF, RECIPES, TrainerRecipe
 from harness.convergence.verl_log import VerlLog
+from harness.digest import digest_json
 from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.numerics.device import device_facts
 
@@ -41,6 +43,9 @@ LONGEST_FOLDER = 40
 PLUGINS = ("harness.convergence.trainer.plugin",)
 DEVICE_PLUGIN = "harness.devices.sim.plugin"
 CPU_PLUGIN = "harness.convergence.trainer.cpu"
+# How many cards the simulated device has.
+CARDS = "NPU_SIM_COUNT"
+ONE_STEP_PLUGIN = "harness.convergence.trainer.one_step"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--seed", type=int)
     result.add_argument("--cards", type=int)
     result.add_argument("--learning-rate", type=float)
+    result.add_argument(
+        "--one-step-off", action="store_true", help="sample one step ahead of the updates, on a card more"
+    )
     result.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a Hydra override more"
     )
@@ -88,10 +96,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ray_folder = _short_folder()
     settings = {
         **recipe.overrides(chosen, recipe.version_of(verl), task=folder, device=options.device),
+        **(recipe.one_step_off_overrides() if options.one_step_off else {}),
         **recipe.ray_overrides(ray_folder, device=options.device),
         **_given(options.set),
     }
-    argv = [sys.executable, "-m", ENTRY, *(f"{key}={value}" for key, value in settings.items())]
+    entry = _one_step_off() if options.one_step_off else ENTRY
+    argv = [sys.executable, "-m", entry, *(f"{key}={value}" for key, value in settings.items())]
     log = VerlLog("verl", steps=chosen.steps)
     try:
         ending = watch.run(
@@ -111,9 +121,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **_state(ending),
         "algorithm": chosen.algorithm,
         "recipe": chosen.as_json(),
-        "digest": chosen.digest(),
+        "digest": _identity(chosen, options),
         "argv": argv[1:],
-        "plugins": [*PLUGINS, *options.plugin],
+        "plugins": _plugins(options),
         "versions": versions(options.device),
         "ray": _version("ray"),
         "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
@@ -142,11 +152,34 @@ def _recipe(options: argparse.Namespace) -> TrainerRecipe:
     return chosen
 
 
+def _identity(chosen: TrainerRecipe, options: argparse.Namespace) -> str:
+    """Which runs this one can be compared with: what is set beside the recipe makes it another."""
+    more = {"set": _given(options.set), "one_step_off": options.one_step_off}
+    return digest_json([chosen.digest(), more]) if any(more.values()) else chosen.digest()
+
+
 def _verl() -> str:
     found = _version("verl")
     if not found:
         raise InfrastructureError("verl is not installed here", fix="run this in a cell's environment")
     return found
+
+
+def _one_step_off() -> str:
+    for name in ONE_STEP_OFF:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            continue
+        if found is not None:
+            return name
+    raise InfrastructureError(
+        "this verl has no one-step-off-policy training", why=f"there is no {' or '.join(ONE_STEP_OFF)}"
+    )
+
+
+def _plugins(options: argparse.Namespace) -> list[str]:
+    return [*PLUGINS, *([ONE_STEP_PLUGIN] if options.one_step_off else []), *options.plugin]
 
 
 def _version(package: str) -> str:
@@ -173,7 +206,7 @@ def _environment(chosen: TrainerRecipe, options: argparse.Namespace, processes: 
     device = [CPU_PLUGIN] if options.device == "cpu" else device
     return {
         **inherited,
-        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *PLUGINS, *options.plugin]),
+        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *_plugins(options)]),
         environment.SEED: str(chosen.seed),
         environment.PROCESSES: str(processes),
         "HYDRA_FULL_ERROR": "1",
@@ -190,6 +223,7 @@ def _environment(chosen: TrainerRecipe, options: argparse.Namespace, processes: 
         "RAY_prestart_worker_first_driver": "0",
         # Ray gives its workers the lowest priority but four; on a busy machine they would wait for everybody.
         "RAY_worker_niceness": "0",
+        **({CARDS: str(chosen.cards + 1)} if options.one_step_off and _simulated() else {}),
     }
 
 

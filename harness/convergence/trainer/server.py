@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -19,8 +21,13 @@ from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from harness.convergence.trainer.environment import SEED
 from harness.convergence.trainer.sampler import Noise, sample
 
+CARDS = "ASCEND_RT_VISIBLE_DEVICES"
+# As many as a step may have responses.
+MOST_REQUESTS = 1024
 # Requests of one step come one by one; this long without a new one means that they are all there.
 SETTLED_SECONDS = 0.02
+# verl before 0.7.1 asks no answer which step's weights it was sampled with.
+TELLS_STEP = "extra_fields" in TokenOutput.model_fields
 
 
 def server_name(replica_rank: int) -> str:
@@ -50,6 +57,14 @@ class Server:
             raise ValueError(f"the policy has weights that its copy lacks: {', '.join(wrong[:3])}")
         self.step = step
         self.noise.next_step()
+
+    async def load_weight(self, name: str, weight: Tensor, *, begins: bool) -> None:
+        """Take one weight; `begins`: it is the first of a set, so what is sampled next is a new step's."""
+        wrong = self.model.load_state_dict({name: weight}, strict=False).unexpected_keys
+        if wrong:
+            raise ValueError(f"the policy has a weight that its copy lacks: {name}")
+        if begins:
+            self.noise.next_step()
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_others: Any
@@ -92,7 +107,7 @@ class Server:
                     token_ids=tokens[:length],
                     log_probs=log_probs[:length],
                     stop_reason="completed",
-                    extra_fields={"global_steps": self.step},
+                    **({"extra_fields": {"global_steps": self.step}} if TELLS_STEP else {}),
                 )
             )
         return outputs
@@ -108,13 +123,19 @@ class Server:
 class Replica(RolloutReplica):  # type: ignore[misc]
     """Registered as "hf" with verl's RolloutReplicaRegistry."""
 
+    def get_ray_class_with_init_args(self) -> Any:
+        """What verl before 0.7.1 starts workers with for servers that have their own; these share others'."""
+        raise NotImplementedError("our rollout shares its workers with a trainer")
+
     async def launch_servers(self) -> None:
         """Start the server. It shares the worker's device, so Ray is asked for none."""
         path = self.model_config.get("local_path", None) or self.model_config["path"]
+        cards = await self.workers[0].__ray_call__.remote(lambda _worker: os.environ.get(CARDS))
         options = {
             "name": server_name(self.replica_rank),
-            "max_concurrency": self.max_concurrency,
+            "max_concurrency": MOST_REQUESTS,
             "num_cpus": 0,
+            "runtime_env": {"env_vars": {} if cards is None else {CARDS: cards}},
         }
         server = ray.remote(Server).options(**options)
         handle = server.remote(path, self.config.response_length, self.replica_rank)
@@ -153,6 +174,28 @@ class Adapter(BaseRollout):  # type: ignore[misc]
             found = {name: tensor.detach().cpu().clone() async for name, tensor in weights}
         else:
             found = {name: tensor.detach().cpu().clone() for name, tensor in weights}
+        await self._its_server().set_weights.remote(found, global_steps)
+
+    def _its_server(self) -> Any:
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
-        await self._server.set_weights.remote(found, global_steps)
+        return self._server
+
+
+class StreamedAdapter(Adapter):
+    """Registered by `one_step`: takes weights one by one, where one-step-off-policy training looks for vLLM's
+    model."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        self._first = ""
+        self.inference_engine = SimpleNamespace(
+            worker=SimpleNamespace(model_runner=SimpleNamespace(model=self))
+        )
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Pass weights on; the name that came first begins a new set whenever it comes."""
+        for name, tensor in weights:
+            self._first = self._first or name
+            begins = name == self._first
+            ray.get(self._its_server().load_weight.remote(name, tensor.detach().cpu(), begins=begins))

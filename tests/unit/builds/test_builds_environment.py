@@ -267,6 +267,7 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
         ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
         ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "s390x"),
         ("pins", {"from_source": [{"package": "vllm"}]}, "vllm"),
+        ("pins", {"from_source": [{"package": "verl", "commit": "0" * 40}]}, "or a mirror with the commit"),
         ("device", {"kind": "npu"}, "CANN"),
     ],
 )
@@ -274,7 +275,7 @@ def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, facet: str, value: Any, said: str
 ) -> None:
     monkeypatch.setattr(recipe, "CANN_FOLDERS", ())
-    for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
+    for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "NPU_MATRIX_MIRRORS"):
         monkeypatch.delenv(name, raising=False)
     cell.ctx.facets[facet] = value
     _found, judgement = cell.build()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,34 @@ def test_an_override_without_a_reason_at_hand_does_not_claim_that_none_was_given
 def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
     with pytest.raises(InputError):
         measure(context, pins("torch = 2.7"))
+
+
+def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
+    wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("torch", "2.13.0")
+    wheels.add("ray", "2.50.0")
+    clone = tmp_path / "mirrors" / "verl"
+    clone.mkdir(parents=True)
+    (clone / "setup.py").write_text('install_requires = ["ray>=2"]\n')
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip(), "repository": "r"}
+    chosen = pins("torch==2.13.0", from_source=[source])
+
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    without, _judgement, _ = measure(context, chosen)
+    assert [package["name"] for package in without["packages"]] == ["torch"]
+    assert resolve.sources_at_hand(without, None) == ""
+    assert "a mirror now has the commit of verl" in resolve.sources_at_hand(without, tmp_path / "mirrors")
+
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    found, judgement, _ = measure(context, chosen)
+    assert [package["name"] for package in found["packages"]] == ["ray", "torch"]
+    assert "what it requires is" in judgement.reasons[0]
+    assert resolve.sources_at_hand(found, tmp_path / "mirrors") == ""
+
+    elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
+    assert [package["name"] for package in elsewhere["packages"]] == ["torch"]

@@ -188,6 +188,7 @@ def test_the_checks_are_declared_as_the_plan_expects():
         "trainer-gspo",
         "trainer-vllm-grpo",
         "trainer-vllm-gspo",
+        "recipe-twin",
         "gpt-oss",
     ]
     for check in checks.CHECKS[:2]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.convergence.launch import DETERMINISM, OBJECTIVE, render
+from harness.convergence.launch import DETERMINISM, OBJECTIVE, render, twin_of
+from harness.convergence.trainer import run
 from harness.convergence.trainer.recipe import RECIPES, overrides
 from harness.matrix.load import load_matrix
 
@@ -79,6 +80,7 @@ def test_files_that_are_not_there_are_named():
     ("key", "value", "problem"),
     [
         ("actor_rollout_ref.rollout.tensor_model_parallel_size", 3, "8 cards are not divisible by"),
+        ("actor_rollout_ref.rollout.data_parallel_size", 8, "tensor parallel size 2 x data parallel size 8"),
         ("data.train_batch_size", 127, "127 prompts x 4 samples do not divide over 8 replicas"),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", 256, "larger than the batch of 128"),
         ("+actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", 3, "model parallel size 3"),
@@ -116,21 +118,45 @@ def test_determinism_is_asked_for():
     assert names == set(DETERMINISM)
 
 
+# Findings of these recipes, which stand beside them in matrix.yaml.
+KNOWN = {
+    "gspo-qwen3-30b-a3b": ("tensor parallel size 4 x data parallel size 8",),
+}
+
+
 @pytest.mark.parametrize("name", sorted(MATRIX.recipes))
-def test_every_shipped_recipe_renders_without_a_problem(name):
+def test_every_shipped_recipe_renders_with_no_problem_but_the_known(name):
     places = {"DATA_ROOT": "/data", "MODEL_ROOT": "/models"}
     launch = render(shipped(name), locations=places)
 
-    assert launch.problems == launch.unknown == ()
+    expected = KNOWN.get(name, ())
+    assert len(launch.problems) == len(expected)
+    assert all(text in problem for text, problem in zip(expected, launch.problems, strict=True))
+    assert launch.unknown == ()
     assert shlex.split(launch.as_json()["command"]) == list(launch.submit)
     assert all(variable.reason and variable.source for variable in launch.environment)
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX.recipes))
 def test_the_twin_of_every_recipe_sets_only_what_the_tiny_run_has(name):
-    launch = render(shipped(name), locations={})
+    twin = twin_of(shipped(name))
+    if MATRIX.recipes[name].kind == "infer":
+        assert twin is None
+        return
     known = overrides(RECIPES["grpo"], (0, 9, 1), task=Path("/t"), device="npu")
 
-    extra = set(launch.twin) - set(known)
-    assert extra <= {"actor_rollout_ref.actor.clip_ratio_c"}
-    assert set(launch.twin) <= set(OBJECTIVE)
+    assert set(twin.settings) - set(known) <= {
+        "actor_rollout_ref.actor.clip_ratio_c",
+        "trainer.use_legacy_worker_impl",
+    }
+    assert set(twin.settings) <= set(OBJECTIVE)
+    assert twin.one_step_off == (name == "one-step-off-2card")
+    assert run.parser().parse_args([*twin.arguments, "--device", "npu", "--folder", "f", "--out", "o"])
+
+
+def test_the_twin_keeps_the_workers_of_the_engine():
+    twin = twin_of(shipped("gspo-engine-worker"))
+
+    assert twin.algorithm == "gspo"
+    assert twin.settings["trainer.use_legacy_worker_impl"] == "disable"
+    assert twin.settings["actor_rollout_ref.actor.clip_ratio_low"] == "0.0003"

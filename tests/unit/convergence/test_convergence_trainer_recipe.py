@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.convergence.trainer.recipe import RECIPES, overrides, ray_overrides, version_of
+from harness.convergence.trainer.recipe import (
+    RECIPES,
+    one_step_off_overrides,
+    overrides,
+    ray_overrides,
+    version_of,
+)
 from harness.errors import InputError
 
 TASK = Path("/task")
@@ -40,7 +46,7 @@ def test_rollout_is_synchronous_up_to_0_6_and_by_servers_after():
 
 
 def test_the_reward_stands_where_the_version_looks_for_it():
-    old = overrides(RECIPES["grpo"], (0, 6, 1), task=TASK, device="npu")
+    old = overrides(RECIPES["grpo"], (0, 7, 0), task=TASK, device="npu")
     new = overrides(RECIPES["grpo"], (0, 7, 1), task=TASK, device="npu")
 
     assert old["custom_reward_function.path"] == new["reward.custom_reward_function.path"]
@@ -74,3 +80,10 @@ def test_the_digest_is_of_the_settings():
     longer = dataclasses.replace(RECIPES["grpo"], steps=31)
 
     assert longer.digest() != RECIPES["grpo"].digest() != RECIPES["gspo"].digest()
+
+
+def test_one_step_off_samples_on_a_card_of_its_own():
+    found = one_step_off_overrides()
+
+    assert (found["trainer.n_gpus_per_node"], found["rollout.n_gpus_per_node"]) == ("1", "1")
+    assert found["actor_rollout_ref.hybrid_engine"] == "false"

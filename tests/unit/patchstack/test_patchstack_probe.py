@@ -34,6 +34,14 @@ def state(*search: Path) -> str:
     return str(report["files"][0]["state"])
 
 
+def test_a_file_below_folders_that_are_no_packages_is_found(tmp_path: Path) -> None:
+    site(tmp_path, NEW)
+    for init in tmp_path.rglob("__init__.py"):
+        init.unlink()
+
+    assert state(tmp_path) == "patched"
+
+
 def test_patched_unpatched_and_other_are_told_apart(tmp_path: Path) -> None:
     assert state(site(tmp_path / "new", NEW)) == "patched"
     assert state(site(tmp_path / "old", OLD)) == "unpatched"

@@ -1,0 +1,53 @@
+"""The check that trains the twin of a cell's recipe: where it applies, and what it starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.check import Completed
+from harness.convergence.trainer import twin_check
+
+RECIPE = {
+    "name": "gspo",
+    "kind": "train",
+    "entry": "recipe.one_step_off_policy.main_ppo",
+    "overrides": {"actor_rollout_ref.actor.clip_ratio_low": 3e-4, "data.train_batch_size": 32},
+}
+FACETS = {"versions": {"verl": "0.7.0.dev0@ccd7d934"}, "recipe": RECIPE, "device": {"kind": "sim"}}
+
+
+class Context:
+    """Stands for a task's context; its cell runs nothing and says so."""
+
+    def __init__(self, folder):
+        self.workdir, self.facets, self.started = folder, FACETS, []
+
+    def in_cell(self, module, *arguments, timeout):
+        self.started = [module, *arguments]
+        return Completed(argv=(module,), returncode=1, tail="it does not start", seconds=timeout)
+
+
+def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
+    context = Context(tmp_path)
+    measured = twin_check.run(context)
+
+    words = " ".join(context.started)
+    assert "--one-step-off --set actor_rollout_ref.actor.clip_ratio_low=0.0003 --steps 36" in words
+    assert "train_batch_size" not in words
+    assert twin_check.CHECK.judge(json.loads(json.dumps(measured.measurements)), {}).status.value == "fail"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"recipe": None}, "no recipe"),
+        ({"recipe": {**RECIPE, "kind": "infer"}}, "trains nothing"),
+        ({"versions": {"verl": "0.5.0"}}, "no rollout registry"),
+        ({}, ""),
+    ],
+)
+def test_where_it_applies(changed, said):
+    assert said in twin_check.applies({**FACETS, **changed})
+    assert bool(twin_check.applies({**FACETS, **changed})) == bool(said)
