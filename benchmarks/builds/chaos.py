@@ -1,136 +1,202 @@
-"""Containers left behind by runs that end badly, on a real Docker daemon. Needs root and docker.io.
+"""Runs that end badly on a real Docker daemon: containers left behind, and outcomes lost.
 
-Each run starts a container through the program that tasks use, and ends badly, in turn: the driver is killed
-(-9); it is told to stop while the container hangs; the container is killed; the disk of the task's folder is
-full; every tenth time the daemon is restarted. Then the rules of `cleanup` are applied once, and what is left
-is counted.
+Each chaos run is a run of three tasks in containers, by the scheduler and into a ledger, that is disturbed,
+in turn: the driver is killed (-9); a container hangs until its time is up; a container is killed; the disk of
+the state folder is full; the disk of the daemon is full; every tenth time the daemon is restarted. Then the
+same run is done again, undisturbed, as a user would. Counted are outcomes lost (a task that was told as
+recorded and is not in the ledger, or that has no outcome after the second run) and containers leaked (left
+after the rules of `cleanup` were applied). The daemon's data is on a small file system in memory. Needs root
+and Debian's docker.io.
 
+    mmdebstrap --variant=essential --include=bash,coreutils,python3 bookworm base.tar
     python benchmarks/builds/chaos.py --runs 100 --base base.tar
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from daemon import Daemon  # noqa: E402 - they stand beside the tests
+from chaos_driver import plan_of  # noqa: E402 - it stands beside this file
+from daemon import Daemon  # noqa: E402 - it stands beside the tests
 
-from harness.builds.container_command import contained_command  # noqa: E402
 from harness.builds.docker_engine import DockerEngine  # noqa: E402
 from harness.builds.labels import ProcessView  # noqa: E402
 from harness.builds.reap import Standing, judge_things, removal_order, remove_found  # noqa: E402
+from harness.errors import HarnessError  # noqa: E402
+from harness.ledger.store import Ledger  # noqa: E402
+from harness.outcome import State  # noqa: E402
 
 BASE = "npu-matrix-chaos:1"
-WAYS = ("driver killed", "hang stopped", "container killed", "disk full")
+WAYS = ("driver killed", "container hangs", "container killed", "state disk full", "daemon disk full")
+DATA_BYTES, STATE_BYTES = 1 << 30, 24 << 20
+SECONDS = 180.0
 
 
-def driver(address: str, image: str, folder: Path, *argv: str) -> subprocess.Popen[bytes]:
-    (folder / "bytecode").mkdir(exist_ok=True)
-    container = {"engine": "docker", "image": image, "cell": "chaos", "bytecode": str(folder / "bytecode")}
-    command, variables = contained_command(
-        container, argv, {}, needed=(), device={"kind": "sim"}, environ={"DOCKER_HOST": address}
-    )
-    environ = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
-    out = subprocess.DEVNULL
-    return subprocess.Popen(command, env=environ, cwd=folder, stdout=out, stderr=out, start_new_session=True)
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A file system in memory that can be filled."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def running(engine: DockerEngine) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for thing in engine.things():
-            if thing.kind == "container" and thing.running:
-                return thing.id
-        time.sleep(0.05)
-    raise TimeoutError("no container came up")
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Nothing more can be written there."""
+    block = b"\0" * (1 << 20)
+    with (folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(block):
+            pass
+    try:
+        yield
+    finally:
+        (folder / "filler").unlink()
 
 
-def end_badly(way: str, engine: DockerEngine, image: str, folder: Path, full: Path) -> None:
-    if way == "disk full":
-        argv = ("bash", "-c", "head -c 100000000 /dev/zero > big")
-        process = driver(engine.address, image, full, *argv)
-        process.wait(120)
-        (full / "big").unlink(missing_ok=True)
-        return
-    process = driver(engine.address, image, folder, "sleep", "600")
-    container = running(engine)
-    if way == "driver killed":
-        process.kill()
-    elif way == "container killed":
-        engine.signal(container, "KILL")
-    else:
-        process.send_signal(signal.SIGTERM)
-    process.wait(120)
+class Chaos:
+    """The daemon, the image, and what was counted."""
 
+    def __init__(self, daemon: Daemon, image: str, folder: Path) -> None:
+        self.daemon, self.image, self.folder = daemon, image, folder
+        self.engine = DockerEngine({"DOCKER_HOST": daemon.address})
+        self.counts: Counter[str] = Counter()
 
-def restart(daemon: Daemon, engine: DockerEngine, image: str, folder: Path) -> None:
-    process = driver(engine.address, image, folder, "sleep", "600")
-    running(engine)
-    engine.close()
-    daemon.stop()
-    daemon.start()
-    process.wait(120)
+    def driver(self, place: Path, *more: str) -> subprocess.Popen[str]:
+        """A run in `place`, with its own process group."""
+        argv = [sys.executable, str(Path(__file__).parent / "chaos_driver.py")]
+        return subprocess.Popen(
+            [*argv, self.daemon.address, self.image, str(place), *more],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
+    def running(self) -> str:
+        """The first container that comes up."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(HarnessError):
+                for thing in self.engine.things():
+                    if thing.kind == "container" and thing.running:
+                        return thing.id
+            time.sleep(0.05)
+        raise TimeoutError("no container came up")
 
-def cleanup(engine: DockerEngine) -> int:
-    found = judge_things(engine.things(), Standing(), ProcessView())
-    return sum(remove_found(one, engine) == "" for one in removal_order(found) if one.kind == "container")
+    def disturbed(self, way: str, place: Path) -> str:
+        """What the run said until its end."""
+        if way == "container hangs":
+            return self.driver(place, "hang").communicate(timeout=SECONDS)[0]
+        process = self.driver(place)
+        with contextlib.ExitStack() as stack:
+            container = self.running()
+            if way == "driver killed":
+                process.send_signal(signal.SIGKILL)
+            elif way == "container killed":
+                self.engine.signal(container, "KILL")
+            elif way == "state disk full":
+                stack.enter_context(filled(place / "state"))
+            elif way == "daemon disk full":
+                stack.enter_context(filled(self.daemon.folder / "data"))
+            elif way == "daemon restarted":
+                self.engine.close()
+                self.daemon.stop()
+                self.daemon.start()
+            return process.communicate(timeout=SECONDS)[0]
+
+    def one(self, number: int) -> None:
+        """One chaos run, its repetition, and the count."""
+        way = "daemon restarted" if number % 10 == 9 else WAYS[number % len(WAYS)]
+        hang = way == "container hangs"
+        place = self.folder / f"run-{number}"
+        place.mkdir()
+        with small_disk(place / "state", STATE_BYTES):
+            told = self.disturbed(way, place)
+            with contextlib.suppress(HarnessError):
+                self.counts["left for cleanup"] += self.cleanup()
+            again = self.driver(place, *(["hang"] if hang else [])).communicate(timeout=SECONDS)[0]
+            self.counts["left for cleanup"] += self.cleanup()
+            lost = self.lost(place, told + again, hang=hang)
+        self.counts[way] += 1
+        self.counts["outcomes planned"] += len(plan_of("", "", "", hang=False).tasks)
+        self.counts["outcomes lost"] += len(lost)
+        left = [thing for thing in self.engine.things() if thing.kind == "container"]
+        self.counts["containers leaked"] += len(left)
+        if lost or left:
+            print(f"{place.name}, {way}: lost {lost}, left {[thing.name for thing in left]}", file=sys.stderr)
+            print(f"first: {told}\nagain: {again}", file=sys.stderr)
+        shutil.rmtree(place, ignore_errors=True)
+
+    def lost(self, place: Path, told: str, *, hang: bool) -> list[str]:
+        """Tasks that were told as recorded and are not there, or have no outcome of their own in the end."""
+        recorded = {line.split()[1] for line in told.splitlines() if line.startswith("recorded ")}
+        plan = plan_of(self.daemon.address, self.image, place.name, hang=hang)
+        lost = []
+        with Ledger.open(place / "state") as ledger:
+            for key, task in plan.tasks.items():
+                history = ledger.history(key=key)
+                final = State.TIMEOUT if hang and task.check.timeout_s < SECONDS / 10 else State.COMPLETED
+                if not any(one.state is final for one in history) or (key in recorded and not history):
+                    lost.append(f"{task.check.name}: {[one.state.value for one in history]}")
+        return lost
+
+    def cleanup(self) -> int:
+        """What the rules of `npu-matrix cleanup` remove."""
+        found = judge_things(self.engine.things(), Standing(), ProcessView())
+        return sum(
+            remove_found(one, self.engine) == "" for one in removal_order(found) if one.kind == "container"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument(
-        "--base", type=Path, required=True, help="a root file system as tar (mmdebstrap, debootstrap)"
-    )
+    parser.add_argument("--base", type=Path, required=True, help="a root file system as tar")
     options = parser.parse_args()
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-chaos-") as name:
-        folder, full = Path(name) / "work", Path(name) / "full"
-        folder.mkdir()
-        full.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(full)], check=True)
-        daemon = Daemon(Path(name))
+    with tempfile.TemporaryDirectory(prefix="npu-matrix-chaos-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        (folder / "work").mkdir()
+        stack.enter_context(small_disk(folder / "data", DATA_BYTES))
+        daemon = Daemon(folder)
         daemon.start()
-        engine = DockerEngine({"DOCKER_HOST": daemon.address})
-        try:
-            environ = {**os.environ, "DOCKER_HOST": daemon.address}
-            subprocess.run(
-                ["docker", "import", str(options.base), BASE], env=environ, check=True, capture_output=True
-            )
-            found = engine.image(BASE)
-            assert found is not None
-            started = time.monotonic()
-            for number in range(options.runs):
-                if number % 10 == 9:
-                    way = "daemon restarted"
-                    restart(daemon, engine, found.id, folder)
-                else:
-                    way = WAYS[number % len(WAYS)]
-                    end_badly(way, engine, found.id, folder, full)
-                counts[way] += 1
-                counts["left for cleanup"] += cleanup(engine)
-                left = [thing for thing in engine.things() if thing.kind == "container"]
-                counts["leaked"] += len(left)
-            seconds = time.monotonic() - started
-        finally:
-            engine.close()
-            daemon.stop()
-            subprocess.run(["umount", str(full)], check=False)
-    print(json.dumps({"runs": options.runs, "seconds": round(seconds, 1), **counts}, indent=1))
-    return 1 if counts["leaked"] else 0
+        stack.callback(daemon.stop)
+        environ = {**os.environ, "DOCKER_HOST": daemon.address}
+        argv = ["docker", "import", str(options.base), BASE]
+        subprocess.run(argv, env=environ, check=True, capture_output=True)
+        probe = DockerEngine({"DOCKER_HOST": daemon.address})
+        found = probe.image(BASE)
+        probe.close()
+        if found is None:
+            raise SystemExit("the base image was not imported")
+        chaos = Chaos(daemon, found.id, folder / "work")
+        stack.callback(chaos.engine.close)
+        started = time.monotonic()
+        for number in range(options.runs):
+            chaos.one(number)
+        seconds = time.monotonic() - started
+    print(json.dumps({"runs": options.runs, "seconds": round(seconds, 1), **chaos.counts}, indent=1))
+    return 1 if chaos.counts["containers leaked"] or chaos.counts["outcomes lost"] else 0
 
 
 if __name__ == "__main__":

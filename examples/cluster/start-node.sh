@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Joins this host to the cluster whose head is at the address given: start-node.sh 10.0.0.1:6379
+# Joins this host to the cluster whose head is at the address given: start-node.sh 10.0.0.1:26379
 set -euo pipefail
-address=${1:?the address of the head, such as 10.0.0.1:6379}
+address=${1:?the address of the head, such as 10.0.0.1:26379}
 shift
-ray start --address "$address" --resources "$(npu-matrix doctor --resources)" "$@"
+ray start --address "$address" --min-worker-port 20002 --max-worker-port 29999 \
+  --resources "$(npu-matrix doctor --resources)" "$@"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +44,7 @@ class RunContext:
         self.handle = handle
         self._deadline = time.monotonic() + job.task.check.timeout_s
         self._cards: dict[str, str] = {}
+        self._ray = ""
         self.workdir = _fresh_folder(site.work, job)
         self._scrub = Scrubber(site.environ)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
@@ -183,7 +185,7 @@ class RunContext:
         else:
             completed = self._run(
                 argv,
-                env={"PYTHONFAULTHANDLER": "1", **added, **own},
+                env={"PYTHONFAULTHANDLER": "1", "RAY_TMPDIR": self._ray_folder(), **added, **own},
                 timeout=timeout,
                 signal_number=signal.SIGABRT,
                 memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
@@ -192,11 +194,22 @@ class RunContext:
             raise killed_from_outside(completed.tail)
         return completed
 
+    def _ray_folder(self) -> str:
+        """Where a Ray that the cell starts keeps its files, and looks for one that runs: no other task's.
+
+        Short, and not in the task's folder: it becomes part of the names of sockets.
+        """
+        if not self._ray:
+            self._ray = tempfile.mkdtemp(prefix="npmx-")
+        return self._ray
+
     def close(self, *, completed: bool) -> None:
         """End the log; remove the folder of a completed task, unless folders are kept.
 
         On a full disk it goes in any case: room for the outcome is worth more than a look at the folder.
         """
+        if self._ray:
+            shutil.rmtree(self._ray, ignore_errors=True)
         full = shutil.disk_usage(self.workdir.parent).free < SPARE_BYTES
         if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)

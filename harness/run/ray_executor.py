@@ -12,11 +12,12 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.devices.nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
@@ -35,6 +36,13 @@ LOOK_SECONDS = 5.0
 #: What a job may read of the checkout, beside the program itself.
 CARRIED = ("patches",)
 CellEntry = Callable[[Path], CellCommand]
+#: A node's state folder -> where its device nodes are, and variables of its own (where leases are noted).
+HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
+
+
+def this_host(_state: Path) -> tuple[Path, Mapping[str, str]]:
+    """A node that is a host: its devices are in /dev, its leases where every program of it looks."""
+    return DEV, {}
 
 
 @dataclass(kw_only=True)
@@ -49,9 +57,13 @@ class _Flight:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSite:
-    """What a node needs to make its own `Site`: how cells are entered; folders, where not its defaults."""
+    """What a node needs to make its own `Site`: how cells are entered; folders, where not its defaults.
+
+    host: where its devices are; made-up hosts that share one machine have each their own.
+    """
 
     cell: CellEntry
+    host: HostEntry = this_host
     cache: str = ""
     state: str = ""
 
@@ -64,7 +76,6 @@ class RayExecutor:
     ) -> None:
         self._ray = _ray()
         self._artifacts = artifacts
-        self._code = program_digest()
         self._flights: dict[Any, _Flight] = {}
         self._made_on: dict[str, str] = {}
         self._quarantine = Quarantine()
@@ -72,7 +83,10 @@ class RayExecutor:
         self._looked = 0.0
         self._nodes: list[Mapping[str, float]] = []
         self._stage = tempfile.TemporaryDirectory(prefix="npu-matrix-stage-")
-        _connect(self._ray, address, stage(root, Path(self._stage.name)))
+        folder = stage(root, Path(self._stage.name))
+        # Of what is sent: somebody may go on writing in the checkout.
+        self._code = program_digest(folder / PACKAGE_ROOT.name)
+        _connect(self._ray, address, folder)
         self._site = self._ray.put(remote)
         self._run = self._ray.remote(max_retries=0)(run_on_node)
 
@@ -216,10 +230,26 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     root = Path.cwd()
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = Path(remote.state or tempfile.gettempdir()) / f"npu-matrix-node-{node[:16]}"
-    # Ray says which cards are this job's; the lease keeps off others on the host who know nothing of Ray.
-    cards = tuple(int(card) for card in context.get_accelerator_ids().get("NPU", []))
-    site = Site(root=root, state=state, cache=cache, environ=environ, cell=remote.cell(cache), cards=cards)
+    dev, variables = remote.host(state)
+    site = Site(
+        root=root,
+        state=state,
+        cache=cache,
+        environ={**environ, **variables},
+        cell=remote.cell(cache),
+        cards=_cards(context.get_accelerator_ids().get("NPU", []), dev),
+        dev=dev,
+    )
     return run_parcel(parcel, site, node, program_digest())
+
+
+def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:
+    """davinci numbers of a job's cards: Ray counts those it can see, as the runtime does.
+
+    Ray says which cards are this job's; their lease keeps off others on the host who know nothing of Ray.
+    """
+    nodes = davinci_numbers(dev)
+    return tuple(nodes[int(place)] if int(place) < len(nodes) else int(place) for place in places)
 
 
 def nodes_of(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.devices.leases import FOLDER_VARIABLE
 from harness.digest import digest_json
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
 from harness.plan.task import Entry, Plan, Task
@@ -75,6 +76,15 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
 
 def no_cells(_cache: Path) -> None:
     """For plans whose checks enter no cell."""
+
+
+def made_up_host(state: Path) -> tuple[Path, Mapping[str, str]]:
+    """Nodes of these tests share a machine and stand for hosts of their own, each with eight made-up cards."""
+    dev = state / "dev"
+    dev.mkdir(parents=True, exist_ok=True)
+    for card in range(8):
+        (dev / f"davinci{card}").touch()
+    return dev, {FOLDER_VARIABLE: str(state / "leases")}
 
 
 def check(name: str, run: Any, **more: Any) -> Check:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_checks import chain, no_cells, plan_of
+from cluster_checks import chain, made_up_host, no_cells, plan_of
 
 from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
@@ -21,7 +21,7 @@ SECONDS_TO_COME_UP = 120.0
 
 def connected(ledger: Ledger, state: Path, address: str) -> RayExecutor:
     """The executor once all nodes are there."""
-    remote = RemoteSite(cell=no_cells, cache=str(state / "cache"), state=str(state))
+    remote = RemoteSite(cell=no_cells, host=made_up_host, cache=str(state / "cache"), state=str(state))
     deadline = time.monotonic() + SECONDS_TO_COME_UP
     while True:
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_checks import NAP, chain, no_cells, plan_of, task
+from cluster_checks import NAP, chain, made_up_host, no_cells, plan_of, task
 from conftest import CARDS, HERE, ROOT
 
 from harness.ledger.store import Ledger
@@ -35,7 +35,7 @@ A2 = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
 
 @contextlib.contextmanager
 def executor(cluster: Any, ledger: Ledger, state: Path) -> Iterator[RayExecutor]:
-    remote = RemoteSite(cell=no_cells, cache=str(state / "cache"), state=str(state))
+    remote = RemoteSite(cell=no_cells, host=made_up_host, cache=str(state / "cache"), state=str(state))
     made = RayExecutor(ledger.artifacts, ROOT, remote, cluster.address)
     try:
         yield made
@@ -149,12 +149,10 @@ def test_stopping_takes_back_what_waits_and_ends_what_runs(cluster, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     plan = plan_of(
-        [(f"n{n}", task(NAP, {"name": f"n{n}", "seconds": 60, "marks": str(marks)})) for n in range(12)]
+        [(f"n{n}", task(NAP, {"name": f"n{n}", "seconds": 600, "marks": str(marks)})) for n in range(12)]
     )
-    started = time.monotonic()
     result = run(cluster, tmp_path, plan, stopped=lambda: any(marks.iterdir()))
     assert result.interrupted
-    assert time.monotonic() - started < 50
     assert {one.status for one in result.entries} == {Status.ERROR}
     with Ledger.open(tmp_path) as ledger:
         assert {outcome.state for outcome in ledger.history(check="nap")} == {State.INTERRUPTED}

@@ -1,4 +1,7 @@
-"""A cluster whose nodes have addresses of their own: network namespaces joined by a bridge."""
+"""A cluster whose nodes have addresses of their own: network namespaces joined by a bridge.
+
+It is started by the scripts of examples/cluster, as their reader would.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +24,8 @@ from conftest import CARDS, HERE, ROOT
 NAMES = ("npmx-h", "npmx-a", "npmx-b")
 SWITCH = "npmx-s"
 ADDRESSES = [f"10.213.7.{number}" for number in range(1, len(NAMES) + 1)]
-PORT = 6479
+PORT = 26379
+EXAMPLES = ROOT / "examples/cluster"
 ENVIRON = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)]),
@@ -55,10 +60,33 @@ def hosts() -> Iterator[list[str]]:
         yield ADDRESSES
 
 
-def ray(namespace: str, log: Path, *arguments: str) -> subprocess.Popen[str]:
-    argv = ["ip", "netns", "exec", namespace, sys.executable, "-m", "ray.scripts.scripts", *arguments]
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a host on which npu-matrix and Ray are installed: both are commands."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, module in (("ray", "ray.scripts.scripts"), ("npu-matrix", "harness")):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        command.chmod(0o755)
+    return {**ENVIRON, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def script(
+    namespace: str, log: Path, environ: dict[str, str], name: str, *arguments: str
+) -> subprocess.Popen[str]:
+    argv = ["ip", "netns", "exec", namespace, "bash", str(EXAMPLES / name), *arguments]
     with log.open("w") as stream:
-        return subprocess.Popen(argv, env=ENVIRON, stdout=stream, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            argv, env=environ, stdout=stream, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """The script and the Ray it waits for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def wait_for(namespace: str, address: str) -> None:
@@ -72,16 +100,18 @@ def wait_for(namespace: str, address: str) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_cell_of_two_nodes_runs_across_hosts(hosts: list[str], tmp_path: Path) -> None:
+def test_a_cell_of_two_nodes_runs_across_hosts(
+    hosts: list[str], installed: dict[str, str], tmp_path: Path
+) -> None:
     head = f"{hosts[0]}:{PORT}"
     common = ["--block", "--num-cpus", "2", "--disable-usage-stats"]
     with contextlib.ExitStack() as stack:
 
-        def start(number: int, *arguments: str) -> None:
+        def start(number: int, name: str, *arguments: str) -> None:
             log = tmp_path / f"{NAMES[number]}.log"
-            one = ray(NAMES[number], log, "start", "--node-ip-address", hosts[number], *common, *arguments)
-            stack.callback(one.wait)
-            stack.callback(one.terminate)
+            options = ["--node-ip-address", hosts[number], *common]
+            one = script(NAMES[number], log, installed, name, *arguments, *options)
+            stack.callback(end, one)
             # One after the other: two that join at the same moment on two cores time out.
             deadline = time.monotonic() + 60
             while "Ray runtime started" not in log.read_text() and time.monotonic() < deadline:
@@ -90,10 +120,11 @@ def test_a_cell_of_two_nodes_runs_across_hosts(hosts: list[str], tmp_path: Path)
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True)
         )
-        start(0, "--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", folder)
+        start(0, "start-head.sh", "--include-dashboard", "false", "--temp-dir", folder)
         wait_for(NAMES[1], hosts[0])
         for number in (1, 2):
-            start(number, "--address", head, "--resources", json.dumps(CARDS))
+            # What is given behind the script's own options replaces them: these cards are made up.
+            start(number, "start-node.sh", head, "--resources", json.dumps(CARDS))
         driver = [sys.executable, str(HERE / "cluster_two_nodes.py"), head, str(tmp_path)]
         done = subprocess.run(
             ["ip", "netns", "exec", NAMES[0], *driver],

@@ -95,6 +95,17 @@ def test_a_test_that_fails_is_a_measurement(runs):
     assert (outcome.state, outcome.measurements["code"]) == (State.COMPLETED, 1)
 
 
+def test_a_ray_of_the_cell_has_a_folder_of_its_own_that_is_gone_afterwards(runs):
+    text = "import os; print(os.environ['RAY_TMPDIR'], os.listdir(os.environ['RAY_TMPDIR']))"
+    first, second = (runs(text)[0].measurements["tail"] for _ in range(2))
+    assert first != second
+    folder, _, found = first.strip().partition(" ")
+    assert found == "[]"
+    # Names of sockets end at 107 characters, and Ray's own part has about 60.
+    assert len(folder) < 45
+    assert not Path(folder).exists()
+
+
 def test_colours_and_secrets_stay_out_of_log_and_tail(runs):
     text = "print('\\x1b[31mred\\x1b[0m http://user:pw@mirror.example/simple s3cr3t-value')"
     outcome, log = runs(text, environ={"MIRROR_TOKEN": "s3cr3t-value"})

@@ -1,0 +1,102 @@
+"""How long a plan takes on a cluster, against the least it can take.
+
+A real Ray cluster of 16 nodes on this machine; their cards are made up, and a task sleeps for a known time,
+so that all hosts can work although they share its processors. The lower bound is the longer of the longest
+task and all work divided by the hosts: no order and no cluster can be faster. Time goes from handing the plan
+over to its last outcome in the ledger: starting Ray's workers, sending the program, writing outcomes and the
+unevenness at the end are in it.
+
+    python -m benchmarks.cluster [--tasks 200] [--hosts 16] [--mean 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster.naps import CARDS, made_up_host, naps, no_cells
+from harness.ledger.store import Ledger
+from harness.outcome import Status
+from harness.run.ray_executor import RayExecutor, RemoteSite
+from harness.run.scheduler import run_plan
+from harness.verdict.verdict import judge_outcome
+
+ROOT = Path(__file__).parents[2]
+GOAL = 1.1
+
+
+def start(hosts: int, folder: str) -> Any:
+    """A head that works on nothing, and the hosts."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    # Ray looks for pyACL as soon as a node has NPUs, and says that there is none.
+    logging.getLogger("ray._private.accelerators.npu").setLevel(logging.CRITICAL)
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(hosts):
+        cluster.add_node(num_cpus=1, resources={"NPU": CARDS, "soc:a2": 1, "cann:8.5.0": 1})
+    return cluster
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--hosts", type=int, default=16)
+    parser.add_argument("--mean", type=float, default=10.0, help="mean length of a task in seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    plan = naps(options.tasks, options.mean, options.seed)
+    lengths = [float(task.facets["seconds"]) for task in plan.tasks.values()]
+    bound = max(*lengths, sum(lengths) / options.hosts)
+    with tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        began = time.monotonic()
+        cluster = start(options.hosts, f"{name}/ray")
+        try:
+            up, load = time.monotonic() - began, os.getloadavg()[0]
+            with Ledger.open(Path(name) / "ledger") as ledger:
+                remote = RemoteSite(
+                    cell=no_cells, host=made_up_host, cache=f"{name}/cache", state=f"{name}/state"
+                )
+                executor = RayExecutor(ledger.artifacts, ROOT, remote, cluster.address)
+                try:
+                    began = time.monotonic()
+                    result = run_plan(plan, ledger, executor, judge_outcome)
+                    seconds = time.monotonic() - began
+                finally:
+                    executor.close()
+        finally:
+            cluster.shutdown()
+    passed = sum(one.status is Status.PASS for one in result.entries)
+    ran = [one.outcome.finished - one.outcome.started for one in result.entries if one.outcome]
+    report = {
+        "tasks": options.tasks,
+        "hosts": options.hosts,
+        "passed": passed,
+        "retried": result.retried,
+        "work_seconds": round(sum(lengths), 1),
+        "longest_seconds": max(lengths),
+        "lower_bound_seconds": round(bound, 1),
+        "seconds": round(seconds, 1),
+        "ratio": round(seconds / bound, 3),
+        "goal": GOAL,
+        "seconds_in_tasks_beside_their_sleep": round(sum(ran) - sum(lengths), 1),
+        "seconds_to_start_the_cluster": round(up, 1),
+        "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+    }
+    print(json.dumps(report, indent=1))
+    return 0 if passed == options.tasks and seconds <= GOAL * bound else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""The task of the benchmark: takes the cards of a host for a known time. Nodes import this module by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.devices.leases import FOLDER_VARIABLE
+from harness.digest import digest_json
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.plan.task import Entry, Plan, Task
+
+CARDS = 8
+DEVICE = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
+
+
+def nap(context: TaskContext) -> Measured:
+    """A program that sleeps, started like every program of a task."""
+    done = context.command(["sleep", str(context.facets["seconds"])])
+    return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.CPU)
+
+
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """Passes when the program came to its end."""
+    return Judgement(status=Status.PASS if measurements["ok"] else Status.FAIL)
+
+
+def no_cells(_cache: Path) -> None:
+    """The tasks enter no cell."""
+
+
+def made_up_host(state: Path) -> tuple[Path, Mapping[str, str]]:
+    """Hosts that share this machine, each with device nodes (plain files) and leases of its own."""
+    dev = state / "dev"
+    dev.mkdir(parents=True, exist_ok=True)
+    for card in range(CARDS):
+        (dev / f"davinci{card}").touch()
+    return dev, {FOLDER_VARIABLE: str(state / "leases")}
+
+
+CHECK = Check(
+    name="nap",
+    run=nap,
+    judge=judge,
+    tier=Tier.NUMERICS,
+    question="does it come to its end?",
+    facets=(),
+    sources=(),
+    device=True,
+)
+
+
+def naps(tasks: int, mean: float, seed: int) -> Plan:
+    """`tasks` of 0.2 to 1.8 times `mean` seconds, each for all cards of one host; their length is known."""
+    chosen = random.Random(seed)
+    made = []
+    for number in range(tasks):
+        seconds = round(mean * chosen.uniform(0.2, 1.8), 2)
+        facets = {
+            "device": DEVICE,
+            "recipe": {"nodes": 1, "cards": CARDS},
+            "number": number,
+            "seconds": seconds,
+        }
+        made.append(
+            Task(
+                key=digest_json(["nap", facets]),
+                check=CHECK,
+                facets=facets,
+                facet_digests={name: digest_json(value) for name, value in facets.items()},
+                code_digest="benchmark",
+                needs=(),
+                expected_s=seconds,
+            )
+        )
+    entries = tuple(
+        Entry(cell_id=f"n{task.facets['number']}", check="nap", tier=CHECK.tier, question="?", key=task.key)
+        for task in made
+    )
+    return Plan(
+        profile="benchmark",
+        matrix_digest="benchmark",
+        cells=(),
+        entries=entries,
+        tasks={task.key: task for task in made},
+    )
