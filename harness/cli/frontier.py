@@ -237,7 +237,8 @@ def _proofs(
     settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
 ) -> tuple[Bench, Mapping[str, Proof]]:
     """What is known of every cell of every profile that meets the conditions."""
-    from harness.plan.frontier import Proof, meets
+    from harness.plan.exclusion import meets
+    from harness.plan.frontier import Proof
 
     bench = open_bench(settings, choose=lambda matrix: matrix.all_cells)
     known = look_up(bench)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def idle_parts(matrix: Matrix) -> Iterator[Problem]:
     """Axis values, constraints, stacks, recipes, expectations and pin rules that no cell is touched by."""
     yield from _values(matrix)
+    yield from _products(matrix)
     yield from _constraints(matrix)
     yield from _stacks_and_recipes(matrix)
     cells = [(cell, matrix.versions(cell.axes)) for cell in matrix.all_cells]
@@ -43,6 +44,22 @@ def _values(matrix: Matrix) -> Iterator[Problem]:
         for value in axis.values:
             if (axis.name, value) not in used:
                 yield Problem(f"no cell uses value {value!r} of axis {axis.name!r}", axis.where)
+
+
+def _products(matrix: Matrix) -> Iterator[Problem]:
+    """Values that a product lists and of which rules leave no cell."""
+    for profile in matrix.profiles.values():
+        found = matrix.cells(profile.name)
+        used = {pair for cell in found.cells if not cell.stack for pair in cell.axes.items()}
+        listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
+        for (axis, value), where in listed.items():
+            if (axis, value) not in used:
+                rules = {part.constraint for part in found.excluded if part.axes.get(axis) == value}
+                yield Problem(
+                    f"no cell of profile {profile.name!r} has {axis} {value}",
+                    where,
+                    why=f"excluded by {', '.join(sorted(rules))}" if rules else "",
+                )
 
 
 def _constraints(matrix: Matrix) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.errors import InputError, Location
 from harness.matrix.cells import Cell
-from harness.matrix.constraints import Constraint
+from harness.matrix.constraints import Condition, Constraint
 from harness.matrix.expand import expand
 from harness.matrix.matrix import Matrix
 from harness.matrix.model import Selection
@@ -53,16 +53,22 @@ class Explanation:
     nearest: tuple[Near, ...]
 
 
-def explain(matrix: Matrix, axes: Mapping[str, Version], count: int = 3) -> Explanation:
-    """Why the combination is in or out, over the cells of every profile; `count` nearest cells."""
+def explain(
+    matrix: Matrix, axes: Mapping[str, Version], count: int = 3, conditions: Sequence[Condition] = ()
+) -> Explanation:
+    """Why the combination is in or out, over the cells of every profile; `count` nearest cells.
+
+    conditions: what other axes may have beside it.
+    """
     wanted = {axis: str(version) for axis, version in axes.items()}
     cells = tuple(
         cell
         for cell in matrix.all_cells
         if all(cell.axes.get(axis) == value for axis, value in wanted.items())
+        and meets(matrix, cell, conditions)
     )
     violated = violations(matrix, axes)
-    contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes)
+    contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes, conditions)
     return Explanation(
         axes=wanted,
         violated=violated,
@@ -92,6 +98,14 @@ def violations(matrix: Matrix, axes: Mapping[str, Version]) -> tuple[Objection, 
     """The rules a combination breaks, in the order of the file."""
     found = ((rule, rule.violation(axes)) for rule in matrix.constraints.values())
     return tuple(_objection(rule, what) for rule, what in found if what)
+
+
+def meets(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
+    """Whether the cell has a value that fits for every condition."""
+    versions = matrix.versions(
+        {condition.axis: cell.axes[condition.axis] for condition in conditions if condition.axis in cell.axes}
+    )
+    return all(condition.holds(versions) is True for condition in conditions)
 
 
 def contradiction(
@@ -145,17 +159,26 @@ def empty_selection(matrix: Matrix, selection: Selection) -> tuple[Objection, ..
     return tuple(_objection(rule, "") for rule in found)
 
 
-def _contradiction_anywhere(matrix: Matrix, axes: Mapping[str, Version]) -> tuple[Objection, ...]:
+def _contradiction_anywhere(
+    matrix: Matrix, axes: Mapping[str, Version], conditions: Sequence[Condition]
+) -> tuple[Objection, ...]:
     """What stands in the way in the widest product that has all the axes, and in which something does."""
+    asked = {*axes, *(condition.axis for condition in conditions)}
     selections = [
         selection
         for profile in matrix.profiles.values()
         for selection in profile.select
-        if selection.product and set(axes) <= {*selection.product, *selection.fixed}
+        if selection.product and asked <= {*selection.product, *selection.fixed}
     ]
+
+    def fits(axis: str, version: Version) -> bool:
+        return all(one.holds({axis: version}) is True for one in conditions if one.axis == axis)
+
     for selection in sorted(selections, key=_combinations, reverse=True):
         product = {
-            axis: [axes[axis]] if axis in axes else [matrix.axes[axis].parse(text) for text in texts]
+            axis: [axes[axis]]
+            if axis in axes
+            else [version for version in map(matrix.axes[axis].parse, texts) if fits(axis, version)]
             for axis, texts in selection.product.items()
         }
         fixed = {**matrix.versions(selection.fixed), **axes}

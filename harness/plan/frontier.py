@@ -11,7 +11,7 @@ from harness.matrix.constraints import Condition
 from harness.matrix.matrix import Matrix
 from harness.matrix.versions import Version
 from harness.outcome import Evidence, Status, Tier
-from harness.plan.exclusion import Near, Objection, explain, nearest, violations
+from harness.plan.exclusion import Near, Objection, explain, meets, nearest, violations
 from harness.plan.task import Entry
 
 
@@ -216,14 +216,6 @@ def blocks(matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Ma
     )
 
 
-def meets(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
-    """Whether the cell has a value that fits for every condition."""
-    versions = matrix.versions(
-        {condition.axis: cell.axes[condition.axis] for condition in conditions if condition.axis in cell.axes}
-    )
-    return all(condition.holds(versions) is True for condition in conditions)
-
-
 def _values(matrix: Matrix, axis: str) -> list[Version]:
     texts = {cell.axes[axis] for cell in matrix.all_cells if axis in cell.axes}
     parsed = [matrix.axes[axis].parse(text) for text in texts]
@@ -232,16 +224,29 @@ def _values(matrix: Matrix, axis: str) -> list[Version]:
 
 def _without_cell(matrix: Matrix, axis: str, version: Version, conditions: Sequence[Condition]) -> Rung:
     exact = {name: matrix.axes[name].parse(text) for name, text in _exact(conditions).items()}
-    found = explain(matrix, {**exact, axis: version}, count=0)
+    ranges = [condition for condition in conditions if condition.axis not in exact]
+    found = explain(matrix, {**exact, axis: version}, count=0, conditions=ranges)
     objections = found.violated or found.contradiction
+
+    def changes(cell: Cell) -> Mapping[str, tuple[str, str]]:
+        unmet = [condition for condition in ranges if not meets(matrix, cell, [condition])]
+        return {
+            **_changes(found.axes, cell),
+            **{one.axis: (_words(one), cell.axes.get(one.axis, "none")) for one in unmet},
+        }
+
     cells = [cell for cell in matrix.all_cells if cell.axes.get(axis) == str(version)]
-    closest = min(cells, key=lambda cell: (len(_changes(found.axes, cell)), cell.id), default=None)
+    closest = min(cells, key=lambda cell: (len(changes(cell)), cell.id), default=None)
     return Rung(
         version=version,
         proof=None,
         objections=objections,
-        instead=Near(cell=closest, changes=_changes(found.axes, closest)) if closest else None,
+        instead=Near(cell=closest, changes=changes(closest)) if closest else None,
     )
+
+
+def _words(condition: Condition) -> str:
+    return " or ".join(str(specifier) for specifier in condition.specifiers)
 
 
 def _exact(conditions: Sequence[Condition]) -> dict[str, str]:

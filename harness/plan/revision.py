@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ PLANNING = (
     *(f"harness.{room}.checks" for room in CHECK_ROOMS),
 )
 PACKAGE = "harness"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 #: A git command that hangs (on a lock, on a lazily fetched object) must not hang the plan.
 SECONDS = 120
 
@@ -77,14 +79,20 @@ def resolve_revision(root: Path, name: str) -> Revision:
         raise InputError(
             f"revision {name!r} is not in this checkout",
             why="the checkout is shallow: it was cloned without its history",
-            fix=f"git fetch --depth=1 origin {name}:refs/remotes/origin/{name} (for a branch), or "
-            "git fetch --unshallow; on GitHub Actions: actions/checkout with fetch-depth: 0",
+            fix=f"git fetch --depth=1 origin {_wanted(name)}, or git fetch --unshallow; "
+            "on GitHub Actions: actions/checkout with fetch-depth: 0",
         )
     raise InputError(
         f"revision {name!r} is not in this checkout",
         why="git knows no branch, tag or commit of this name",
-        fix=f"check the spelling, or git fetch origin {name}",
+        fix=f"check the spelling, or git fetch origin {_wanted(name)}",
     )
+
+
+def _wanted(name: str) -> str:
+    """What to fetch so that `name` is here afterwards: a commit by its id, a branch with the name it gets."""
+    branch = name.removeprefix("refs/remotes/").removeprefix("origin/")
+    return name if _COMMIT.fullmatch(name) else f"{branch}:refs/remotes/origin/{branch}"
 
 
 def lay_out(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:

@@ -166,7 +166,24 @@ def test_a_shallow_checkout_says_how_to_fetch(command, checkout, tmp_path):
     code, _, err = command("plan", "--changed-since", first, root=tmp_path / "shallow")
     assert code == 2
     assert "shallow" in err
-    assert "--unshallow" in err
+    assert f"git fetch --depth=1 origin {first}, or git fetch --unshallow" in err
+    git(tmp_path / "shallow", "fetch", "-q", "--depth=1", "origin", first)
+    assert command("plan", "--changed-since", first, root=tmp_path / "shallow")[0] == EXIT_OK
+
+
+def test_a_branch_that_a_shallow_checkout_lacks_is_there_after_the_fetch_it_is_told(
+    command, checkout, tmp_path
+):
+    git(checkout, "branch", "release")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
+    git(tmp_path, "clone", "-q", "--depth=1", checkout.as_uri(), "shallow")
+    shallow = tmp_path / "shallow"
+    for name in ("origin/release", "release"):
+        err = command("plan", "--changed-since", name, root=shallow)[2]
+        told = err.partition("do:  git ")[2].partition(", or")[0].split()
+        assert told[-1] == "release:refs/remotes/origin/release"
+    git(shallow, *told)
+    assert command("plan", "--changed-since", "origin/release", root=shallow)[0] == EXIT_OK
 
 
 def test_an_option_is_no_revision(command):
