@@ -6,8 +6,10 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from harness.compat.module_names import absolute, class_attributes, decorators
+from harness.compat.syntax import children, walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ def imports(
                 # Within expressions nothing is bound that others see, but for targets.
                 waiting.extend(
                     child
-                    for child in ast.iter_child_nodes(node)
+                    for child in children(node)
                     if not isinstance(child, ast.expr) or isinstance(getattr(child, "ctx", None), ast.Store)
                 )
 
@@ -88,7 +90,7 @@ def set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef
 def times_set(node: ast.ClassDef) -> Counter[str]:
     """How often a class's text assigns an attribute or name."""
     counts: Counter[str] = Counter()
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
             counts[inner.attr] += 1
         elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
@@ -129,3 +131,27 @@ def annotated(annotation: ast.expr | None) -> ast.expr | None:
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def below(meaning: Meaning, parts: list[str]) -> Meaning:
+    """What stands at attributes (the last one first) of what is meant."""
+    return Meaning(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
+
+
+def is_class(meaning: Meaning | None) -> TypeGuard[Meaning]:
+    """Whether this can be the class of an object; that it is one, its provider's sources tell."""
+    return meaning is not None and not meaning.holder and not meaning.unsure and "." in meaning.target
+
+
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    """All parameters of a function."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]
+
+
+def super_method(function: ast.expr) -> str:
+    """The method that `super().method` names, or ""."""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
+        return ""
+    called = function.value.func
+    return function.attr if isinstance(called, ast.Name) and called.id == "super" else ""

@@ -19,13 +19,16 @@ READING = (
     "harness.compat.op_calls",
     "harness.compat.op_schema",
     "harness.compat.overrides",
+    "harness.compat.own_imports",
     "harness.compat.pairs",
     "harness.compat.published",
     "harness.compat.reach",
     "harness.compat.reference",
     "harness.compat.remote",
+    "harness.compat.shelf",
     "harness.compat.signature",
     "harness.compat.surface",
+    "harness.compat.syntax",
     "harness.compat.visitor",
 )
 

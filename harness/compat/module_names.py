@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from harness.compat.syntax import walk
 
 # What a module can make names with that are not written in it.
 WRITERS = frozenset({"globals", "vars", "locals", "exec"})
@@ -21,16 +22,6 @@ class ModuleNames:
     stars: list[str] = field(default_factory=list)
     exported: set[str] | None = None
     dynamic: bool = False
-
-
-def parse(source: bytes) -> ast.Module | None:
-    """The syntax tree, or None for what this Python cannot read."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 class _Reader:
@@ -69,7 +60,7 @@ class _Reader:
     def _other(self, node: ast.stmt) -> None:
         names = self._names
         read = set()
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Load):
                 # `globals()["__file__"]` only looks.
                 read |= {id(inner.value.func)} if isinstance(inner.value, ast.Call) else set()
@@ -131,7 +122,7 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def class_attributes(node: ast.ClassDef) -> set[str]:
     """Names a class's body binds, and attributes its methods set on `self` or `cls`."""
     found = set()
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
             found.add(inner.id)
         elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):

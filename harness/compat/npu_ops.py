@@ -18,7 +18,7 @@ from harness.check import TaskContext
 from harness.compat.analysis import analyse
 from harness.compat.border import check_border
 from harness.compat.consumers import reading_code
-from harness.compat.op_calls import OperatorCall, calls_in_wheel, check_calls
+from harness.compat.op_calls import OperatorCall, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
 from harness.compat.pairs import Answers, Package
 from harness.compat.published import commit_sources, fetch_sources, required
@@ -95,21 +95,15 @@ def read_torch_npu(version: str, sources: Path) -> TorchNpu:
 def read_uses(consumer: Package, answers: Answers) -> Uses:
     """InputError when the sources cannot be read."""
     found = []
-    for use in consumer.reach(answers).uses:
+    reached = consumer.reach(answers)
+    for use in reached.uses:
         target = use.target
         if target == "torch.npu" or target.startswith("torch.npu."):
             target = f"torch_npu.npu{target.removeprefix('torch.npu')}"
         # Directly below torch_npu stand the operators, and names its C part makes at run time.
         if target.startswith("torch_npu.") and target.count(".") > 1:
             found.append(replace(use, target=target))
-    calls = answers.kept(
-        "calls", [consumer.digest], lambda: [asdict(call) for call in calls_in_wheel(consumer.file)]
-    )
-    return Uses(
-        calls=tuple(OperatorCall(**{**call, "keywords": tuple(call["keywords"])}) for call in calls),
-        names=tuple(found),
-        surface=consumer.surface,
-    )
+    return Uses(calls=reached.calls, names=tuple(found), surface=consumer.surface)
 
 
 def misuses(consumer: str, uses: Uses, torch_npu: TorchNpu) -> tuple[Use, ...]:

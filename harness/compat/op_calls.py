@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ast
-import warnings
-import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from typing import Any
 
 from harness.compat.op_schema import Operators
-from harness.errors import InputError, Location
+from harness.compat.syntax import Visitor, walk
 
 OPERATOR_PREFIXES = ("npu_", "_npu_")
 GUARD_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError")
-LARGEST_SOURCE = 4 << 20
-MOST_MEMBERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +26,11 @@ class OperatorCall:
     open_keywords: bool
     guarded: bool
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> OperatorCall:
+        """From its fields; KeyError or TypeError for anything else."""
+        return cls(**{**data, "keywords": tuple(data["keywords"])})
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorFinding:
@@ -44,38 +44,11 @@ class OperatorFinding:
     guarded: bool
 
 
-def calls_in_wheel(wheel: Path) -> tuple[OperatorCall, ...]:
-    """Every operator call in a wheel's Python sources; InputError for a wheel that cannot be read.
-
-    Sources this Python cannot parse are left out: they would not run either.
-    """
-    found: list[OperatorCall] = []
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = archive.infolist()
-            if len(members) > MOST_MEMBERS:
-                raise InputError("this wheel has too many files", where=Location(wheel))
-            for member in members:
-                if member.filename.endswith(".py") and member.file_size <= LARGEST_SOURCE:
-                    text = archive.read(member).decode("utf-8", "replace")
-                    if "npu" in text:
-                        found.extend(calls_in_source(text, str(PurePosixPath(member.filename))))
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
-    return tuple(found)
-
-
-def calls_in_source(text: str, file: str) -> Iterator[OperatorCall]:
+def operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
     """Operator calls of one source file."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
     visitor = _Visitor(file)
     visitor.visit(tree)
-    yield from visitor.calls
+    return tuple(visitor.calls)
 
 
 def check_calls(calls: tuple[OperatorCall, ...], operators: Operators) -> tuple[OperatorFinding, ...]:
@@ -101,7 +74,7 @@ def _finding(call: OperatorCall, operators: Operators) -> OperatorFinding | None
     )
 
 
-class _Visitor(ast.NodeVisitor):
+class _Visitor(Visitor, ast.NodeVisitor):
     """Follows what names mean torch_npu and its operators in one file."""
 
     def __init__(self, file: str) -> None:
@@ -126,7 +99,7 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        self._visit_guarded(node.body, "hasattr" in ast.dump(node.test))
+        self._visit_guarded(node.body, any(_asks(inner) for inner in walk(node.test)))
         self._visit_guarded(node.orelse, False)
 
     def _visit_guarded(self, statements: list[ast.stmt], guarded: bool) -> None:
@@ -161,6 +134,10 @@ class _Visitor(ast.NodeVisitor):
         if path.startswith("torch.ops.npu."):
             return path.removeprefix("torch.ops.npu.").partition(".")[0]
         return ""
+
+
+def _asks(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "hasattr"
 
 
 def _dotted(node: ast.expr) -> str:

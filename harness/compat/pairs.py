@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.compat.border import check_border
-from harness.compat.module_names import parse
+from harness.compat.own_imports import imported_modules
 from harness.compat.reach import Reach, reach
 from harness.compat.reference import Reference
+from harness.compat.shelf import Shelf
 from harness.compat.surface import Surface
+from harness.compat.syntax import parse
 from harness.compat.visitor import references_in
 from harness.digest import digest_bytes, digest_file, digest_json
 
@@ -47,6 +49,16 @@ class Answers:
         # Whoever comes second writes the same.
         Path(temporary.name).replace(file)
         return answer
+
+    def kept_many(self, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """The answers (JSON) to many small questions, those made that are not there yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about = digest_json([self.code, list(sys.version_info[:2])])
+        with Shelf(self.folder / "files.sqlite", about) as shelf:
+            known = shelf.get(questions)
+            made = {key: make() for key, make in questions.items() if key not in known}
+            shelf.put(made)
+        return {**known, **made}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +97,12 @@ class Package:
 
     def reach(self, answers: Answers) -> Reach:
         """Every use of the providers that are ever asked about, without the changes."""
-
-        def look() -> dict[str, Any]:
-            found = reach(self.surface, PROVIDERS)
-            return {"uses": [use.to_json() for use in found.uses], "unparsed": list(found.unparsed)}
-
-        kept = answers.kept("reach", [self.digest, *sorted(PROVIDERS)], look)
-        return Reach(uses=tuple(map(Reference.from_json, kept["uses"])), unparsed=tuple(kept["unparsed"]))
+        kept = answers.kept(
+            "reach",
+            [self.digest, *sorted(PROVIDERS)],
+            lambda: reach(self.surface, PROVIDERS, answers.kept_many).to_json(),
+        )
+        return Reach.from_json(kept)
 
 
 class Borders:
@@ -151,27 +162,8 @@ class Borders:
         """The consumer's modules that importing the roots imports, unless a guard stands before it."""
         about = [self._consumer.digest, *roots]
         found = self._answers.kept(
-            "imported", about, lambda: sorted(imported_modules(self._consumer.surface, roots))
+            "imported",
+            about,
+            lambda: sorted(imported_modules(self._consumer.surface, roots, self._reach.imports)),
         )
         return frozenset(found)
-
-
-def imported_modules(consumer: Surface, roots: tuple[str, ...]) -> frozenset[str]:
-    """The package's modules that importing the roots imports, unless a guard stands before it."""
-    files = dict(consumer.files())
-    waiting = [root for root in roots if root in files]
-    reached: set[str] = set()
-    while waiting:
-        module = waiting.pop()
-        if module in reached or module not in files:
-            continue
-        reached.add(module)
-        waiting.append(module.rpartition(".")[0])
-        source = consumer.source(module)
-        tree = parse(source)
-        if tree is None:
-            continue
-        for use in references_in(tree, source, module, files[module], {module.partition(".")[0]}):
-            if use.kind == "import" and use.at_import and not use.guarded:
-                waiting += [use.target, use.target.rpartition(".")[0]]
-    return frozenset(reached)

@@ -23,10 +23,10 @@ from harness.compat.module_names import (
     decorators,
     dotted,
     flat,
-    parse,
     read_names,
 )
 from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
+from harness.compat.syntax import parse, walk
 from harness.errors import InputError, Location
 
 DEPTH = 40
@@ -307,7 +307,7 @@ class Surface:
         word = f".{method}(".encode()
         for module, file in self.files():
             tree = parse(self.source(module)) if word in self.source(module) else None
-            for node in ast.walk(tree) if tree else ():
+            for node in walk(tree) if tree else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     holder = node.func.value
                     by_super = isinstance(holder, ast.Call) and dotted(holder.func) == "super"
@@ -317,7 +317,7 @@ class Surface:
     def _open_ended(self, node: ast.ClassDef) -> bool:
         """Whether objects of the class can have attributes that its text does not name."""
         if node not in self._open:
-            self._open[node] = any(map(_makes_names, ast.walk(node)))
+            self._open[node] = any(map(_makes_names, walk(node)))
         return self._open[node]
 
     def _class_attributes(self, node: ast.ClassDef) -> set[str]:

@@ -6,16 +6,19 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import TypeGuard
 
 from harness.compat.bindings import (
     Meaning,
     annotated,
     assigned_once,
+    below,
     concrete_names,
     imports,
+    is_class,
     names_of,
+    parameters,
     set_in_init,
+    super_method,
     times_set,
 )
 from harness.compat.class_facts import TRANSPARENT
@@ -23,6 +26,7 @@ from harness.compat.module_names import absolute, decorators
 from harness.compat.reference import Reference
 from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
 from harness.compat.surface import DUNDER
+from harness.compat.syntax import Visitor, walk
 
 IMPORT_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 CALL_ERRORS = ("TypeError", "RuntimeError", "ValueError", "NotImplementedError")
@@ -42,7 +46,15 @@ def references_in(
     return tuple(dict.fromkeys(visitor.found))
 
 
-class _Visitor(ast.NodeVisitor):
+def own_imports(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
+    """The modules and names, unless a guard stands before the import."""
+    visitor = _ImportVisitor(module, file, frozenset({module.partition(".")[0]}), source)
+    visitor.enter(tree.body)
+    found = [use.target for use in visitor.found if use.at_import and not use.guarded]
+    return tuple(dict.fromkeys(found))
+
+
+class _Visitor(Visitor, ast.NodeVisitor):
     """Finds uses scope by scope: what names mean, and what stands behind a guard."""
 
     def __init__(self, module: str, file: str, providers: frozenset[str], source: bytes) -> None:
@@ -54,7 +66,9 @@ class _Visitor(ast.NodeVisitor):
         self._lines = source.decode("utf-8", "replace").splitlines()
         # Variables that hold the answer to a question about versions.
         self._asked = {
-            found[1] for line in self._lines if (found := ASSIGNMENT.match(line)) and ASKING.search(found[2])
+            found[1]
+            for line in self._lines
+            if "=" in line and (found := ASSIGNMENT.match(line)) and ASKING.search(found[2])
         }
         # Names that some function gives another value to.
         self._globals = {
@@ -103,7 +117,7 @@ class _Visitor(ast.NodeVisitor):
         """An object of the class that an annotation names."""
         named = annotated(annotation)
         meaning = self._meaning(named) if named else None
-        return Meaning(target=meaning.target, holder="declared") if _is_class(meaning) else None
+        return Meaning(target=meaning.target, holder="declared") if is_class(meaning) else None
 
     def _given(self, node: ast.stmt) -> Meaning | None:
         """What an assignment gives: an object of a class of a provider, if the text says so."""
@@ -113,7 +127,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _made(self, value: ast.expr) -> Meaning | None:
         meaning = self._meaning(value.func) if isinstance(value, ast.Call) else None
-        return Meaning(target=meaning.target, holder="made") if _is_class(meaning) else None
+        return Meaning(target=meaning.target, holder="made") if is_class(meaning) else None
 
     def _block(self, body: list[ast.stmt], guard: str = "") -> None:
         """Visit statements in order; a test that leaves the block guards what follows it."""
@@ -154,12 +168,12 @@ class _Visitor(ast.NodeVisitor):
             self.visit(outside)
         self._functions += 1
         # A guard around a definition also stands around what it does when called.
-        self.enter(node.body, _parameters(arguments))
+        self.enter(node.body, parameters(arguments))
         self._functions -= 1
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._functions += 1
-        self._open([], _parameters(node.args))
+        self._open([], parameters(node.args))
         self.visit(node.body)
         self._close()
         self._functions -= 1
@@ -193,7 +207,7 @@ class _Visitor(ast.NodeVisitor):
         if not values:
             return fields
         method = next(iter(values.values()))[1]
-        self._open(method.body, _parameters(method.args))
+        self._open(method.body, parameters(method.args))
         for name, (value, _method) in values.items():
             given = self._made(value) if isinstance(value, ast.Call) else self._object(value)
             if given:
@@ -271,7 +285,7 @@ class _Visitor(ast.NodeVisitor):
         meaning = self._meaning(node.func)
         if meaning and "." in meaning.target:
             self._add("call", meaning, node, arguments=arguments_of(node))
-        elif (method := _super_method(node.func)) and self._bases and self._bases[-1]:
+        elif (method := super_method(node.func)) and self._bases and self._bases[-1]:
             target = Meaning(target=f"{self._bases[-1]}.{method}")
             self._add("super", target, node, arguments=arguments_of(node))
         else:
@@ -306,15 +320,15 @@ class _Visitor(ast.NodeVisitor):
         if node.id == "self" and parts and self._bases and self._functions:
             return self._of_self(parts)
         held = self._object(node)
-        return _below(held, parts) if held and parts else None
+        return below(held, parts) if held and parts else None
 
     def _of_self(self, parts: list[str]) -> Meaning | None:
         name = parts[-1]
         if name in self._fields[-1]:
-            return _below(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
+            return below(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
         if not self._bases[-1] or name in self._owns[-1]:
             return None
-        return _below(Meaning(target=self._bases[-1], holder="inherited"), parts)
+        return below(Meaning(target=self._bases[-1], holder="inherited"), parts)
 
     def _object(self, node: ast.expr) -> Meaning | None:
         """The object of a provider's class that a plain name holds."""
@@ -328,9 +342,7 @@ class _Visitor(ast.NodeVisitor):
         written = "\n".join(self._lines[test.lineno - 1 : test.end_lineno])
         if ASKING.search(written) and ASKING.search(ast.unparse(test)):
             return True
-        return bool(self._asked) and any(
-            isinstance(n, ast.Name) and n.id in self._asked for n in ast.walk(test)
-        )
+        return bool(self._asked) and any(isinstance(n, ast.Name) and n.id in self._asked for n in walk(test))
 
     def _add(
         self,
@@ -365,6 +377,20 @@ class _Visitor(ast.NodeVisitor):
         )
 
 
+class _ImportVisitor(_Visitor, ast.NodeVisitor):
+    """Finds only the imports that run with the module: functions and expressions are left out."""
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, ast.expr):
+            super().visit(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        pass
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._block(node.body)
+
+
 def _caught(handler: ast.ExceptHandler) -> Iterator[str]:
     if handler.type is None:
         yield "Exception"
@@ -375,25 +401,3 @@ def _caught(handler: ast.ExceptHandler) -> Iterator[str]:
 
 def _leaves(body: list[ast.stmt]) -> bool:
     return isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
-
-
-def _super_method(function: ast.expr) -> str:
-    """The method that `super().method` names, or ""."""
-    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
-        return ""
-    called = function.value.func
-    return function.attr if isinstance(called, ast.Name) and called.id == "super" else ""
-
-
-def _below(meaning: Meaning, parts: list[str]) -> Meaning:
-    return Meaning(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
-
-
-def _is_class(meaning: Meaning | None) -> TypeGuard[Meaning]:
-    """Whether this can be the class of an object; that it is one, its provider's sources tell."""
-    return meaning is not None and not meaning.holder and not meaning.unsure and "." in meaning.target
-
-
-def _parameters(arguments: ast.arguments) -> list[ast.arg]:
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]

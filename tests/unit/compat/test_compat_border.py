@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.compat.border import BorderFinding, check_border
-from harness.compat.module_names import parse
 from harness.compat.reach import reach
 from harness.compat.surface import Standing, Surface
+from harness.compat.syntax import parse
 from harness.compat.visitor import references_in
 from harness.errors import InputError
 

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compat.op_calls import calls_in_source, calls_in_wheel, check_calls
+from harness.compat.op_calls import OperatorCall, check_calls, operator_calls
 from harness.compat.op_schema import Operators, parse_schema, read_operators, schema_changes
+from harness.compat.reach import reach
+from harness.compat.surface import Surface
+from harness.compat.syntax import parse
 from harness.errors import InputError
 
 OLD = [
@@ -48,8 +51,13 @@ def new(tmp_path: Path) -> Operators:
     return read_operators(wheel(tmp_path / "new.whl", NEW))
 
 
+def calls_in(source: str) -> tuple[OperatorCall, ...]:
+    tree = parse(source.encode("utf-8", "replace"))
+    return operator_calls(tree, "a.py") if tree else ()
+
+
 def problems(source: str, operators: Operators) -> list[str]:
-    calls = tuple(calls_in_source(f"import torch, torch_npu\n{source}", "a.py"))
+    calls = calls_in(f"import torch, torch_npu\n{source}")
     return [finding.text for finding in check_calls(calls, operators)]
 
 
@@ -112,7 +120,7 @@ def test_an_operator_of_another_version_is_missing_or_understood_by_version(
     ],
 )
 def test_guards_are_seen(source: str, guarded: bool, old: Operators) -> None:
-    [finding] = check_calls(tuple(calls_in_source(f"import torch_npu\n{source}", "a.py")), old)
+    [finding] = check_calls(calls_in(f"import torch_npu\n{source}"), old)
     assert finding.guarded is guarded
 
 
@@ -143,13 +151,15 @@ def test_results_and_brackets_are_counted() -> None:
     assert parse_schema("npu_y() -> ()").returns == 0
 
 
-def test_sources_are_read_from_a_wheel_and_broken_ones_left_out(tmp_path: Path, old: Operators) -> None:
+def test_calls_are_read_from_a_packages_sources_and_broken_ones_said(tmp_path: Path, old: Operators) -> None:
     path = tmp_path / "verl.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("verl/a.py", "import torch_npu\ntorch_npu.npu_absent(1)\n")
-        archive.writestr("verl/broken.py", "def npu(:\n")
+        archive.writestr("verl/broken.py", "def torch_npu(:\n")
         archive.writestr("verl/data.bin", b"npu")
-    [finding] = check_calls(calls_in_wheel(path), old)
+    found = reach(Surface(path), {"torch_npu"})
+    [finding] = check_calls(found.calls, old)
+    assert found.unparsed == ("verl/broken.py",)
     assert (finding.file, finding.line, finding.kind) == ("verl/a.py", 2, "missing")
 
 
@@ -157,7 +167,7 @@ def test_sources_are_read_from_a_wheel_and_broken_ones_left_out(tmp_path: Path, 
 def test_broken_wheels_are_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.whl"
     path.write_bytes(data)
-    for read in (read_operators, calls_in_wheel):
+    for read in (read_operators, Surface):
         with pytest.raises(InputError) as caught:
             read(path)
         assert str(path) in str(caught.value)
@@ -173,4 +183,4 @@ def test_a_wheel_without_signatures_is_no_torch_npu(tmp_path: Path) -> None:
 
 @given(text=st.text(max_size=120))
 def test_no_source_breaks_the_reader(text: str) -> None:
-    list(calls_in_source(text, "a.py"))
+    calls_in(text)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from harness.compat import pairs
-from harness.compat.module_names import parse
 from harness.compat.pairs import Answers, Borders, Package
 from harness.compat.reference import Reference
+from harness.compat.syntax import parse
 from harness.compat.visitor import references_in
 
 LIB = {"lib/__init__.py": "def make(size): ...\n"}
