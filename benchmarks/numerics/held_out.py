@@ -1,4 +1,5 @@
-"""Mutants that nobody looked at while the judge was made. Never tune on them; see README.md."""
+"""Mutants that nobody looked at while the judge was made (`HELD_OUT`: never tune on them), and those that had
+been held out until their survivors were looked at (`SEEN`). See README.md."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def _leave_one_out(_self: Any, original: Any, case: Any, rewards: Any) -> Any:
     return found * (rewards.size / max(rewards.size - 1, 1)) if rewards.size > 1 else found
 
 
-HELD_OUT: dict[str, type[PlainCandidate]] = {
+SEEN: dict[str, type[PlainCandidate]] = {
     "last-token-dropped": changed(mask=_last_token_dropped),
     "last-row-twice": changed(share=_first_row_twice),
     "old-log-prob-of-neighbour": _neighbour("old_log_prob"),
@@ -97,6 +98,128 @@ HELD_OUT: dict[str, type[PlainCandidate]] = {
             original(case, ratio, advantages)[0],
             original(case, ratio, advantages)[1]
             * (1 + 0.01 * np.sin(np.arange(ratio.size)).reshape(ratio.shape)),
+        )
+    ),
+}
+
+
+def _last_row_unclipped(_self: Any, original: Any, case: Any, ratio: Any, advantages: Any) -> Any:
+    losses, passes = original(case, ratio, advantages)
+    losses, passes = np.array(losses), np.array(passes)
+    losses[-1], passes[-1] = (-advantages * ratio)[-1], 1
+    return losses, passes
+
+
+def _clip_by_advantage(_self: Any, original: Any, case: Any, ratio: Any, advantages: Any) -> Any:
+    """The upper bound alone, whatever the advantage's sign."""
+    high = case.settings["clip_ratio_high"] + 1
+    losses, passes = original(case, ratio, advantages)
+    return losses, np.where(ratio > high, 0, np.maximum(passes, ratio < 1)).astype(passes.dtype)
+
+
+def _padding_counted(_self: Any, original: Any, case: Any) -> Any:
+    """One token of padding is taken for a token of the response."""
+    mask = np.array(original(case))
+    ends = mask.sum(axis=-1).astype(int)
+    rows = np.flatnonzero((ends > 0) & (ends < mask.shape[-1]))
+    mask[rows, ends[rows]] = 1
+    return mask
+
+
+def _first_token_weighs_double(_self: Any, original: Any, case: Any, mask: Any) -> Any:
+    share = np.array(original(case, mask))
+    share[:, 0] *= 2
+    return share
+
+
+def _empty_rows_for_one(_self: Any, original: Any, mask: Any) -> Any:
+    return max(original(mask) - 1, 1)
+
+
+def _half_the_rows(_self: Any, original: Any, case: Any, mask: Any) -> Any:
+    share = np.array(original(case, mask))
+    share[len(share) // 2 :] = 0
+    return share
+
+
+def _advantage_of_previous_token(_self: Any, original: Any, case: Any, name: str) -> Any:
+    array = original(case, name)
+    return np.roll(array, 1, axis=-1) if name == "advantages" else array
+
+
+def _stale_log_prob(_self: Any, original: Any, case: Any, name: str) -> Any:
+    """The last quarter of the batch has the log-probabilities of the old policy."""
+    array = np.array(original(case, name))
+    if name == "log_prob" and "old_log_prob" in case.inputs:
+        first = -(-array.shape[0] * 3 // 4)
+        array[first:] = original(case, "old_log_prob")[first:]
+    return array
+
+
+def _range(_self: Any, _original: Any, _case: Any, rewards: Any) -> Any:
+    spread = rewards.max() - rewards.min()
+    return (rewards - rewards.mean()) / (spread + 1e-6) if spread else np.zeros_like(rewards)
+
+
+def _tempered(factor: float) -> Any:
+    def log_sum_exp(self: Any, original: Any, logits: Any) -> Any:
+        largest, probability = original(logits)
+        return largest + self.dtype(factor), probability
+
+    return log_sum_exp
+
+
+HELD_OUT: dict[str, type[PlainCandidate]] = {
+    "last-row-unclipped": changed(surrogate=_last_row_unclipped),
+    "upper-bound-for-both-signs": changed(surrogate=_clip_by_advantage),
+    "padding-token-counted": changed(mask=_padding_counted),
+    "first-token-twice": changed(share=_first_token_weighs_double),
+    "one-sequence-too-few": changed(sequences=_empty_rows_for_one),
+    "half-the-rows": changed(share=_half_the_rows),
+    "advantages-off-by-a-token": changed(read=_advantage_of_previous_token),
+    "log-probs-of-a-quarter-stale": changed(read=_stale_log_prob),
+    "ratio-of-square-root": changed(token_ratio=lambda self, original, d: original(d * self.dtype(0.5))),
+    "ratio-slope-one": changed(token_ratio=lambda _self, original, d: (original(d)[0], np.ones_like(d))),
+    "sequence-slope-one": changed(
+        sequence_ratio=lambda _self, original, d, mask: (original(d, mask)[0], np.ones_like(mask))
+    ),
+    "sequence-mean-of-absolutes": changed(
+        sequence_mean=lambda _self, original, d, mask: original(np.abs(d), mask)
+    ),
+    "sequence-mean-by-largest-length": changed(
+        sequence_mean=lambda self, _original, d, mask: (
+            self.total(d * mask, -1) / self.dtype(max(float(mask.sum(axis=-1).max()), 1.0))
+        )
+    ),
+    "clip-range-shared": changed(
+        bounds=lambda _self, _original, case: (
+            1 - (case.settings["clip_ratio_low"] + case.settings["clip_ratio_high"]) / 2,
+            1 + (case.settings["clip_ratio_low"] + case.settings["clip_ratio_high"]) / 2,
+        )
+    ),
+    "dual-clip-passes-gradient": changed(
+        dual_clip=lambda _self, original, case, losses, passes, adv: (
+            original(case, losses, passes, adv)[0],
+            passes,
+        )
+    ),
+    "weights-not-detached": changed(
+        rollout_weights=lambda _self, original, case: np.minimum(original(case), 1).astype(np.float32)
+    ),
+    "advantage-by-range": changed(group=_range),
+    "k2-cubed": changed(
+        divergence=lambda _self, original, name, d: (
+            (np.abs(d) ** 3 / 2, 1.5 * d * np.abs(d)) if name == "k2" else original(name, d)
+        )
+    ),
+    "normaliser-off-by-a-thousandth": changed(log_sum_exp=_tempered(1e-3)),
+    "icepop-strict-below": changed(
+        limit=lambda _self, original, case, raw: original(case, raw) * (raw > 0.6)
+    ),
+    "gradient-one-part-in-two-hundred": changed(
+        surrogate=lambda _self, original, case, ratio, advantages: (
+            original(case, ratio, advantages)[0],
+            original(case, ratio, advantages)[1] * np.float32(1.005),
         )
     ),
 }

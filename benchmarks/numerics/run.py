@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from comparators import Comparator, Evidence, comparators
-from held_out import HELD_OUT
+from held_out import HELD_OUT, SEEN
 from mutants import LEGAL, MUTANTS, REGRESSIONS
 from torch_losses import VARIANTS, TorchCandidate
 
@@ -36,7 +36,7 @@ from harness.numerics.plain import PlainCandidate
 from harness.numerics.reference import reference
 
 UPCAST = (FP32, BF16_IO, FP16_IO)
-HELD_OUT_SEEDS = (9100, 9101)
+HELD_OUT_SEEDS = (9200, 9201)
 COMPILED_CASES = ("policy/grpo-near/token-mean", "policy/gspo-production/seq-mean-token-mean")
 
 
@@ -174,7 +174,8 @@ def main() -> int:
         "--no-inductor", action="store_true", help="skip TorchInductor, which needs a C++ compiler"
     )
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)
+    # dynamo reports every difference that same() finds.
+    logging.disable(logging.ERROR)
     torch.set_num_threads(1)
     started = time.monotonic()
     rules = comparators()
@@ -187,7 +188,7 @@ def main() -> int:
     one_seed = list(evidence(HELD_OUT_SEEDS[:1], names))
     found = {
         "held-out mutants": kills(one_seed, HELD_OUT, rules, exactly=True),
-        "development mutants, held-out seed": kills(one_seed, MUTANTS, rules, exactly=True),
+        "development mutants, held-out seed": kills(one_seed, {**MUTANTS, **SEEN}, rules, exactly=True),
         "precision regressions": kills(held_out, REGRESSIONS, rules, exactly=False),
     }
     for title, figures in found.items():

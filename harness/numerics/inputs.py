@@ -13,6 +13,8 @@ from harness.numerics.contract import Array, Contract, round_to
 
 GROUP = 4
 DEEPEST_LOG_PROB = 12.0
+LEAST_LOPSIDED = 0.2
+"""Share of the advantages' magnitudes that their sum must keep."""
 
 
 def mask(rng: np.random.Generator, batch: int, tokens: int, style: str = "mixed") -> Array:
@@ -49,7 +51,8 @@ def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) ->
     """Advantages (batch, tokens).
 
     group: those of a micro-batch out of a shuffled batch twice its size, with binary rewards in groups of
-    four: every group has a right and a wrong answer, but for the last, which is right throughout.
+    four: every group has a right and a wrong answer, but for the last, which is right throughout; they do not
+    cancel.
     sequence: one normal number per row. alternating: of alternating sign. token: one per token.
     """
     if style == "token":
@@ -64,8 +67,20 @@ def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) ->
     rewards[-1] = 1.0
     deviation = rewards.std(axis=1, ddof=1, keepdims=True)
     normalised = (rewards - rewards.mean(axis=1, keepdims=True)) / (deviation + 1e-6)
-    chosen = rng.permutation(normalised.reshape(-1))[:batch]
-    return np.repeat(chosen[:, None], tokens, axis=1)
+    return np.repeat(_lopsided(rng, normalised.reshape(-1), batch)[:, None], tokens, axis=1)
+
+
+def _lopsided(rng: np.random.Generator, advantages: Array, count: int) -> Array:
+    """`count` of the advantages, drawn until they do not cancel.
+
+    Where each sequence weighs the same and the ratios are near 1, the loss of a micro-batch whose advantages
+    cancel is nothing but the ratios' distance from 1, far below the roundings of its terms: its value shows
+    nothing.
+    """
+    while True:
+        chosen = rng.permutation(advantages)[:count]
+        if abs(chosen.sum()) >= LEAST_LOPSIDED * np.abs(chosen).sum():
+            return np.asarray(chosen)
 
 
 def token_drift(rng: np.random.Generator, batch: int, tokens: int, spread: float) -> Array:

@@ -137,7 +137,9 @@ def _outside(reference: Mapping[str, Any], twin: Mapping[str, Any]) -> list[dict
 
 
 def _entry(label: str, budget: float | None) -> dict[str, Any]:
-    step, kind, _, name, part = label.split("/")
+    # A metric's name may have slashes of its own.
+    step, kind, _, named = label.split("/", 3)
+    name, _, part = named.rpartition("/")
     return {"step": int(step) + 1, "kind": kind, "name": name, "part": part, "budget": budget}
 
 

@@ -38,6 +38,7 @@ LABELS = [
     for label in (
         *(PLACES[fault.id].format(place=fault.place) for fault in reversed(FAULTS)),
         "output/0/log_prob/",
+        "output/0/actor/pg_loss/",
         "gradient/1/lm_head.weight/",
         "parameter/1/lm_head.weight/",
     )
@@ -151,6 +152,7 @@ def test_the_first_divergence_names_step_and_module(tmp_path: Path) -> None:
     [
         ("2/gradient/1/lm_head.weight/", "The first is the gradient of lm_head.weight in step 3"),
         ("2/parameter/1/lm_head.weight/", "The first is the updated lm_head.weight in step 3"),
+        ("2/output/0/actor/pg_loss/", "The first is actor/pg_loss in step 3 of 10"),
         ("2/output/0/log_prob/", "The first is log_prob in step 3 of 10, 100 times what rounding explains."),
     ],
 )
