@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, Completed, TaskContext
@@ -13,7 +15,9 @@ from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
+    from harness.convergence.bands import Series
     from harness.convergence.decision import Decision
+    from harness.convergence.live import Stop
     from harness.convergence.reference_set import ReferenceSet
     from harness.convergence.telemetry import Run
 
@@ -26,8 +30,12 @@ MOST_TAIL = 4000
 
 
 def run(context: TaskContext) -> Measured:
-    """Train the screening seed; train the others, one by one, only until they settle it."""
+    """Train the screening seed; train the others, one by one, only until they settle it.
+
+    Each run is read along, and ended once it need not go on.
+    """
     from harness.convergence import recipe as recipes
+    from harness.convergence.live import Watcher
     from harness.convergence.reference_set import for_recipe
 
     algorithm = str(context.params["algorithm"])
@@ -35,18 +43,51 @@ def run(context: TaskContext) -> Measured:
     chosen = recipes.recipe(algorithm)
     reference = for_recipe(chosen.digest())
     trained: list[tuple[int, Run]] = []
+    stops: dict[int, Stop] = {}
     failure: Mapping[str, Any] = {"state": MEASURED}
     for seed in CANDIDATE_SEEDS:
-        found, failure = _train(context, algorithm, device, (seed,))
+        stop_file = context.workdir / f"stop-{seed}"
+        watcher = Watcher(
+            read=partial(_so_far, context.workdir / f"run-{seed}.jsonl"),
+            verdict=partial(_need_not_go_on, tuple(trained), seed, reference),
+            steps=chosen.steps,
+            stop_file=stop_file,
+        )
+        with watcher:
+            found, failure = _train(context, algorithm, device, (seed,), stop_file)
         trained += found
+        if watcher.stop is not None:
+            stops[seed] = watcher.stop
         if failure["state"] != MEASURED or not _decided(trained, reference).runs_wanted:
             break
     context.log(f"{len(trained)} runs, evidence from the device's own facts")
-    return _measured(context, algorithm, chosen.digest(), reference, trained, failure)
+    return _measured(context, algorithm, chosen.digest(), reference, trained, stops, failure)
+
+
+def _so_far(out: Path) -> Series:
+    """The series of the run that is being written."""
+    from harness.convergence.telemetry import read
+
+    runs = read(out).runs if out.is_file() else ()
+    return runs[-1].series if runs else {}
+
+
+def _need_not_go_on(
+    trained: Sequence[tuple[int, Run]], seed: int, reference: ReferenceSet | None, series: Series
+) -> str:
+    """Why the run of `seed` that has come this far need not go on, or ""."""
+    from harness.convergence.decision import decide
+
+    if reference is None:
+        return ""
+    seeds = [*(one for one, _ in trained), seed]
+    runs = [*(run.series for _, run in trained), series]
+    decision = decide(reference.runs, runs, twins=reference.twins_of(seeds), running=True)
+    return "" if decision.decided_by in ("running", "reference", "input") else decision.reasons[0]
 
 
 def _train(
-    context: TaskContext, algorithm: str, device: str, seeds: tuple[int, ...]
+    context: TaskContext, algorithm: str, device: str, seeds: tuple[int, ...], stop_file: Path
 ) -> tuple[list[tuple[int, Run]], Mapping[str, Any]]:
     from harness.convergence.telemetry import read
 
@@ -55,6 +96,7 @@ def _train(
     completed = context.in_cell(
         "harness.convergence.train",
         *("--algorithm", algorithm, *arguments, "--device", device, "--out", str(out)),
+        *("--stop-file", str(stop_file)),
         timeout=RUN_TIMEOUT_S,
     )
     telemetry = read(out)
@@ -91,10 +133,11 @@ def _measured(
     recipe_digest: str,
     reference: ReferenceSet | None,
     trained: list[tuple[int, Run]],
+    stops: Mapping[int, Stop],
     failure: Mapping[str, Any],
 ) -> Measured:
     from harness.convergence.curves import drawing
-    from harness.convergence.reference_set import LEFT_OUT
+    from harness.convergence.reference_set import LEFT_OUT, PERFORMANCE
     from harness.convergence.telemetry import encode, encode_series
     from harness.numerics.device import evidence_of
 
@@ -115,6 +158,11 @@ def _measured(
                 "problems": list(run.problems),
                 "series": encode_series(
                     {name: values for name, values in run.series.items() if name not in LEFT_OUT}
+                ),
+                "stopped": stops[seed].as_json() if seed in stops else None,
+                "host": run.header.get("host", {}),
+                "performance": encode_series(
+                    {name: run.series[name] for name in PERFORMANCE if name in run.series}
                 ),
             }
             for seed, run in trained
@@ -137,6 +185,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     """Decide again from the recorded series and the reference set they were measured against."""
     from harness.convergence.decision import decide
     from harness.convergence.reference_set import by_digest, for_recipe
+    from harness.convergence.speed import REMEDY, speed
     from harness.convergence.telemetry import decode_series
 
     if measurements["state"] != MEASURED:
@@ -153,6 +202,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     runs = [decode_series(run["series"]) for run in measurements["runs"]]
     twins = reference.twins_of([run["seed"] for run in measurements["runs"]])
     decision = decide(reference.runs, runs, twins=twins)
+    times = speed(reference, measurements["runs"], measurements["device"])
+    slower = decision.status is Status.PASS and bool(times.regressions)
     problems = [
         f"Run {run['seed']}: {problem}." for run in measurements["runs"] for problem in run["problems"]
     ]
@@ -164,16 +215,29 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         f"{reference.provenance['device']['device']}."
     )
     return Judgement(
-        status=decision.status,
+        status=Status.FAIL if slower else decision.status,
         reasons=(
+            *(times.sentences if slower else ()),
             *decision.reasons,
+            *_stops(measurements["runs"]),
             *notes,
             *problems,
             *(f"{note}." for note in decision.notes),
+            *(() if slower else times.sentences),
             f"Measured in {cost}",
         ),
-        remedies=decision.remedies,
+        remedies=(*decision.remedies, *([REMEDY] if slower else ())),
     )
+
+
+def _stops(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    from harness.convergence.live import sentence
+
+    return [
+        f"Run {run['seed']}: {sentence(run['stopped'], len(run['series'].get('reward', ())))}"
+        for run in runs
+        if run.get("stopped")
+    ]
 
 
 def _seeds(measurements: Mapping[str, Any]) -> str:

@@ -74,6 +74,7 @@ def record(options: argparse.Namespace) -> Path:
             "versions": header["versions"],
             "python": header["python"],
             "machine": header["machine"],
+            "host": header["host"],
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.record",
         },

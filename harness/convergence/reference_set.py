@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,12 @@ from harness.errors import InputError, Location
 
 SCHEMA = {"name": "npu-matrix/reference", "version": 1}
 FOLDER = Path(__file__).parent / "references"
-# Wall time is the machine's, not the algorithm's, and `exact` repeats what the reward says.
-LEFT_OUT = ("seconds", "exact")
+# Names a folder of the user's own reference sets, which are looked at before the shipped ones.
+FOLDER_VARIABLE = "NPU_MATRIX_REFERENCES"
+# The machine's, not the algorithm's: kept apart, and only compared with runs of the same machine.
+PERFORMANCE = ("seconds", "throughput", "memory_gb")
+# `exact` repeats what the reward says.
+LEFT_OUT = (*PERFORMANCE, "exact")
 # More than the rule compares, so that the rule can change without recording again.
 TWIN_STEPS = 6
 
@@ -24,7 +29,8 @@ TWIN_STEPS = 6
 class ReferenceSet:
     """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run.
 
-    twins: by seed, the first `TWIN_STEPS` steps of the seeds that candidates train.
+    twins: by seed, the first `TWIN_STEPS` steps of the seeds that candidates train. performance: the series
+    in `PERFORMANCE` of each run, none where they were not recorded.
     """
 
     name: str
@@ -35,6 +41,12 @@ class ReferenceSet:
     seeds: tuple[int, ...]
     runs: tuple[Mapping[str, tuple[float, ...]], ...]
     twins: Mapping[int, Mapping[str, tuple[float, ...]]]
+    performance: tuple[Mapping[str, tuple[float, ...]], ...] = ()
+
+    @property
+    def host(self) -> str:
+        """The machine it was recorded on, "" where that was not noted."""
+        return str(self.provenance.get("host", {}).get("id", ""))
 
     def twins_of(self, seeds: Sequence[int]) -> list[Mapping[str, tuple[float, ...]] | None]:
         """The recorded first steps of the given seeds, None for a seed that was not recorded."""
@@ -51,6 +63,7 @@ def content(
     twins: Sequence[tuple[int, Mapping[str, Sequence[float]]]] = (),
 ) -> dict[str, Any]:
     """The JSON of a reference set; `runs` and `twins` are pairs (seed, series)."""
+    timed = [(seed, {key: series[key] for key in PERFORMANCE if key in series}) for seed, series in runs]
     body = {
         "schema": SCHEMA,
         "name": name,
@@ -62,21 +75,24 @@ def content(
             _entry(seed, {key: values[:TWIN_STEPS] for key, values in series.items()})
             for seed, series in twins
         ],
+        **({"performance": [_row(seed, series) for seed, series in timed]} if provenance.get("host") else {}),
     }
     return {**body, "digest": digest_json(body)}
 
 
 def _entry(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "series": encode_series({key: values for key, values in series.items() if key not in LEFT_OUT}),
-    }
+    return _row(seed, {key: values for key, values in series.items() if key not in LEFT_OUT})
+
+
+def _row(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {"seed": seed, "series": encode_series(series)}
 
 
 def write(folder: Path, body: Mapping[str, Any]) -> Path:
     """Write a reference set under its name and the first 12 digits of its digest, one series per line."""
-    head = {key: value for key, value in body.items() if key not in ("runs", "twins")}
-    parts = [f'"{key}": [\n{_rows(body[key])}\n ]' for key in ("runs", "twins")]
+    rows = [key for key in ("runs", "twins", "performance") if key in body]
+    head = {key: value for key, value in body.items() if key not in rows}
+    parts = [f'"{key}": [\n{_rows(body[key])}\n ]' for key in rows]
     text = ",\n ".join([json.dumps(head, indent=1)[:-2], *parts])
     path = folder / f"{body['name']}-{body['digest'][:12]}.json"
     path.write_text(text + "\n}\n", encoding="utf-8")
@@ -119,6 +135,7 @@ def load(path: Path) -> ReferenceSet:
             seeds=tuple(run["seed"] for run in body["runs"]),
             runs=tuple(decode_series(run["series"]) for run in body["runs"]),
             twins={run["seed"]: decode_series(run["series"]) for run in body["twins"]},
+            performance=tuple(decode_series(run["series"]) for run in body.get("performance", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -131,11 +148,17 @@ def shipped(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
     return tuple(load(path) for path in sorted(folder.glob("*.json")))
 
 
-def for_recipe(recipe_digest: str, folder: Path = FOLDER) -> ReferenceSet | None:
+def known(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, ...]:
+    """The user's own reference sets and the shipped ones, in this order."""
+    own = environ.get(FOLDER_VARIABLE)
+    return (*(shipped(Path(own)) if own else ()), *shipped())
+
+
+def for_recipe(recipe_digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
     """The reference set recorded with exactly these settings, or None."""
-    return next((one for one in shipped(folder) if one.recipe_digest == recipe_digest), None)
+    return next((one for one in known(environ) if one.recipe_digest == recipe_digest), None)
 
 
-def by_digest(digest: str, folder: Path = FOLDER) -> ReferenceSet | None:
-    """The reference set with this content, or None when this checkout does not have it."""
-    return next((one for one in shipped(folder) if one.digest == digest), None)
+def by_digest(digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
+    """The reference set with this content, or None when nobody here has it."""
+    return next((one for one in known(environ) if one.digest == digest), None)

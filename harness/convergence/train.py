@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness.convergence import recipe as recipes
+from harness.convergence.host import host_facts
 from harness.convergence.recipe import TinyRecipe
 from harness.convergence.telemetry import SCHEMA, encode
 from harness.errors import HarnessError
@@ -38,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--clip-high", type=float)
     result.add_argument("--learning-rate", type=float)
     result.add_argument("--fault", help="put a known bug into the run; the header says so")
+    result.add_argument(
+        "--stop-file", type=Path, help="end the run after the step in which this file appears"
+    )
     return result
 
 
@@ -55,15 +59,33 @@ def main(argv: Sequence[str] | None = None) -> int:
                     learning_rate=options.learning_rate,
                 )
                 for seed in options.seed:
-                    train(chosen, seed=seed, device=options.device, out=stream, fault_name=options.fault)
+                    train(
+                        chosen,
+                        seed=seed,
+                        device=options.device,
+                        out=stream,
+                        fault_name=options.fault,
+                        stop_file=options.stop_file,
+                    )
     except HarnessError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
 
 
-def train(recipe: TinyRecipe, *, seed: int, device: str, out: TextIO, fault_name: str | None = None) -> None:
-    """One training; every step is written before the next begins, so a killed run keeps what it reached."""
+def train(
+    recipe: TinyRecipe,
+    *,
+    seed: int,
+    device: str,
+    out: TextIO,
+    fault_name: str | None = None,
+    stop_file: Path | None = None,
+) -> None:
+    """One training; every step is written before the next begins, so a killed run keeps what it reached.
+
+    Whoever reads along ends it by making `stop_file`.
+    """
     from harness.convergence.device import open_device
     from harness.convergence.faults import fault
     from harness.convergence.loop import Training
@@ -81,6 +103,7 @@ def train(recipe: TinyRecipe, *, seed: int, device: str, out: TextIO, fault_name
         "versions": versions(device),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "host": host_facts(),
     }
     _write(out, {"schema": SCHEMA, "kind": "run", "run": name, **header})
     started = time.perf_counter()
@@ -88,6 +111,8 @@ def train(recipe: TinyRecipe, *, seed: int, device: str, out: TextIO, fault_name
     for step, last in enumerate(training):
         values = {metric: encode(value) for metric, value in last.items()}
         _write(out, {"kind": "step", "run": name, "step": step, **values})
+        if stop_file is not None and stop_file.exists():
+            break
     seconds = time.perf_counter() - started
     _write(out, {"kind": "end", "run": name, "seconds": encode(seconds)})
     sys.stdout.write(f"{name}: reward {last.get('reward', float('nan')):.3f} after {seconds:.1f} s\n")

@@ -1,6 +1,7 @@
 """The check with a cell that is played by recorded curves."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("scipy", reason="decisions are made on the host")
 from harness.check import Completed
 from harness.convergence import checks
 from harness.convergence.recipe import RECIPES
-from harness.convergence.reference_set import for_recipe
+from harness.convergence.reference_set import content, for_recipe, write
 from harness.convergence.telemetry import encode
 from harness.digest import canonical_json
 from harness.outcome import Evidence, Status
@@ -30,6 +31,7 @@ class Cell:
         device=SIMULATED,
         code=0,
         timed_out=False,
+        seconds=0.1,
         **header,
     ):
         self.workdir = workdir
@@ -39,6 +41,7 @@ class Cell:
         self.curves = list(curves)
         self.header = {"device": device, "digest": RECIPES[algorithm].digest(), "fault": None, **header}
         self.ending = (code, timed_out)
+        self.seconds = seconds
 
     def log(self, text):
         pass
@@ -61,7 +64,7 @@ class Cell:
         lines = [{"kind": "run", "run": name, "seed": seed, **self.header}]
         for step in range(len(series["reward"])):
             values = {metric: encode(line[step]) for metric, line in series.items()}
-            lines.append({"kind": "step", "run": name, "step": step, "seconds": 0.1, **values})
+            lines.append({"kind": "step", "run": name, "step": step, "seconds": self.seconds, **values})
         if self.ending[0] == 0:
             lines.append({"kind": "end", "run": name})
         out.write("".join(json.dumps(line) + "\n" for line in lines))
@@ -195,3 +198,87 @@ def test_the_checks_are_declared_as_the_plan_expects():
         assert check.device
         assert check.needs == ("environment",)
         assert check.params == {"algorithm": check.name}
+
+
+HERE = {"id": "0123456789abcdef", "load": 0.5}
+
+
+@pytest.fixture
+def own_reference(tmp_path, monkeypatch):
+    """The shipped reference as if it had been recorded on this machine's simulated device, with times."""
+    found = for_recipe(RECIPES["grpo"].digest())
+    folder = tmp_path / "references"
+    folder.mkdir()
+    body = content(
+        name="grpo",
+        recipe_digest=found.recipe_digest,
+        recipe=found.recipe,
+        provenance={**found.provenance, "device": SIMULATED, "host": HERE},
+        runs=[
+            (seed, {**series, "seconds": (0.1 * (1 + 0.005 * (seed % 5)),) * 60})
+            for seed, series in zip(found.seeds, found.runs, strict=True)
+        ],
+        twins=list(found.twins.items()),
+    )
+    write(folder, body)
+    monkeypatch.setenv("NPU_MATRIX_REFERENCES", str(folder))
+
+
+@pytest.mark.usefixtures("own_reference")
+@pytest.mark.parametrize(("seconds", "status"), [(0.1, "pass"), (0.02, "pass"), (0.13, "fail")])
+def test_a_slower_step_fails_and_a_faster_one_does_not(tmp_path, seconds, status):
+    _, judgement = judged(Cell(tmp_path, curves=[healthy()], seconds=seconds, host=HERE))
+
+    assert judgement.status.value == status
+    told = [reason for reason in judgement.reasons if reason.startswith("seconds is")]
+    assert len(told) == 1
+    assert ("more than chance explains" in told[0]) == (status == "fail")
+    if status == "fail":
+        assert judgement.reasons[0] == told[0]
+        assert "what changed since the reference" in judgement.remedies[-1]
+
+
+@pytest.mark.usefixtures("own_reference")
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"host": {"id": "another", "load": 0.5}}, "another machine"),
+        ({"host": {**HERE, "load": 3.0}}, "3 runnable processes per processor"),
+        ({"host": HERE, "device": {**SIMULATED, "soc": "Ascend310P"}}, "another device (soc)"),
+    ],
+)
+def test_times_that_cannot_be_compared_are_not_judged(tmp_path, changed, said):
+    _, judgement = judged(Cell(tmp_path, curves=[healthy()], seconds=1.0, **changed))
+
+    assert judgement.status is Status.PASS
+    assert any(said in reason for reason in judgement.reasons if reason.startswith("Times are not judged"))
+
+
+class SlowCell(Cell):
+    """A cell that writes a step at a time and looks for the stop file, as the program does."""
+
+    def in_cell(self, module, *arguments, timeout=None, env=None):
+        words = list(arguments)
+        path, stop = (Path(words[words.index(word) + 1]) for word in ("--out", "--stop-file"))
+        series, seed = self.curves.pop(0), int(words[words.index("--seed") + 1])
+        deadline = time.monotonic() + 60
+        for made in range(1, 61):
+            with path.open("w") as out:
+                self._write(out, seed, {name: values[:made] for name, values in series.items()})
+            while made == 30 and not stop.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if stop.exists():
+                break
+        return super().in_cell(module, "--out", str(path) + ".none")
+
+
+def test_a_run_that_is_bad_for_sure_is_ended_early(tmp_path):
+    broken = {**healthy(), "grad_norm": (*(0.5,) * 20, *(float("nan"),) * 40)}
+
+    measured, judgement = judged(SlowCell(tmp_path, curves=[broken]))
+
+    (run,) = measured.measurements["runs"]
+    assert judgement.status is Status.FAIL
+    assert run["stopped"]["of"] == 60
+    assert 20 < len(run["series"]["reward"]) < 40
+    assert any("It was stopped after" in reason for reason in judgement.reasons)

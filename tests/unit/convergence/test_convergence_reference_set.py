@@ -48,7 +48,7 @@ def test_writing_and_reading_keep_everything(tmp_path):
     assert path.name == f"x-{found.digest[:12]}.json"
     assert set(found.runs[0]) == {"reward"}
     assert found.runs[0]["reward"][0] == 0.1
-    assert reference_set.by_digest("0" * 64, tmp_path) is None
+    assert reference_set.by_digest("0" * 64, {"NPU_MATRIX_REFERENCES": str(tmp_path)}) is None
 
 
 def test_an_edited_reference_set_is_refused(tmp_path):
