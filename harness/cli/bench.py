@@ -154,14 +154,21 @@ def _nothing(matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
 
 
 def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
-    """The cell with this id, of this stack, or whose id begins so; an error names the nearest."""
-    cells = matrix.cells(profile).cells
-    exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
-    matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
+    """The cell with this id, of this stack, or whose id begins so; an error names the nearest.
+
+    Cells of the profile come first: an id's beginning that means one of them is clear, whatever others have.
+    """
+    for cells in (matrix.cells(profile).cells, matrix.all_cells):
+        exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
+        matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
+        if matches:
+            break
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise no_match("cell", wanted, [cell.id for cell in cells])
+        raise no_match(
+            "cell", wanted, [word for cell in matrix.all_cells for word in {cell.id, cell.stack} if word]
+        )
     raise InputError(
         f"{wanted!r} is the beginning of {len(matches)} cells",
         fix=f"one of: {', '.join(cell.id for cell in matches)}",

@@ -319,8 +319,7 @@ def _end(settings: Settings, matrix: Matrix, words: str, inputs: FacetInputs) ->
     from harness.plan.variant import lacking, left_out, series
 
     name, plus, patches = words.partition("+")
-    known = {word: cell for cell in matrix.all_cells for word in (cell.id, cell.stack) if word}
-    cell = known.get(name) or find_cell(matrix, settings["profile"], name)
+    cell = find_cell(matrix, settings["profile"], name)
     return lacking(cell, left_out(patches, series(cell.axes, inputs), name)) if plus else cell
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import facet_inputs, find_cell, open_bench, open_matrix, relative
+from harness.cli.bench import Bench, facet_inputs, find_cell, open_bench, open_matrix, relative
+from harness.cli.migrations import followed
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.matrix.cells import Cell
+
+
+#: A facet's value is cut there; --json has all of it.
+LONGEST = 90
 
 
 @click.command(
@@ -37,8 +43,9 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
         lines = [json.dumps(combination, indent=2)] if as_json else _combination_lines(combination)
         click.echo("\n".join(lines))
         return
-    bench = open_bench(settings)
-    found = find_cell(bench.matrix, settings["profile"], cell or "")
+    matrix, _ = followed(open_matrix(settings))
+    found = find_cell(matrix, settings["profile"], cell or "")
+    bench = open_bench(settings, choose=lambda _matrix: [found])
     report = _report(bench, found)
     if as_json:
         click.echo(json.dumps(report, indent=2))
@@ -108,24 +115,29 @@ def _combination_lines(report: dict[str, Any]) -> list[str]:
     return verdict
 
 
-def _report(bench: Any, cell: Cell) -> dict[str, Any]:
-    from harness.plan.facets import FACETS, facet_values
+def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
+    from harness.plan.facets import FACETS, facet_values, origins
 
-    entries = [entry for entry in bench.plan.entries if entry.cell_id == cell.id]
+    inputs = facet_inputs(bench.settings, bench.matrix)
+    root = bench.settings.root
     return {
         "schema": {"name": "npu-matrix.explain", "version": 1},
         "cell": cell.id,
         "title": cell.title,
         "stack": cell.stack,
+        "profiles": [name for name in bench.matrix.profiles if bench.matrix.cells(name).get(cell.id)],
         "axes": {
-            axis: {"value": value, "from": str(cell.provenance.get(axis, ""))}
+            axis: {"value": value, "from": relative(cell.provenance[axis], root)}
             for axis, value in cell.axes.items()
         },
         "pins": [
             {"requirement": pin.requirement, "reason": pin.reason, "source": pin.source} for pin in cell.pins
         ],
         "findings": [{"what": finding.what, "source": finding.source} for finding in cell.findings],
-        "facets": facet_values(cell, tuple(FACETS), facet_inputs(bench.settings, bench.matrix)),
+        "facets": facet_values(cell, tuple(FACETS), inputs),
+        "facets_from": {
+            name: [relative(where, root) for where in origins(name, cell, inputs)] for name in FACETS
+        },
         "checks": [
             {
                 "check": entry.check,
@@ -133,13 +145,19 @@ def _report(bench: Any, cell: Cell) -> dict[str, Any]:
                 "key": entry.key,
                 "not_run": entry.skip.reason if entry.skip else "",
             }
-            for entry in entries
+            for entry in bench.plan.entries
         ],
     }
 
 
 def _lines(report: dict[str, Any]) -> list[str]:
-    lines = [f"{report['cell']}: {report['title']}", "", "in the plan because of:"]
+    profiles = ", ".join(report["profiles"])
+    lines = [
+        f"{report['cell']}: {report['title']}",
+        f"in profiles: {profiles}" if profiles else "out: no profile selects it",
+        "",
+        "its values:",
+    ]
     width = max(len(axis) for axis in report["axes"])
     lines += [
         f"  {axis:<{width}}  {value['value']:<28} {value['from']}" for axis, value in report["axes"].items()
@@ -150,8 +168,33 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if report["findings"]:
         lines += ["", "known inconsistencies of its source:"]
         lines += [f"  {finding['what']} ({finding['source']})" for finding in report["findings"]]
+    lines += ["", "facets, which checks read, and what they are made of:"]
+    for name, value in report["facets"].items():
+        told = _told(value)
+        lines.append(f"  {name:<20} {told if len(told) <= LONGEST else told[: LONGEST - 3] + '...'}")
+        lines.append(f"  {'':<20} from {_places(report['facets_from'][name])}")
     lines += ["", "checks:"]
     for check in report["checks"]:
         answer = f"not run: {check['not_run']}" if check["not_run"] else f"key {check['key'][:12]}"
         lines.append(f"  {check['check']:<12} {check['question']}\n  {'':<12} {answer}")
     return lines
+
+
+def _told(value: Any) -> str:
+    """A facet's value in a few words: what is empty is left out."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_told(part)}" for name, part in value.items() if part) or "nothing"
+    if isinstance(value, list):
+        parts = [part["id"] if isinstance(part, dict) and "id" in part else _told(part) for part in value]
+        return " ".join(parts) or "none"
+    return "none" if value is None else str(value)
+
+
+def _places(places: Sequence[str]) -> str:
+    """`matrix.yaml:5:6, :7:8`: the file is told once."""
+    told, last = [], ""
+    for place in places:
+        file, colon, at = place.partition(":")
+        told.append(f":{at}" if file == last and colon else place)
+        last = file
+    return ", ".join(told) or "nothing: the cell has no such part"

@@ -184,8 +184,7 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
 
     axes = parse_axes(matrix, [wanted])
     bench, proofs = _proofs(settings, matrix, ())
-    cells = {name: cell for cell in matrix.all_cells for name in (cell.id, cell.stack) if name}
-    cell = cells.get(stack) or find_cell(bench.matrix, settings["profile"], stack)
+    cell = find_cell(bench.matrix, settings["profile"], stack)
     found = blocks(matrix, cell, axes, proofs)
     report = {
         "wanted": {axis: str(version) for axis, version in axes.items()},

@@ -115,8 +115,7 @@ def _of_cell(
     from harness.plan.variant import lacking
 
     matrix = open_matrix(settings)
-    known = {word: one for one in matrix.all_cells for word in (one.id, one.stack) if word}
-    cell = known.get(name) or find_cell(matrix, settings["profile"], name)
+    cell = find_cell(matrix, settings["profile"], name)
     found = _static(settings, cell, names)
     if static:
         return found, False

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.bench import find_cell, open_bench
+from harness.cli.bench import find_cell, open_bench, open_matrix
 from harness.cli.knowledge import look_up
 from harness.cli.ledgers import open_ledger
+from harness.cli.migrations import followed
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     """Show for each check of CELL whether its outcome would be reused, and if not, which facets changed."""
     from harness.plan.rerun import why_rerun
 
-    bench = open_bench(settings)
-    found = find_cell(bench.matrix, settings["profile"], cell)
+    matrix, _ = followed(open_matrix(settings))
+    found = find_cell(matrix, settings["profile"], cell)
+    bench = open_bench(settings, choose=lambda _matrix: [found])
     with open_ledger(settings) as ledger:
         earlier = ledger.run(run_id) if run_id else _last_with(ledger.runs(), found.id)
     if run_id and earlier is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.errors import Location
 from harness.matrix.cells import Cell, Pin
 from harness.matrix.model import Axis, Recipe
 from harness.matrix.pins import requirements
@@ -189,6 +190,20 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
     if name not in FACETS:
         raise ValueError(f"no facet is called {name!r}")
     return [(cell.id, *cell.axes.items()) for cell in columns.cells]
+
+
+def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
+    """Where what a facet of the cell is made of is written: its axes' values, rules, the job, the series."""
+    upstream = name[len("patches[") : -1] if name.startswith("patches[") else ""
+    if name == "recipe":
+        return (inputs.recipes[cell.recipe].where,) if cell.recipe in inputs.recipes else ()
+    axes = READS.get(name) or ((upstream,) if upstream else inputs.packaged if name == "pins" else cell.axes)
+    found = [cell.provenance[axis] for axis in axes if axis in cell.provenance]
+    if name == "pins":
+        found += [pin.where for pin in (*cell.pins, *cell.overrides)]
+    if upstream and FACETS[name](cell, inputs):
+        found.append(Location(f"patches/{upstream}/series"))
+    return tuple(dict.fromkeys(found))
 
 
 def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:

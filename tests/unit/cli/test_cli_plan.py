@@ -290,6 +290,33 @@ def test_a_combination_is_explained_with_rule_place_and_proof(command):
     assert "nearest valid cells" in out
 
 
+def test_a_cell_is_explained_with_its_facets_and_where_they_are_written(command):
+    out = command("explain", "steady")[1]
+    assert "in profiles: default" in out
+    assert "verl       0.9.1                        matrix.yaml:12:18" in out
+    patches = out.splitlines()[
+        next(n for n, line in enumerate(out.splitlines()) if "  patches[verl]" in line) + 1
+    ]
+    assert patches.strip() == "from matrix.yaml:12:18, patches/verl/series"
+    assert "nothing: the cell has no such part" in out
+    report = json.loads(command("explain", "steady", "--json")[1])
+    assert report["facets"].keys() == report["facets_from"].keys()
+    assert report["facets_from"]["device"] == ["matrix.yaml:12:79"]
+
+
+def test_a_cell_of_another_profile_is_explained_too(command, checkout):
+    other = "  other: {title: o, select: [{product: {verl: [0.8.0], torch: [2.7.1]}, with: {device: sim}}]}\n"
+    (checkout / "matrix.yaml").write_text(MATRIX + other)
+    plan = json.loads(command("--profile", "other", "plan", "--json")[1])
+    out = command("explain", plan["cells"][0]["id"])[1]
+    assert "in profiles: other" in out
+    assert "  lint " in out
+    assert command("why-rerun", plan["cells"][0]["id"])[0] == EXIT_OK
+    code, _, err = command("explain", "verl-0-8-1-sim")
+    assert code == EXIT_BAD_INPUT
+    assert "verl-0-8-0-sim" in err
+
+
 def test_explain_wants_a_cell_or_a_combination(command):
     assert command("explain")[0] == 2
     assert command("explain", "steady", "--axes", "verl=0.9.1")[0] == 2
