@@ -89,13 +89,13 @@ def end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def wait_for(namespace: str, address: str) -> None:
+def wait_for(namespace: str, address: str, log: Path) -> None:
     """Until the head answers there: a node that comes before it gives up."""
     look = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close()"
     argv = ["ip", "netns", "exec", namespace, sys.executable, "-c", look, address, str(PORT)]
     deadline = time.monotonic() + 60
     while subprocess.run(argv, check=False, capture_output=True).returncode:
-        assert time.monotonic() < deadline, "the head never answered"
+        assert time.monotonic() < deadline, f"the head never answered: {log.read_text()[-2000:]}"
         time.sleep(0.5)
 
 
@@ -121,7 +121,7 @@ def test_a_cell_of_two_nodes_runs_across_hosts(
             tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True)
         )
         start(0, "start-head.sh", "--include-dashboard", "false", "--temp-dir", folder)
-        wait_for(NAMES[1], hosts[0])
+        wait_for(NAMES[1], hosts[0], tmp_path / f"{NAMES[0]}.log")
         for number in (1, 2):
             # What is given behind the script's own options replaces them: these cards are made up.
             start(number, "start-node.sh", head, "--resources", json.dumps(CARDS))
