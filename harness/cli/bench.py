@@ -53,6 +53,16 @@ def look_at_host() -> HostReport:
     return look(HostView(environ=os.environ))
 
 
+def host_kind(report: HostReport) -> dict[str, str]:
+    """What decides how fast a host is, as runs store it."""
+    chips = report.usable_chips
+    return {
+        "machine": platform.machine(),
+        "cpus": str(report.cpus),
+        "npu": f"{len(chips)} x {report.soc}" if chips else "none",
+    }
+
+
 def open_bench(
     settings: Settings,
     *,

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.bench import facet_inputs, open_bench, open_matrix, select_cells, select_checks
+from harness.cli.bench import (
+    facet_inputs,
+    look_at_host,
+    open_bench,
+    open_matrix,
+    select_cells,
+    select_checks,
+)
 from harness.errors import InputError, Location
 from harness.settings import Settings
 
@@ -76,7 +83,8 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
     columns = ring.keys(cells)
     keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_name = {check.name: check for check in checks}
-    known = look_up_keys(settings, {key: by_name[name] for mine in keys for name, key in mine.items()})
+    asked = {key: by_name[name] for mine in keys for name, key in mine.items()}
+    known = look_up_keys(settings, asked, look_at_host())
     costs = {
         (name, device): known.costs.estimate(check, device)
         for name, check in by_name.items()

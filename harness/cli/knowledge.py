@@ -12,6 +12,7 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.check import Check
     from harness.cli.bench import Bench
+    from harness.devices.host import HostReport
     from harness.ledger.store import Ledger
     from harness.outcome import Judgement, Outcome
     from harness.plan.cost import CostModel, Sample
@@ -44,7 +45,8 @@ def look_up(bench: Bench) -> Knowledge:
 
     from harness.plan.renewal import outdated
 
-    found = look_up_keys(bench.settings, {key: task.check for key, task in bench.plan.tasks.items()})
+    checks = {key: task.check for key, task in bench.plan.tasks.items()}
+    found = look_up_keys(bench.settings, checks, bench.host)
     again = outdated(bench.plan.tasks, found.outcomes)
     return replace(
         found,
@@ -54,9 +56,13 @@ def look_up(bench: Bench) -> Knowledge:
     )
 
 
-def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
-    """Read the ledger for keys and their checks; one that does not exist yet is not created for looking."""
+def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> Knowledge:
+    """Read the ledger for keys and their checks; one that does not exist yet is not created for looking.
+
+    host: this one; what ran on hosts of its kind says best what work costs here.
+    """
     from harness.check import lapsed
+    from harness.cli.bench import host_kind
     from harness.ledger.store import FILE_NAME
     from harness.plan.cost import CostModel
     from harness.verdict.verdict import judge_outcome
@@ -87,7 +93,7 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check]) -> Knowledge:
         ),
         costs=CostModel(
             [_placed(sample, {run.run_id: host_label(run.host) for run in runs}) for sample in samples],
-            host=host_label(runs[0].host) if runs else "",
+            host=host_label(host_kind(host)),
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import Bench, cards, cell_entry, expectations, open_bench
+from harness.cli.bench import Bench, cards, cell_entry, expectations, host_kind, open_bench
 from harness.cli.knowledge import history
 from harness.cli.migrations import ended
 from harness.cli.reporting import print_summary, write_report
@@ -203,9 +203,7 @@ def _host(bench: Bench) -> dict[str, str]:
         "revision": checkout_revision(bench.settings.root),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpus": str(bench.host.cpus),
-        "npu": f"{len(bench.host.usable_chips)} x {bench.host.soc}" if bench.host.usable_chips else "none",
+        **host_kind(bench.host),
         "cann": bench.host.cann or "none",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -470,6 +470,38 @@ def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, 
     assert report["cells"][1]["id"] == cell
 
 
+def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command, checkout):
+    from harness.cli.bench import host_kind, look_at_host
+    from harness.ledger.store import Ledger
+    from harness.outcome import Evidence, Outcome, State, Tier
+
+    kinds = [
+        (host_kind(look_at_host()), 7.0),
+        ({"machine": "elsewhere", "cpus": "999", "npu": "none"}, 500.0),
+    ]
+    with Ledger.open(checkout / ".npu-matrix") as ledger:
+        for hour, (kind, seconds) in enumerate(kinds):
+            run = ledger.begin_run({"profile": "default", "cells": []}, [], kind, now=3600.0 * hour)
+            for number in range(5):
+                ledger.record(
+                    Outcome(
+                        key=f"{hour}{number}".ljust(64, "0"),
+                        check="resolve",
+                        tier=Tier.STATIC,
+                        state=State.COMPLETED,
+                        evidence=Evidence.STATIC,
+                        facets={},
+                        measurements={"resolved": True, **RESOLVE_FAILED},
+                        started=100.0,
+                        finished=100.0 + seconds,
+                        run_id=run,
+                    )
+                )
+    report = json.loads(command("plan", "--strength", "1", "--check", "resolve", "--json")[1])
+    assert {one["seconds"] for one in report["cells"]} <= {0.0, 7.0}
+    assert report["forecast"]["guessed"] == 0
+
+
 def test_cells_are_dealt_out_to_jobs_and_of_a_change_only_those_it_touches(command, checkout):
     matrix, some = command("plan", "--github", "2")[1].splitlines()
     jobs = json.loads(matrix.removeprefix("matrix="))["include"]
