@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.matrix.load import parse_matrix
 from harness.plan.covering import Universe, cover
 
 
@@ -127,3 +128,43 @@ def test_another_process_with_another_hash_seed_chooses_the_same():
     }
     assert len(answers) == 1
     assert json.loads(answers.pop())
+
+
+@st.composite
+def matrices(draw):
+    """Axes with their values, and forbidden pairs and triples of them."""
+    axes = {
+        f"a{number}": [f"v{value}" for value in range(draw(st.integers(2, 4)))]
+        for number in range(draw(st.integers(2, 4)))
+    }
+    rules = []
+    for _ in range(draw(st.integers(0, 5))):
+        names = draw(st.lists(st.sampled_from(sorted(axes)), min_size=2, max_size=3, unique=True))
+        rules.append({name: draw(st.sampled_from(axes[name])) for name in names})
+    return axes, rules
+
+
+@given(matrices(), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_from_the_file_to_the_rows_no_rule_is_broken_and_no_feasible_pair_missing(drawn, chance):
+    axes, rules = drawn
+    data = {
+        "format": 1,
+        "axes": {axis: {"title": axis, "scheme": "name", "source": "s"} for axis in axes},
+        "constraints": {
+            f"r{number}": {"forbid": rule, "reason": "r", "source": "s"} for number, rule in enumerate(rules)
+        },
+        "profiles": {"default": {"title": "t", "select": [{"product": axes}]}},
+    }
+    found = parse_matrix(json.dumps(data)).cells("default").cells
+    every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    feasible = [cell for cell in every if not any(rule.items() <= cell.items() for rule in rules)]
+    assert [dict(cell.axes) for cell in found] == feasible
+    if not feasible:
+        return
+    chosen = [feasible[index] for index in cover([cell.axes for cell in found], 2).indexes]
+    assert tuples(chosen, 2) == tuples(feasible, 2)
+    items = list(data["constraints"].items())
+    chance.shuffle(items)
+    again = parse_matrix(json.dumps({**data, "constraints": dict(items)})).cells("default").cells
+    assert again == found

@@ -102,6 +102,38 @@ def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
         assert values == facet_values(one, tuple(FACETS), INPUTS)
 
 
+ASKED = [check(f"of {name}", facets=(name,)) for name in FACETS] + [
+    check("resolve", facets=("platform", "pins")),
+    check("loss", facets=("verl_tree", "patches[verl]", "device", "versions")),
+]
+
+
+@given(st.lists(st.tuples(DEVICES, VALUES), min_size=2, max_size=6))
+def test_keys_differ_exactly_where_a_facet_does(drawn):
+    cells = [cell(device, **axes) for device, axes in drawn]
+    keys = Keyring(ASKED, INPUTS, {each.name: "code" for each in ASKED}).keys(cells)
+    for each in ASKED:
+        values = [facet_values(one, each.facets, INPUTS) for one in cells]
+        for one in range(len(cells)):
+            for other in range(one):
+                same = keys[each.name][one] == keys[each.name][other]
+                assert same == (values[one] == values[other])
+
+
+@given(
+    st.lists(st.tuples(DEVICES, VALUES), min_size=1, max_size=5),
+    st.lists(st.tuples(DEVICES, VALUES), max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_no_cell_that_is_added_changes_the_key_of_another(drawn, added, chance):
+    before = [cell(device, **axes) for device, axes in drawn]
+    after = [*before, *(cell(device, **axes) for device, axes in added)]
+    chance.shuffle(after)
+    keys = {(entry.cell_id, entry.check): entry.key for entry in plan(after, ASKED).entries if entry.key}
+    for entry in plan(before, ASKED).entries:
+        assert not entry.key or keys[entry.cell_id, entry.check] == entry.key
+
+
 def test_a_digest_that_a_changed_cell_inherited_is_not_believed():
     from dataclasses import replace
 
