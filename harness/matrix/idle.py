@@ -52,6 +52,9 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
         found = matrix.cells(profile.name)
         used = {pair for cell in found.cells if not cell.stack for pair in cell.axes.items()}
         listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
+        if listed and not used:
+            yield Problem(f"rules leave no cell of the products of profile {profile.name!r}", profile.where)
+            continue
         for (axis, value), where in listed.items():
             if (axis, value) not in used:
                 rules = {part.constraint for part in found.excluded if part.axes.get(axis) == value}

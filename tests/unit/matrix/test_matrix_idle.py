@@ -46,6 +46,11 @@ def test_a_file_whose_parts_all_have_an_effect_warns_of_nothing() -> None:
         ),
         ('forbid: {verl: "<2"', 'forbid: {verl: ">2"', "m.yaml:8:3: constraint 'old' excludes nothing"),
         ('{verl: "<2", soc: a3}', "{soc: a3}", "m.yaml:15:84: no cell of profile 'default' has soc a3"),
+        (
+            'forbid: {verl: "<2", soc: a3}',
+            'forbid: {verl: ">0"}',
+            "m.yaml:15:3: rules leave no cell of the products of profile 'default'",
+        ),
         ("stacks: [row]", "product: {verl: [3]}, recipe: child", "m.yaml:6:3: stack 'row' is in no profile"),
         ("recipe: child, ", "", "m.yaml:13:3: no cell uses recipe 'child'"),
         ("cells: {verl: 1}", "cells: rwo*", "m.yaml:17:3: expectation 'known' covers no cell"),
