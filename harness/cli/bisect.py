@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -182,17 +183,15 @@ class _Hunt:
             prices.append(sum(cost for key, cost in tasks.items() if key in own or key not in made))
         return prices
 
-    @property
+    @functools.cached_property
     def tasks(self) -> list[dict[str, float]]:
         """For each probe: key -> expected seconds of every task it takes."""
-        if not hasattr(self, "_tasks"):
-            by_cell: dict[str, dict[str, float]] = {}
-            for entry in self.bench.plan.entries:
-                if entry.key:
-                    task = self.bench.plan.tasks[entry.key]
-                    by_cell.setdefault(entry.cell_id, {})[entry.key] = self.known.costs.of_task(task).seconds
-            self._tasks = [by_cell.get(cell.id, {}) for cell in self.space.cells]
-        return self._tasks
+        by_cell: dict[str, dict[str, float]] = {}
+        for entry in self.bench.plan.entries:
+            if entry.key:
+                task = self.bench.plan.tasks[entry.key]
+                by_cell.setdefault(entry.cell_id, {})[entry.key] = self.known.costs.of_task(task).seconds
+        return [by_cell.get(cell.id, {}) for cell in self.space.cells]
 
     def best(self) -> int | None:
         """The next probe that can be answered here, or None."""
