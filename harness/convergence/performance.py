@@ -23,6 +23,8 @@ ALPHA = 0.005
 LEAST_RUNS = 4
 # Steps at the start that load, compile and fill caches, and are of no step's usual cost.
 WARM_UP = 2
+# Doubles end at e^709.
+LARGEST_LOG = 700.0
 # Smallest spread between runs that is believed, relative: what a quiet machine's clock and allocator show.
 SMALLEST_SPREAD = 0.01
 
@@ -110,8 +112,8 @@ def _compared(metric: Metric, mine: float, values: Sequence[float], alpha: float
         metric=metric.name,
         value=mine,
         usual=math.exp(usual),
-        ratio=math.exp(metric.worse * (math.log(mine) - usual)),
-        bound=math.exp(reach),
+        ratio=math.exp(min(LARGEST_LOG, metric.worse * (math.log(mine) - usual))),
+        bound=math.exp(min(LARGEST_LOG, reach)),
         runs=runs,
     )
 

@@ -44,6 +44,11 @@ class ReferenceSet:
     performance: tuple[Mapping[str, tuple[float, ...]], ...] = ()
 
     @property
+    def steps(self) -> int:
+        """Steps of its longest run."""
+        return max((len(values) for run in self.runs for values in run.values()), default=0)
+
+    @property
     def host(self) -> str:
         """The machine it was recorded on, "" where that was not noted."""
         return str(self.provenance.get("host", {}).get("id", ""))

@@ -11,6 +11,8 @@ from harness.check import Check, Completed, TaskContext
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
+    from harness.convergence.decision import Decision
+    from harness.convergence.reference_set import ReferenceSet
     from harness.convergence.trainer.learned import Difference
 
 PROGRAM = "harness.convergence.trainer.run"
@@ -36,29 +38,87 @@ def run(context: TaskContext) -> Measured:
 
 
 def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
-    """What `PROGRAM` makes of these arguments in the cell."""
+    """What `PROGRAM` makes of these arguments in the cell.
+
+    Where there is a reference set of them, each run is read along and ended once it need not go on, and other
+    seeds are trained until the decision rule is satisfied.
+    """
+    from harness.convergence.decision import decide
+    from harness.convergence.telemetry import decode_series
+    from harness.convergence.trainer import banded
     from harness.numerics.device import evidence_of
 
-    out = context.workdir / "run.json"
     device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu"
-    folder = context.workdir / "task"
-    folder.mkdir()
-    completed = context.in_cell(
-        PROGRAM,
-        *(*arguments, "--device", device),
-        *("--folder", str(folder), "--out", str(out)),
-        timeout=TIMEOUT_S,
-    )
-    found = read_run(out, completed)
+    words = [*arguments, "--device", device]
+    reference = _reference(context, words)
+    runs: list[dict[str, Any]] = []
+    for seed in banded.CANDIDATE_SEEDS:
+        runs.append(_run(context, words, seed, reference, runs))
+        if reference is None or runs[-1]["state"] != MEASURED:
+            break
+        if not decide(reference.runs, [decode_series(one["series"]) for one in runs]).runs_wanted:
+            break
+    found = dict(next((one for one in runs if one["state"] != MEASURED), runs[0]))
+    if len(runs) > 1 and found["state"] == MEASURED:
+        found["more"] = [{key: one[key] for key in ("recipe", "series", "stop")} for one in runs[1:]]
+    found["reference"] = reference.digest if reference is not None else ""
+    found["curves"] = _curves(runs, reference)
     facts = found.get("device", {})
-    artifacts = {"run.json": str(out)} if out.is_file() else {}
     return Measured(
         measurements=found,
         # Without the program's word nothing is known of the device but that something ran.
         evidence=evidence_of(facts) if facts else Evidence.CPU,
-        artifacts=artifacts,
+        artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))},
         environment={"versions": found.get("versions", {}), "device": facts},
     )
+
+
+def _reference(context: TaskContext, words: Sequence[str]) -> ReferenceSet | None:
+    """The reference set of what the words ask for; none is made of a commit."""
+    from harness.convergence.trainer import banded
+    from harness.convergence.trainer import run as program
+
+    version, _, commit = str(context.facets["versions"].get("verl", "")).partition("@")
+    if commit:
+        return None
+    options = program.parser().parse_args([*words, "--folder", ".", "--out", "."])
+    found = banded.reference_for(program.settings_digest(options), version)
+    return None if banded.too_few(found) else found
+
+
+def _run(
+    context: TaskContext,
+    words: Sequence[str],
+    seed: int,
+    reference: ReferenceSet | None,
+    earlier: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    from harness.convergence.live import Watcher
+    from harness.convergence.telemetry import decode_series
+    from harness.convergence.trainer import banded
+
+    # The first keeps its names: people know them.
+    name = "" if not earlier else f"-{seed}"
+    folder, out = context.workdir / f"task{name}", context.workdir / f"run{name}.json"
+    live, stop_file = context.workdir / f"live-{seed}.json", context.workdir / f"stop-{seed}"
+    folder.mkdir()
+    before = [decode_series(one["series"]) for one in earlier]
+    watcher = Watcher(
+        read=lambda: banded.so_far(live),
+        verdict=lambda series: banded.need_not_go_on(reference, before, series) if reference else "",
+        steps=reference.steps if reference else 0,
+        stop_file=stop_file,
+    )
+    with watcher:
+        completed = context.in_cell(
+            PROGRAM,
+            *(*words, "--seed", str(seed), "--live", str(live), "--stop-file", str(stop_file)),
+            *("--folder", str(folder), "--out", str(out)),
+            timeout=TIMEOUT_S,
+        )
+    found = read_run(out, completed)
+    found["stop"] = watcher.stop.as_json() if watcher.stop is not None else None
+    return found
 
 
 def read_run(out: Path, completed: Completed) -> dict[str, Any]:
@@ -68,44 +128,45 @@ def read_run(out: Path, completed: Completed) -> dict[str, Any]:
         state = HUNG if completed.timed_out else FAILED
         return {"state": state, "returncode": completed.returncode, "tail": tail, "series": {}}
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return {**found, "curves": _curves(found), "tail": "" if found["state"] == MEASURED else tail}
+    return {**found, "curves": _curves([found], None), "tail": "" if found["state"] == MEASURED else tail}
 
 
-def _curves(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report draws. One recorded run makes no band, so the reference stays empty."""
+def _curves(runs: Sequence[Mapping[str, Any]], reference: ReferenceSet | None) -> dict[str, Any]:
+    """What a report draws; without a reference set there is no band."""
     from harness.convergence.curves import drawing
     from harness.convergence.telemetry import Run, decode_series
 
-    return drawing((), [(int(found["recipe"]["seed"]), Run(series=decode_series(found["series"])))])
+    drawn = [
+        (int(one["recipe"]["seed"]), Run(series=decode_series(one["series"])))
+        for one in runs
+        if "recipe" in one
+    ]
+    return drawing(reference.runs if reference else (), drawn)
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """From the series alone: gates, the bound that no blind policy passes, the recorded first step."""
-    from harness.convergence import gates
-    from harness.convergence.bands import arrays
-    from harness.convergence.rule import Rule
+    """From the series alone: the decision rule where there is a reference set, gates, the bound that no blind
+    policy passes, the recorded first step."""
     from harness.convergence.telemetry import decode_series
     from harness.convergence.trainer.learned import LEAST_LAST, learned
     from harness.convergence.trainer.task import best_blind_reward
 
     if measurements["state"] != MEASURED:
         return not_measured(measurements)
-    series = decode_series(measurements["series"])
-    reward = series.get("reward", ())
     steps = int(measurements["recipe"]["steps"])
-    gate = gates.crossed(arrays(series), Rule()) if reward else None
-    if gate is not None:
-        stopped = [f"It was stopped there, after {len(reward)} of {steps} steps."] * bool(
-            measurements["stopped"]
-        )
-        what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
-        return failed(measurements, what, *stopped, remedy=_GATE_REMEDY)
-    if len(reward) < steps or not measurements["complete"]:
-        reason = f"The trainer ended without an error after {len(reward)} of {steps} steps."
+    decision, reference = _decision(measurements)
+    if decision is not None and decision.status is not Status.PASS:
+        return _not_passed(measurements, decision)
+    series = decode_series(measurements["series"])
+    if crossed := _gate(measurements, series):
+        return crossed
+    whole = _whole(measurements, steps)
+    if whole is None:
+        reason = f"The trainer ended without an error after {len(series.get('reward', ()))} of {steps} steps."
         return failed(measurements, reason, remedy="Read the end of the task's log.")
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
-    found = learned(reward, best_blind_reward())
+    found = learned(whole["reward"], best_blind_reward())
     worst = _worst_difference(measurements, series)
     unlike = [worst.sentence()] if worst is not None and worst.alarm else []
     if not found.passed:
@@ -119,7 +180,84 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         )
     if unlike:
         return failed(measurements, *unlike, found.sentence(), remedy=_TWIN_REMEDY)
-    return Judgement(status=Status.PASS, reasons=(found.sentence(), _agreement(worst), *notes(measurements)))
+    return _passed(measurements, decision, reference, (found.sentence(), _agreement(worst)))
+
+
+def _decision(measurements: Mapping[str, Any]) -> tuple[Decision | None, ReferenceSet | None]:
+    """The rule's decision about all runs, and the reference set it used; None for both without one."""
+    from harness.convergence.decision import decide
+    from harness.convergence.reference_set import by_digest
+    from harness.convergence.telemetry import decode_series
+
+    reference = by_digest(str(measurements.get("reference", ""))) if measurements.get("reference") else None
+    if reference is None:
+        return None, None
+    runs = [measurements, *measurements.get("more", ())]
+    return decide(reference.runs, [decode_series(one["series"]) for one in runs]), reference
+
+
+def _not_passed(measurements: Mapping[str, Any], decision: Decision) -> Judgement:
+    return Judgement(
+        status=decision.status,
+        reasons=(*decision.reasons, *_saved(measurements), *notes(measurements)),
+        remedies=decision.remedies,
+    )
+
+
+def _passed(
+    measurements: Mapping[str, Any],
+    decision: Decision | None,
+    reference: ReferenceSet | None,
+    reasons: Sequence[str],
+) -> Judgement:
+    from harness.convergence.speed import REMEDY, speed
+    from harness.convergence.trainer.banded import too_few
+
+    if decision is None or reference is None:
+        shape = too_few(None)
+        said = (*reasons, f"{shape[:1].upper()}{shape[1:]}.", *notes(measurements))
+        return Judgement(status=Status.PASS, reasons=said)
+    run = {**measurements, "stopped": measurements["stop"], "performance": measurements["series"]}
+    times = speed(reference, [run], measurements["device"])
+    if times.regressions:
+        return Judgement(status=Status.FAIL, reasons=(*times.sentences, *reasons), remedies=(REMEDY,))
+    said = (*decision.reasons, *reasons, *times.sentences, *_saved(measurements), *notes(measurements))
+    return Judgement(status=Status.PASS, reasons=said)
+
+
+def _saved(measurements: Mapping[str, Any]) -> list[str]:
+    from harness.convergence.live import sentence
+
+    return [
+        f"Seed {one['recipe']['seed']}: {sentence(one['stop'], len(one['series'].get('reward', ())))}"
+        for one in (measurements, *measurements.get("more", ()))
+        if one.get("stop")
+    ]
+
+
+def _gate(measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]) -> Judgement | None:
+    """The failure of the gate that the first run crosses, or None."""
+    from harness.convergence import gates
+    from harness.convergence.bands import arrays
+    from harness.convergence.rule import Rule
+
+    gate = gates.crossed(arrays(series), Rule()) if series.get("reward") else None
+    if gate is None:
+        return None
+    stopped = [
+        f"It was stopped there, after {len(series['reward'])} of {measurements['recipe']['steps']} steps."
+    ]
+    what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
+    return failed(measurements, what, *(stopped * bool(measurements["stopped"])), remedy=_GATE_REMEDY)
+
+
+def _whole(measurements: Mapping[str, Any], steps: int) -> Mapping[str, tuple[float, ...]] | None:
+    """The first run that came to its end, or None. Others are only trained where a reference set is used."""
+    from harness.convergence.telemetry import decode_series
+
+    first = [measurements] if measurements["complete"] else []
+    runs = (decode_series(one["series"]) for one in (*first, *measurements.get("more", ())))
+    return next((series for series in runs if len(series.get("reward", ())) >= steps), None)
 
 
 _GATE_REMEDY = "Find the first operation that makes it: run the loss check, then use anomaly detection."

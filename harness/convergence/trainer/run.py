@@ -23,6 +23,7 @@ from typing import Any
 
 from harness.convergence import gates
 from harness.convergence.bands import arrays
+from harness.convergence.host import host_facts
 from harness.convergence.rule import Rule
 from harness.convergence.telemetry import encode_series
 from harness.convergence.train import versions
@@ -38,6 +39,8 @@ MEASURED, CRASHED, HUNG = "measured", "crashed", "hung"
 # Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.
 START_UP_SECONDS = 300.0
 STEP_SECONDS = 120.0
+# Stands for every seed in the identity of a reference set.
+ANY_SEED = -1
 # A socket's path has 107 bytes, of which Ray takes 60.
 LONGEST_FOLDER = 40
 PLUGINS = ("harness.convergence.trainer.plugin",)
@@ -68,6 +71,10 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a Hydra override more"
     )
     result.add_argument("--plugin", action="append", default=[], help="an external module for verl more")
+    result.add_argument("--live", type=Path, help="JSON of the series so far, replaced after every step")
+    result.add_argument(
+        "--stop-file", type=Path, help="end the run after the step in which this file appears"
+    )
     result.add_argument("--start-up-seconds", type=float, default=START_UP_SECONDS)
     result.add_argument("--step-seconds", type=float, default=STEP_SECONDS)
     return result
@@ -89,6 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """What the trainer did, as JSON values."""
     chosen = _recipe(options)
     verl = _verl()
+    host = host_facts()
     folder = options.folder.resolve()
     prepared = time.monotonic()
     task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
@@ -111,7 +119,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             process_folder=folder / "processes",
             take=lambda text: _take(log, text),
             steps=lambda: _steps(log),
-            hopeless=lambda: _hopeless(log),
+            hopeless=lambda: _after_step(log, options),
             limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
         )
     finally:
@@ -121,12 +129,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **_state(ending),
         "algorithm": chosen.algorithm,
         "recipe": chosen.as_json(),
-        "digest": _identity(chosen, options),
+        "digest": _identity(chosen.digest(), options),
+        "settings": settings_digest(options),
         "argv": argv[1:],
         "plugins": _plugins(options),
         "versions": versions(options.device),
         "ray": _version("ray"),
         "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
+        "host": host,
         "processes": _facts(folder / "processes"),
         "seconds": {
             "prepare": round(time.monotonic() - prepared - ending.seconds, 3),
@@ -152,10 +162,15 @@ def _recipe(options: argparse.Namespace) -> TrainerRecipe:
     return chosen
 
 
-def _identity(chosen: TrainerRecipe, options: argparse.Namespace) -> str:
-    """Which runs this one can be compared with: what is set beside the recipe makes it another."""
+def settings_digest(options: argparse.Namespace) -> str:
+    """Which runs make a reference set with this one: those of all seeds."""
+    return _identity(dataclasses.replace(_recipe(options), seed=ANY_SEED).digest(), options)
+
+
+def _identity(digest: str, options: argparse.Namespace) -> str:
+    """What is set beside the recipe makes it another."""
     more = {"set": _given(options.set), "one_step_off": options.one_step_off}
-    return digest_json([chosen.digest(), more]) if any(more.values()) else chosen.digest()
+    return digest_json([digest, more]) if any(more.values()) else digest
 
 
 def _verl() -> str:
@@ -248,9 +263,15 @@ def _steps(log: VerlLog) -> int:
     return max((run.steps for run in log.telemetry().runs), default=0)
 
 
-def _hopeless(log: VerlLog) -> str:
-    """Which gate the run has crossed by now: no later step can make it good."""
+def _after_step(log: VerlLog, options: argparse.Namespace) -> str:
+    """Let others read along; why the run need not go on, by them or by a gate it has crossed, or ""."""
     runs = log.telemetry().runs
+    if options.live is not None:
+        beside = options.live.with_suffix(".new")
+        beside.write_text(json.dumps(encode_series(runs[0].series) if runs else {}), encoding="utf-8")
+        beside.replace(options.live)
+    if options.stop_file is not None and options.stop_file.exists():
+        return options.stop_file.read_text(encoding="utf-8") or "whoever reads along has ended it"
     gate = gates.crossed(arrays(runs[0].series), Rule()) if runs and "reward" in runs[0].series else None
     return gate.reason if gate is not None else ""
 

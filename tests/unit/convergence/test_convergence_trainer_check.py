@@ -62,7 +62,7 @@ class Cell:
     def __init__(self, folder: Path, written=None, *, code=0, timed_out=False, tail="", kind="sim"):
         self.workdir = folder
         self.params = {"algorithm": "gspo"}
-        self.facets = {"device": {"kind": kind}}
+        self.facets = {"device": {"kind": kind}, "versions": {"verl": "0.6.1"}}
         self.written = written
         self.ending = (code, timed_out, tail)
         self.calls = []
