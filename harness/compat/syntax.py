@@ -52,9 +52,13 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         waiting += children(node)
 
 
+# Kinds with nothing below; `ast.NodeVisitor` has a slow method of its own for the second.
+LEAVES = frozenset({ast.Name, ast.Constant})
+
+
 @cache
 def _handler(visitor: Any, kind: Any) -> Callable[[Any, ast.AST], None] | None:
-    return getattr(visitor, f"visit_{kind.__name__}", None)
+    return None if kind in LEAVES else getattr(visitor, f"visit_{kind.__name__}", None)
 
 
 class Visitor(ast.NodeVisitor):
@@ -67,7 +71,7 @@ class Visitor(ast.NodeVisitor):
         handler = _handler(own, kind)
         if handler:
             handler(self, node)
-        else:
+        elif kind not in LEAVES:
             self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> None:
