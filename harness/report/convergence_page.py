@@ -65,7 +65,7 @@ def _trainings(model: ReportModel) -> Iterator[Training]:
     for row in model.rows:
         for result in row.results.values():
             facts = result.facts
-            charts = tuple(training_curves(facts.measurements))
+            charts = tuple(training_curves(facts.measurements)) if facts.measurements else ()
             if not charts or facts.key in seen:
                 continue
             seen |= {facts.key} - {""}

@@ -125,7 +125,7 @@ def _result(result: Result) -> dict[str, Any]:
         "mark": result.mark,
         "change": result.change,
         "streak": result.streak,
-        "history": list(map(vars, result.past)),
+        "history": list(map(vars, result.past.stretches)),
         "missing": result.missing,
         "notes": result.notes,
     }

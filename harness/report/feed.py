@@ -6,8 +6,8 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
+from typing import NamedTuple
 
 from markupsafe import escape
 
@@ -24,8 +24,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 _NO_XML = re.compile("[\ufffe\uffff]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """One answer that turned, or was lost, in a run that started at `when`."""
 
     run_id: str
@@ -88,7 +87,7 @@ def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float
     """(run, time, turn) wherever the answer turned, or was lost."""
     facts = result.facts
     answered, fresh = None, False
-    for stretch in result.past:
+    for stretch in result.past.stretches:
         turn, answered, fresh = _turned(stretch.status, answered, fresh)
         if turn:
             yield stretch.first_run, stretch.first, turn

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model import ReportModel, Row
@@ -19,8 +18,7 @@ NO_EVIDENCE = "-"
 CHANGES = {"": "-", "broken": "b", "fixed": "f", "lost": "l"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GridRow:
+class GridRow(NamedTuple):
     """A row of the grid as it is shown. why: check -> first reason, by the check's place.
 
     axes: a value, or None where the cell does not have the axis. changes: "" when there are none.

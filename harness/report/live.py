@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,9 @@ class LiveReport:
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
         self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}
+        # All of this stays: to search it for garbage at every update would take as long as the update.
+        gc.collect()
+        gc.freeze()
 
     @property
     def model(self) -> ReportModel:

@@ -12,6 +12,9 @@ from harness.report.inputs import KNOWN, UNEXPECTED_PASS
 class Mark(str, enum.Enum):
     """What a reader sees of a verdict: its status and whether that was expected."""
 
+    # As equal texts have; what enumerations have of their own is slow, and looked up a million times.
+    __hash__ = str.__hash__
+
     FAIL = "fail"
     UNEXPECTED_PASS = "unexpected-pass"  # noqa: S105 - a verdict, not a credential
     ERROR = "error"

@@ -25,7 +25,7 @@ from harness.report.inputs import (
 )
 from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.patterns import Pattern, find_patterns
-from harness.report.streak import BROKEN, NOT_RUN, Streak, Stretch, change_of, streak_of, stretches
+from harness.report.streak import BROKEN, NOT_RUN, Past, Streak, change_of, past_of, streak_of
 from harness.report.text import file_name
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class Result:
     origin: ResultInput | None = field(default=None, compare=False, repr=False)
 
     @cached_property
-    def past(self) -> tuple[Stretch, ...]:
+    def past(self) -> Past:
         """The history with what repeats said once, oldest first."""
-        return stretches(self.facts.history)
+        return past_of(self.facts.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +234,12 @@ def _unchanged(row: Row | None, cell: CellInput, found: Mapping[str, ResultInput
     """`row` when it was made of this very cell and these very results."""
     if row is None or row.cell is not cell:
         return None
-    made_of = {name: result.origin for name, result in row.results.items() if result.origin is not None}
-    same = made_of.keys() == found.keys() and all(made_of[name] is result for name, result in found.items())
-    return row if same else None
+    made = 0
+    for name, result in row.results.items():
+        if result.origin is not found.get(name):
+            return None
+        made += result.origin is not None
+    return row if made == len(found) else None
 
 
 def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[Change, ...]:
@@ -257,9 +260,8 @@ def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[C
 def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
     checks = {check.name: check for check in inputs.checks}
     for result in inputs.results:
-        checks.setdefault(
-            result.check, CheckInput(name=result.check, tier=result.tier, question=result.question)
-        )
+        if result.check not in checks:
+            checks[result.check] = CheckInput(name=result.check, tier=result.tier, question=result.question)
     for cell in inputs.cells:
         for name in cell.planned:
             checks.setdefault(name, CheckInput(name=name, tier=Tier.STATIC))

@@ -95,7 +95,7 @@ def _columns(model: ReportModel, *needed: str) -> tuple[list[Column], int]:
     for row in model.rows:
         for result in row.results.values():
             measured = result.facts.measurements
-            if all(name in measured for name in needed):
+            if measured and all(name in measured for name in needed):
                 found.setdefault(result.facts.key or f"{row.slug} {result.facts.check}", _column(row, result))
     columns = list(found.values())
     return columns[:MAX_COLUMNS], max(0, len(columns) - MAX_COLUMNS)

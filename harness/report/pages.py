@@ -18,7 +18,7 @@ from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.measures import Chart, Facts, Table, scalar
 from harness.report.model import Result
 from harness.report.printing import Templates
-from harness.report.streak import Stretch
+from harness.report.streak import Past
 from harness.report.text import as_bytes, clip, duration, file_name, iso, moment, number, size, visible
 from harness.report.timeline import since_words, timeline_svg
 
@@ -93,11 +93,10 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
         return escape(visible(clip(text, limit))) + link
 
-    @lru_cache(maxsize=8192)
-    def past(found: tuple[Stretch, ...]) -> Markup:
-        # Checks that ran in the same runs and said the same have the same list: most of a large report.
+    @lru_cache(maxsize=16_384)
+    def past(found: Past) -> Markup:
         macros = env.get_template("macros.html").module
-        return Markup(macros.past(found))  # type: ignore[attr-defined]  # noqa: S704 - the macro escapes
+        return Markup(macros.past(found.stretches))  # type: ignore[attr-defined]  # noqa: S704 - the macro escapes
 
     env.filters |= {
         "long": long,

@@ -51,7 +51,7 @@ def patches_page(model: ReportModel, writer: Writer) -> str:
         row
         for cell in model.rows
         for result in cell.results.values()
-        if (row := _row(cell, result)) is not None
+        if result.facts.measurements and (row := _row(cell, result)) is not None
     ]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
     survival = model.survival

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -67,13 +66,14 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
 
 def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
     """The condition on `axis` that holds for exactly the failing cells, or ""."""
-    fails: dict[str, set[bool]] = defaultdict(set)
+    fails: dict[str, bool] = {}
     for axes, mark in ran:
-        fails[axes.get(axis, "")].add(mark in FAILING)
-    if "" in fails or any(len(seen) > 1 for seen in fails.values()):
-        return ""
+        value, failing = axes.get(axis, ""), mark in FAILING
+        # Most axes part nothing, and say so within a few cells.
+        if not value or fails.setdefault(value, failing) is not failing:
+            return ""
     ordered = sorted(fails, key=natural)
-    verdicts = [True in fails[value] for value in ordered]
+    verdicts = [fails[value] for value in ordered]
     bad = sum(verdicts)
     if bad == 1:
         return f"{axis} {ordered[verdicts.index(True)]}"

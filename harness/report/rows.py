@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from harness.report.cell_pages import CellPages
 from harness.report.export import cell_line
@@ -28,8 +28,7 @@ PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowTexts:
+class RowTexts(NamedTuple):
     """What of a row goes into the files that all rows share."""
 
     line: bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.outcome import Status
 from harness.report.marks import STYLES, mark_of
@@ -21,8 +21,7 @@ def run_ids(model: ReportModel) -> tuple[str, ...]:
     return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowPast:
+class RowPast(NamedTuple):
     """What remembered runs said of a cell. said: for each check a letter per run (`marks.STYLES`), `-` where
     it was not planned."""
 

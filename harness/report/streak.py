@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from harness.outcome import Evidence, Status
 from harness.report.inputs import HistoryInput
@@ -44,32 +47,67 @@ class Stretch:
     last: float
 
 
-def stretches(history: Sequence[HistoryInput]) -> tuple[Stretch, ...]:
-    """The history with what repeats said once, oldest first."""
-    found: list[Stretch] = []
-    runs: list[HistoryInput] = []
-    for past in history:
-        # Looked at once for every run of every check: two comparisons, and nothing is made.
-        if runs and (past.status is not runs[0].status or past.evidence is not runs[0].evidence):
-            found.append(_stretch(runs))
-            runs = []
-        runs.append(past)
-    if runs:
-        found.append(_stretch(runs))
-    return tuple(found)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Past:
+    """A history with what repeats said once, oldest first; the same one for all that is alike.
+
+    turned: places in the history where an input was not what it was in the run before.
+    """
+
+    stretches: tuple[Stretch, ...] = ()
+    turned: tuple[int, ...] = ()
 
 
-def _stretch(runs: Sequence[HistoryInput]) -> Stretch:
+#: run, its time, status, evidence, and the number of its key among the keys of this history, -1 without one.
+_Said = tuple[str, float, str, str, int]
+
+
+def past_of(history: Sequence[HistoryInput]) -> Past:
+    """Checks that ran in the same runs and said the same share their past: most of a large report."""
+    keys: dict[str, int] = {}
+    number = keys.setdefault
+    return _past(
+        tuple(
+            [
+                (
+                    said.run_id,
+                    said.time,
+                    said.status._value_,
+                    said.evidence._value_ if said.evidence else "",
+                    number(said.key, len(keys)) if said.key else -1,
+                )
+                for said in history
+            ]
+        )
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _past(history: tuple[_Said, ...]) -> Past:
+    return Past(
+        stretches=tuple(
+            _stretch(status, evidence, list(runs))
+            for (status, evidence), runs in groupby(history, key=itemgetter(2, 3))
+        ),
+        turned=tuple(
+            place
+            for place, ((*_, old), (*_, new)) in enumerate(pairwise(history), 1)
+            if old != new and old >= 0 and new >= 0
+        ),
+    )
+
+
+def _stretch(status: str, evidence: str, runs: Sequence[_Said]) -> Stretch:
     first, last = runs[0], runs[-1]
     return Stretch(
-        status=first.status,
-        evidence=first.evidence,
+        status=Status(status),
+        evidence=Evidence(evidence) if evidence else None,
         runs=len(runs),
-        inputs=len({past.key for past in runs if past.key}),
-        first_run=first.run_id,
-        first=first.time,
-        last_run=last.run_id,
-        last=last.time,
+        inputs=len({key for *_, key in runs if key >= 0}),
+        first_run=first[0],
+        first=first[1],
+        last_run=last[0],
+        last=last[1],
     )
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model import Result
-from harness.report.streak import Stretch
+from harness.report.streak import Past, Stretch
 from harness.report.text import clip, moment, visible
 
 STEP = 18
@@ -29,19 +28,17 @@ def timeline_svg(result: Result) -> Markup:
     facts = result.facts
     if not facts.history:
         return Markup()
-    keys = [past.key for past in facts.history]
-    keys.append(facts.key)
-    changed = tuple(place for place, (old, new) in enumerate(pairwise(keys), 1) if old != new and old and new)
-    return _drawn(result.past, result.mark, facts.evidence, changed)
+    before = facts.history[-1].key
+    turns = bool(before and facts.key and before != facts.key)
+    return _drawn(result.past, result.mark, facts.evidence, len(facts.history) if turns else None)
 
 
-@lru_cache(maxsize=8192)
-def _drawn(
-    before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None, changed: tuple[int, ...]
-) -> Markup:
-    """Checks that ran in the same runs and said the same look the same: most of a large report."""
+@lru_cache(maxsize=16_384)
+def _drawn(past: Past, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
+    """now: the place of this run in the row of runs when an input changed with it."""
     parts, left = [], 0
-    bars = _bars(before, mark, evidence)
+    bars = _bars(past.stretches, mark, evidence)
+    changed = past.turned if now is None else (*past.turned, now)
     for bar in bars:
         parts.append(_drawn_bar(bar, left))
         left += bar.runs * STEP
