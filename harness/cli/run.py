@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--record-reference",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Then record reference sets of grpo and gspo in these cells, into this folder.",
+    help="Then record reference sets of what was trained in these cells, into this folder.",
 )
 @click.pass_obj
 def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:

@@ -55,17 +55,22 @@ def need_not_go_on(reference: ReferenceSet, earlier: Sequence[Series], series: S
     return "" if decision.decided_by in ("running", "reference", "input") else decision.reasons[0]
 
 
+def require_whole(run: Mapping[str, Any]) -> None:
+    """InfrastructureError when a run did not reach its end."""
+    if run["state"] != "measured" or not run["complete"] or run["stopped"]:
+        raise InfrastructureError(
+            f"the run of seed {run['recipe']['seed']} is not whole",
+            why="; ".join(run["problems"]) or run["state"],
+        )
+
+
 def content(runs: Sequence[Mapping[str, Any]], *, name: str) -> dict[str, Any]:
     """The JSON of a reference set of what `harness.convergence.trainer.run` wrote for each seed.
 
     InfrastructureError when a run did not reach its end.
     """
     for run in runs:
-        if run["state"] != "measured" or not run["complete"] or run["stopped"]:
-            raise InfrastructureError(
-                f"the run of seed {run['recipe']['seed']} is not whole",
-                why="; ".join(run["problems"]) or run["state"],
-            )
+        require_whole(run)
     first = runs[0]
     return reference_set.content(
         name=name,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from harness.check import Completed
 from harness.cli.references import SEEDS, record, wanted
+from harness.convergence.reference_set import load
 from harness.errors import InfrastructureError, NothingSelectedError
 
 
@@ -51,6 +54,59 @@ def test_each_answered_check_is_recorded_with_the_seeds_of_candidates(tmp_path):
     assert arguments[arguments.index("--seeds") + 1] == str(SEEDS)
     assert arguments.count("--twin") == 3
     assert arguments[arguments.index("--device") + 1] == "npu:0"
+
+
+class Trainer(Cell):
+    """A cell whose trainer writes a whole run for each seed but one."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.fails_at = fails_at
+
+    def run(self, argv, _variables, _seconds):
+        words = list(argv)
+        seed = int(words[words.index("--seed") + 1])
+        reward = [0.1 + 0.01 * step + 0.001 * seed for step in range(24)]
+        written = {
+            "state": "hung" if seed == self.fails_at else "measured",
+            "complete": True,
+            "stopped": "",
+            "problems": [],
+            "settings": "digest of the settings",
+            "recipe": {"algorithm": "grpo", "seed": seed},
+            "device": {"device": "npu:0"},
+            "versions": {"verl": "0.6.1"},
+            "ray": "2.60.0",
+            "host": {"id": "0123", "load": 0.1},
+            "series": {"reward": reward, "seconds": [0.5] * 24},
+        }
+        Path(words[words.index("--out") + 1]).write_text(json.dumps(written))
+        return Completed(argv=tuple(argv), returncode=0, tail="step:24\n", seconds=1.0)
+
+
+def test_a_trainer_is_run_once_for_every_seed(tmp_path):
+    cell = Trainer()
+    recordings = wanted(plan(), result(entry("environment"), entry("trainer-grpo")))
+
+    (path,) = record(recordings, tmp_path, cell.enter, cell.run)
+
+    found = load(Path(path))
+    assert len(cell.arguments) == len(found.runs) == len(found.performance) == 10
+    assert found.name == "trainer-grpo"
+    assert "seed" not in found.recipe
+    assert [file.name for file in tmp_path.iterdir()] == [Path(path).name]
+
+
+def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
+    recordings = wanted(plan(), result(entry("environment"), entry("trainer-grpo")))
+    broken, mended = Trainer(fails_at=104), Trainer()
+
+    with pytest.raises(InfrastructureError, match="seed 104 is not whole"):
+        list(record(recordings, tmp_path, broken.enter, broken.run))
+    (path,) = record(recordings, tmp_path, mended.enter, mended.run)
+
+    assert len(mended.arguments) == 6
+    assert len(load(Path(path)).runs) == 10
 
 
 def test_a_cpu_cell_is_recorded_on_its_cpu():
