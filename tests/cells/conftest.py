@@ -110,6 +110,12 @@ def engine_cell() -> BuiltCell:
     return found
 
 
+@pytest.fixture(scope="session")
+def twin_cells() -> list[BuiltCell]:
+    """The rows' own verl on the simulated device. CI's main job builds none of them."""
+    return built_in(load_settings({"profile": "twins"}, os.environ, REPOSITORY))
+
+
 @pytest.fixture(params=["0.6.1", "0.9.1"])
 def cell(request: pytest.FixtureRequest, built_cells: list[BuiltCell]) -> BuiltCell:
     found = next((cell for cell in built_cells if cell.verl == request.param), None)

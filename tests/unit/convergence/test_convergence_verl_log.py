@@ -84,6 +84,16 @@ def test_the_file_logger_is_read_too():
     assert "not a step of verl's file logger" in telemetry.problems[0]
 
 
+def test_a_metric_that_lacks_and_steps_of_another_recipe_are_named():
+    log = VerlLog("verl.log", steps=1)
+    for step in (1, 2):
+        log.feed(f"step:{step} - critic/rewards/mean:0.5 - actor/grad_norm:0.1\n")
+    problems = " ".join(log.telemetry().problems)
+
+    assert "no step has entropy" in problems
+    assert "2 steps where 1 were planned: it is of another recipe" in problems
+
+
 def test_values_that_are_no_numbers_are_named():
     (run,) = read("step:1 - critic/rewards/mean:0.5 - actor/grad_norm:<lambda>\n").runs
 
