@@ -1,59 +1,33 @@
-"""Settings of a tiny training: everything that shapes its curves, and the digest that says which settings a
-curve is of.
-
-In-cell module.
-"""
+"""Settings of a tiny training in process: everything that shapes its curves. In-cell module."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from harness.digest import digest_json
+from harness.convergence.settings import Settings
 from harness.errors import InputError
 
 ALGORITHMS = ("grpo", "gspo")
-# Raised when the task, the policy or the loop changes what the same settings produce.
-PROGRAM_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyRecipe:
-    """Settings of one tiny training. Names follow verl's actor configuration where it has them.
+class TinyRecipe(Settings):
+    """Settings of one tiny training.
 
-    prompts, samples: prompts per step, responses per prompt (verl `train_batch_size`, `rollout.n`).
     mini_batches: optimizer steps per training step; more than 1 makes the policy ratio differ from 1.
-    learning_rate, grad_clip: Adam's step size, the limit of the gradient's L2 norm.
-    clip_ratio_low, clip_ratio_high, clip_ratio_c, loss_agg_mode: handed to verl's policy loss.
+    grad_clip: the limit of the gradient's L2 norm. clip_ratio_c: handed to verl's policy loss.
     hidden: width of the policy. steps: training steps.
     """
 
-    algorithm: str
-    clip_ratio_low: float
-    clip_ratio_high: float
-    loss_agg_mode: str
-    learning_rate: float
+    program_version: ClassVar[int] = 1
+
     clip_ratio_c: float = 3.0
     steps: int = 60
-    prompts: int = 32
-    samples: int = 8
     mini_batches: int = 4
     hidden: int = 48
     grad_clip: float = 1.0
-
-    @property
-    def rows(self) -> int:
-        """Responses per training step."""
-        return self.prompts * self.samples
-
-    def as_json(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        return dataclasses.asdict(self)
-
-    def digest(self) -> str:
-        """Identity of the settings: two runs are comparable when it is equal."""
-        return digest_json({"program": PROGRAM_VERSION, **self.as_json()})
 
 
 # Learning rate: 60 steps of it lift the reward from 0.15 to 0.8-0.98 on 40 of 40 seeds of both algorithms

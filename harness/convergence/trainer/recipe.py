@@ -5,23 +5,20 @@ In-cell module; standard library only.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from harness.convergence.settings import Settings
 from harness.convergence.trainer import reward
 from harness.convergence.trainer.task import PROMPT_TOKENS, RESPONSE_TOKENS
-from harness.digest import digest_json
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
 # Where versions of verl keep the trainer that samples one step ahead of its updates, on cards of its own.
 ONE_STEP_OFF = ("recipe.one_step_off_policy.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
 ALGORITHMS = ("grpo", "gspo")
-# Raised when the task, the model or the rollout changes what the same settings produce.
-PROGRAM_VERSION = 1
 # From here on rollouts are servers.
 SERVER_MODE = (0, 7)
 # From here on rewards have a configuration group of their own.
@@ -33,39 +30,22 @@ Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerRecipe:
-    """Settings that shape the curves; names follow verl's where it has them.
+class TrainerRecipe(Settings):
+    """Settings of a tiny run of verl's trainer.
 
-    prompts, samples: prompts per step, responses per prompt. mini_batch: prompts per optimizer step.
-    epochs: passes over a step's responses. cards: devices, each with a training worker of its own.
+    mini_batch: prompts per optimizer step. epochs: passes over a step's responses. cards: devices, each with
+    a training worker of its own.
     """
 
-    algorithm: str
+    program_version: ClassVar[int] = 1
+
     loss_mode: str
-    loss_agg_mode: str
-    clip_ratio_low: float
-    clip_ratio_high: float
     learning_rate: float = 1e-3
     steps: int = 24
-    prompts: int = 32
-    samples: int = 8
     mini_batch: int = 8
     epochs: int = 2
     cards: int = 1
     seed: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Responses per step."""
-        return self.prompts * self.samples
-
-    def as_json(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        return dataclasses.asdict(self)
-
-    def digest(self) -> str:
-        """Identity of the settings."""
-        return digest_json({"program": PROGRAM_VERSION, **self.as_json()})
 
 
 # Learning rate, batch and clip ranges: with them the reward rises from 0.05 to 0.7 in 24 steps of verl 0.6.1
