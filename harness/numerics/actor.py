@@ -8,7 +8,7 @@ gradients are compared as vectors: norms would hide a wrong sign.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +147,64 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
             for event in events
             if event["kind"] == "gradient"
         ],
-        "missing": [label for label in facts["missing"] if not label.startswith(("forward/", "backward/"))],
-        "bypassed": sum(label.startswith(("forward/", "backward/")) for label in facts["missing"]),
+        "missing": [label for label in facts["missing"] if not _is_module(label)],
+        "bypassed": sum(_is_module(label) for label in facts["missing"]),
         "differing": facts["differing"][:MOST_NAMED],
+        "packed": packed_path(tolerances, reference["labels"], facts["packed"]),
         "self_test": self_test(tolerances, facts["faults"]),
     }
+
+
+def packed_path(
+    tolerances: Mapping[str, float], labels: Sequence[str], packed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What packing and fused attention change of an update: `why` or `error` when it did not come to that.
+
+    labels: everything the reference recorded, in the order of its making.
+    """
+    from harness.numerics.actor_run import FAULT_PLACES, PACKED_FAULT
+
+    if "errors" not in packed:
+        return dict(packed)
+    lost = [label for label in tolerances if label not in packed["errors"] and not _is_module(label)]
+    budgets = {**_budgets(tolerances, packed["errors"]), **dict.fromkeys(lost)}
+    wrong = [label for label, budget in budgets.items() if not _within(budget)]
+    faulty = [
+        label for label, budget in _budgets(tolerances, packed["faulty"]).items() if not _within(budget)
+    ]
+    first = _nearest_to_the_loss(wrong, labels)
+    return {
+        "tensors": len(budgets),
+        "diverged": len(wrong),
+        "first": first.split("/", 2)[2].rstrip("/") if wrong else "",
+        "kind": first.split("/")[0],
+        "worst_budget": max((budget for budget in budgets.values() if budget is not None), default=0.0),
+        "fault_caught": bool(faulty) and faulty[0].split("/")[2] == FAULT_PLACES[PACKED_FAULT],
+    }
+
+
+def _nearest_to_the_loss(wrong: list[str], labels: Sequence[str]) -> str:
+    """Of the first pass's gradients that of the module called last: they flow from there to the first."""
+    gradients = [label for label in wrong if label.startswith("gradient/0/")]
+    if gradients and wrong[0].startswith("gradient/"):
+        modules = dict.fromkeys(label.split("/")[2] for label in labels if label.startswith("forward/0/"))
+        called = {module: place for place, module in enumerate(modules)}
+        return max(gradients, key=lambda label: called.get(label.split("/")[2].rpartition(".")[0], -1))
+    return wrong[0] if wrong else ""
+
+
+def _budgets(tolerances: Mapping[str, float], errors: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {
+        label: _budget(error, tolerances[label]) for label, error in errors.items() if label in tolerances
+    }
+
+
+def _is_module(label: str) -> bool:
+    return label.startswith(("forward/", "backward/"))
+
+
+def _within(budget: float | None) -> bool:
+    return budget is not None and budget <= 1
 
 
 def self_test(tolerances: Mapping[str, float], faults: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -213,7 +266,12 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         return _judge_not_measured(measurements)
     if measurements["diverged"] or measurements["missing"]:
         return _judge_diverged(measurements)
+    packed = measurements["packed"]
+    if packed.get("diverged") or packed.get("error"):
+        return _judge_packed(packed)
     missed = [entry["fault"] for entry in measurements["self_test"] if not entry["caught"]]
+    if not packed.get("fault_caught", True):
+        missed.append("the one in packed rows")
     if missed or not measurements["self_test"]:
         return Judgement(
             status=Status.INCONCLUSIVE,
@@ -230,7 +288,32 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         f"{kinds.get('parameter', {}).get('tensors', 0)} updated parameters among them (worst error "
         f"{worst:.0%} of its bound); {len(measurements['self_test'])} seeded faults were caught and located."
     )
-    return Judgement(status=Status.PASS, reasons=(summary, *_repeatability(measurements)))
+    told = (
+        f"With packed rows and fused attention the path was not run: {packed['why']}."
+        if "why" in packed
+        else f"With packed rows and fused attention {packed['tensors']} tensors agree, too (worst "
+        f"{packed['worst_budget']:.0%})."
+    )
+    return Judgement(status=Status.PASS, reasons=(summary, told, *_repeatability(measurements)))
+
+
+def _judge_packed(packed: Mapping[str, Any]) -> Judgement:
+    """Right with padded rows, wrong or impossible with packed ones."""
+    if "error" in packed:
+        reason = f"With packed rows and fused attention the update raised {packed['error']}."
+    else:
+        what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(packed["kind"], "")
+        reason = (
+            f"With packed rows and fused attention {packed['diverged']} of {packed['tensors']} tensors are "
+            f"wrong, first {what}{packed['first']}; with padded rows none is."
+        )
+    return Judgement(
+        status=Status.FAIL,
+        reasons=(reason,),
+        remedies=(
+            "Fused attention or what unpads the batch is wrong: use_remove_padding=False avoids both.",
+        ),
+    )
 
 
 def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:

@@ -50,11 +50,21 @@ DRIFTS = (-0.5, -0.1, 0.05, 0.12, 0.6)
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCase:
-    """weights: drawn by the name and shape a model has (`draw`). batch: int64 and float32 arrays."""
+    """weights: drawn by the name and shape a model has (`draw`). batch: int64 and float32 arrays.
+
+    packed: how production runs it, rows without padding in one sequence and fused attention, instead of
+    padded rows and attention spelled out; the same function.
+    """
 
     seed: int = DEFAULT_SEED
     model: Mapping[str, Any] = field(default_factory=lambda: MODEL)
     update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
+    packed: bool = False
+
+    @property
+    def attention(self) -> str:
+        """transformers' name of the attention implementation."""
+        return "flash_attention_2" if self.packed else "eager"
 
     def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """A parameter: matrices that make peaked distributions, norms near one, biases that are not zero."""

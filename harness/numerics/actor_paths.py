@@ -59,6 +59,7 @@ class LegacyActor:
             "rollout_n": 1,
             "use_dynamic_bsz": False,
             "use_torch_compile": False,
+            "use_remove_padding": case.packed,
             "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
             "fsdp_config": config.FSDPEngineConfig(dtype="float32"),
             **update,
@@ -109,7 +110,7 @@ class EngineActor:
             engine_module.get_device_name = lambda: "cpu"
         else:
             import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches(None)
-        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead)
+        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead, packed=case.packed)
         settings = {
             "module": model,
             "optimizer": optimizer,
@@ -179,7 +180,7 @@ class EngineActor:
             data,
             max_seq_len=PROMPT + RESPONSE,
             max_response_len=RESPONSE,
-            use_remove_padding=False,
+            use_remove_padding=self.case.packed,
             use_dynamic_bsz=False,
             micro_batch_size_per_gpu=self.case.update["ppo_micro_batch_size_per_gpu"],
             temperature=1.0,
@@ -195,7 +196,7 @@ def _offered(config: Any, wanted: Mapping[str, Any]) -> Any:
     return config(**{name: value for name, value in wanted.items() if name in config.__dataclass_fields__})
 
 
-def _plain_engine(engine: type[Any]) -> Any:
+def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
     """An engine around a module that nothing wraps: its methods are verl's, its set-up is not run."""
 
     class Plain(engine):  # type: ignore[misc]
@@ -206,7 +207,7 @@ def _plain_engine(engine: type[Any]) -> Any:
             self.ulysses_sequence_parallel_size = 1
             self.ulysses_device_mesh = None
             self.use_ulysses_sp = False
-            self.use_remove_padding = False
+            self.use_remove_padding = packed
             self.pad_to_length = False
             self.scaler = None
             self._qat_enabled = False

@@ -5,7 +5,8 @@
 
 The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
 every operation off by what the fp32 contract permits; how far those scatter is each tensor's tolerance. The
-device runs fp32: twice, once more while operators are traced, and once under each seeded fault.
+device runs fp32: twice, once more while operators are traced, once under each seeded fault, and with packed
+rows and fused attention.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from harness.numerics.actor_case import DEFAULT_SEED, ActorCase, Arrays
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.contract import FP32
 from harness.numerics.device import device_facts
-from harness.numerics.recorder import GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+from harness.numerics.recorder import BACKWARD, FORWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
 
 FORMAT = "npu-matrix-actor-reference/1"
 SAMPLES = 8
@@ -47,6 +48,10 @@ FAULT_PLACES = {
     "gradient-sign": "model.layers.0.self_attn.k_proj.weight",
     "activation-bf16": "model.layers.1.post_attention_layernorm",
 }
+
+PACKED_FAULT = "gradient-sign"
+NO_FUSED_ATTENTION = "there is no fused attention on a CPU"
+LONGEST_ERROR = 300
 
 Values = dict[str, NDArray[np.float64]]
 
@@ -108,7 +113,7 @@ def build_model(case: ActorCase, setting: Setting) -> Any:
     """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
     transformers = import_module("transformers")
     config = transformers.Qwen2Config(**case.model)
-    config._attn_implementation = "eager"  # noqa: SLF001 - transformers has no other way before construction
+    config._attn_implementation = case.attention  # noqa: SLF001 - transformers has no other way before construction
     model = transformers.Qwen2ForCausalLM(config)
     for name, parameter in model.named_parameters():
         parameter.data = setting.torch.from_numpy(case.draw(name, tuple(parameter.shape)))
@@ -235,6 +240,7 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
         "device": device_facts(name),
         "verl": version("verl"),
         "path": import_module("harness.numerics.actor_paths").actor_class().name,
+        "packed": _packed(seed, setting, targets, exact) if kind == "npu" else {"why": NO_FUSED_ATTENTION},
         "events": [
             {
                 "label": event.label,
@@ -255,6 +261,33 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
     }
     out.write_text(json.dumps(facts), encoding="utf-8")
     return facts
+
+
+def _packed(seed: int, setting: Setting, targets: Arrays, exact: Mapping[str, Any]) -> dict[str, Any]:
+    """Errors of what an update returns and leaves when its rows are packed, clean and under a seeded fault.
+
+    Modules are left out: what passes through them has another shape. why: what the path cannot be run for,
+    error: what it raised.
+    """
+    case = ActorCase(seed=seed, packed=True)
+
+    def errors(fault: str) -> dict[str, float | None]:
+        found: dict[str, float] = {}
+        run_update(
+            case, setting, targets, Recorder(sink=_into(found, exact)), mode=nullcontext(), fault=fault
+        )
+        return {
+            label: json_number(error)
+            for label, error in found.items()
+            if not label.startswith((f"{FORWARD}/", f"{BACKWARD}/"))
+        }
+
+    try:
+        return {"errors": errors(""), "faulty": errors(PACKED_FAULT)}
+    except ImportError as error:
+        return {"why": f"{type(error).__name__}: {error}"}
+    except Exception as error:  # noqa: BLE001 - whatever the device raises is a measurement of it
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:LONGEST_ERROR]}
 
 
 def _same(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:

@@ -141,7 +141,10 @@ def _update(
     recorder: Recorder,
 ) -> None:
     """verl's update: parameters and gradients at each optimizer step, in the order of their making."""
-    parameters = list(model.named_parameters())
+    called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
+    parameters = sorted(
+        model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
+    )
     begun = False
 
     def before_step(*_: Any) -> None:
@@ -150,7 +153,7 @@ def _update(
             for name, parameter in parameters:
                 recorder.note(PARAMETER, name, parameter)
         begun = True
-        # Gradients flow from the last module to the first: the first wrong one is where a fault sits.
+        # Gradients flow from the module called last to the first: the first wrong one is where a fault sits.
         for name, parameter in reversed(parameters):
             recorder.note(GRADIENT, name, parameter.grad)
 

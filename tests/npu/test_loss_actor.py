@@ -86,3 +86,18 @@ def test_rounding_that_the_contract_permits_is_not_flagged(
     """Every matrix product off by a unit in the last place is legal fp32."""
     judgement = judge(updated(reference, npu_device, tmp_path / "device.json", "mm;ulp;any;ulps=1"), {})
     assert judgement.status is Status.PASS, judgement.reasons
+
+
+@pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
+def test_a_fault_in_fused_attention_shows_in_packed_rows_alone(
+    reference: Path, npu_device: str, tmp_path: Path
+) -> None:
+    """Padded rows spell attention out, so only packed ones call the fused operator."""
+    fault = "npu_fusion_attention_grad;sign;backward;output=1"
+    measured = updated(reference, npu_device, tmp_path / "device.json", fault)
+    if "why" in measured["packed"]:
+        pytest.skip(measured["packed"]["why"])
+    judgement = judge(measured, {})
+    assert measured["diverged"] == 0
+    assert judgement.status is Status.FAIL
+    assert "k_proj" in judgement.reasons[0]

@@ -36,6 +36,9 @@ PLACES = [
     Event(kind="gradient", name=FAULT_PLACES["gradient-sign"]),
     Event(kind="forward", name=FAULT_PLACES["activation-bf16"], part="output"),
 ]
+PACKED = {
+    event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind in {"output", "gradient", "parameter"}
+}
 DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 
 
@@ -46,6 +49,9 @@ class Context:
     differing: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     blind: bool = False
+    packed: dict[str, Any] = field(
+        default_factory=lambda: {"errors": PACKED, "faulty": {PLACES[0].label: 1.0}}
+    )
     reference: Completed = DONE
     device: Completed = DONE
     params: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +91,7 @@ class Context:
                 }
                 for event in EVENTS
             ],
+            "packed": self.packed,
             "missing": self.missing,
             "differing": self.differing,
             "faults": {"gradient-sign": wrong, "activation-bf16": {PLACES[1].label: None}},
@@ -152,7 +159,7 @@ def test_runs_that_differ_within_tolerance_are_told(context):
     context.differing = ["forward/0/model.norm/output"]
     judgement = judged(context)
     assert judgement.status is Status.PASS
-    assert "Two runs differ" in judgement.reasons[1]
+    assert "Two runs differ" in judgement.reasons[-1]
 
 
 def test_a_crash_on_the_device_is_red_with_its_last_words(context):
@@ -201,3 +208,36 @@ def test_no_ratio_lies_at_a_clip_bound():
     bounds = (1 - case.update["clip_ratio"], 1 + case.update["clip_ratio"])
     assert min(np.abs(ratio - bound).min() for bound in bounds) > 0.01
     assert {(ratio > bounds[1]).any(), (ratio < bounds[0]).any()} == {True}
+
+
+def test_packed_rows_are_told_apart_from_padded_ones(context):
+    assert f"{len(PACKED)} tensors agree, too" in judge(run(context).measurements, {}).reasons[1]
+    wrong = EVENTS[5].label
+    context.packed = {"errors": {**PACKED, wrong: 1.0}, "faulty": {PLACES[0].label: 1.0}}
+    judgement = judged(context)
+    assert judgement.status is Status.FAIL
+    assert "wrong, first the gradient of model.norm.weight; with padded rows none is" in judgement.reasons[0]
+
+
+def test_a_gradient_that_packed_rows_lose_is_wrong(context):
+    kept = {label: error for label, error in PACKED.items() if label != EVENTS[4].label}
+    context.packed = {"errors": kept, "faulty": {PLACES[0].label: 1.0}}
+    assert "the gradient of lm_head.weight" in judged(context).reasons[0]
+
+
+def test_packed_rows_that_raise_are_red_and_a_package_that_is_not_there_is_told(context):
+    context.packed = {"error": "RuntimeError: aclnnFlashAttentionVarLen not in libopapi.so"}
+    judgement = judged(context)
+    assert judgement.status is Status.FAIL
+    assert "aclnnFlashAttentionVarLen" in judgement.reasons[0]
+    context.packed = {"why": "ModuleNotFoundError: No module named 'einops'"}
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert "was not run: ModuleNotFoundError: No module named 'einops'" in judgement.reasons[1]
+
+
+def test_green_is_withheld_when_a_fault_in_packed_rows_is_missed(context):
+    context.packed = {"errors": PACKED, "faulty": PACKED}
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "the one in packed rows" in judgement.reasons[0]
