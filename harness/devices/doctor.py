@@ -13,6 +13,10 @@ from harness.devices.network import CardNetwork
 from harness.devices.soc import driver_misfit
 
 
+#: What Docker gives a container that does not ask for more (`docker run --shm-size`).
+DOCKER_SHM_BYTES = 64 << 20
+
+
 class Health(str, enum.Enum):
     """`ok`: works. `limited`: some cells cannot run here. `broken`: the default profile cannot run."""
 
@@ -54,6 +58,7 @@ def examine(
         *_leases(leases),
         _engines(host, problem_of),
         *_passing(host),
+        *_shared_memory(host),
         _disk(free_bytes, needed_bytes),
         _git(host),
     )
@@ -205,6 +210,16 @@ def _engines(host: HostReport, problem_of: Callable[[str], str]) -> Finding:
         health=Health.LIMITED,
         what="neither docker nor podman; cells are built as virtual environments",
     )
+
+
+def _shared_memory(host: HostReport) -> Iterator[Finding]:
+    if host.shm_bytes is not None and host.shm_bytes <= DOCKER_SHM_BYTES:
+        yield Finding(
+            topic="shared memory",
+            health=Health.LIMITED,
+            what=f"{host.shm_bytes / 2**20:.0f} MiB: one loader of torch with workers needs more",
+            fix="start this container with --shm-size 8g",
+        )
 
 
 def _disk(free_bytes: int, needed_bytes: int) -> Finding:

@@ -40,6 +40,7 @@ class HostReport:
     """What was found. `npu_error` says why cards that seem to be there cannot be used, `npu_fix` what helps.
 
     driver: its version, also where npu-smi fails. passing: how cards get into containers; None without any.
+    shm_bytes: size of the shared memory, None where that cannot be told.
     """
 
     npu: NpuReport | None
@@ -54,6 +55,7 @@ class HostReport:
     git: str
     container_engines: tuple[str, ...]
     cpus: int
+    shm_bytes: int | None = None
 
     @property
     def usable_chips(self) -> tuple[int, ...]:
@@ -96,6 +98,7 @@ def look(view: HostView) -> HostReport:
         git=view.which("git") or "",
         container_engines=tuple(name for name in ("docker", "podman") if view.which(name)),
         cpus=os.cpu_count() or 1,
+        shm_bytes=_size(view.dev / "shm"),
     )
 
 
@@ -196,6 +199,14 @@ def _cann(view: HostView) -> str:
             if found := _version(file):
                 return found
     return ""
+
+
+def _size(folder: Path) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def _version(file: Path) -> str:

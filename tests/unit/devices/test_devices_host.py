@@ -264,6 +264,17 @@ def hccn_tool(folder: Path, body: str) -> HostView:
     return HostView(dev=folder, ascend=folder, environ={"PATH": os.environ["PATH"]}, which=lambda _name: None)
 
 
+def test_little_shared_memory_is_told_with_its_fix(tmp_path):
+    report = look(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
+    assert report.shm_bytes is None
+    finding = found(replace(report, shm_bytes=64 << 20), "shared memory")
+    assert (finding.health, "--shm-size" in finding.fix) == (Health.LIMITED, True)
+    roomy = replace(report, shm_bytes=8 << 30)
+    assert "shared memory" not in {
+        one.topic for one in examine(roomy, zig=True, free_bytes=1, needed_bytes=1)
+    }
+
+
 def test_links_of_the_cards(machine, tmp_path):
     view = hccn_tool(
         tmp_path / "Ascend",
