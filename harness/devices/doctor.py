@@ -12,7 +12,6 @@ from harness.devices.leases import Held
 from harness.devices.network import CardNetwork
 from harness.devices.soc import driver_misfit
 
-
 #: What Docker gives a container that does not ask for more (`docker run --shm-size`).
 DOCKER_SHM_BYTES = 64 << 20
 
