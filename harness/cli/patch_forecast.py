@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,10 @@ from harness.cli.patch_output import CODES, DIRECTORY, json_option, progress, sa
 from harness.cli.patch_target import matrix_versions, package_of
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.patchstack.target import Current
+    from harness.sources.git import GitTree
 
 
 @click.command(
@@ -42,17 +47,14 @@ def forecast(
     Patches that are for neither have ended: they are named and not tried.
     """
     from harness.patchstack.forecast import forecast as look_ahead
-    from harness.patchstack.target import current_bodies, named, version_in, whose
+    from harness.patchstack.target import named, whose
     from harness.sources.git import Repository
 
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
     tree = repository.tree(ref)
     package = package_of(patches, whose(patches, upstream, tree))
-    head = version_in(tree, package)
-    releases = [version for version in matrix_versions(settings, package) if "@" not in version]
-    versions = [f"{head}@{tree.commit}"] if head else []
-    current = current_bodies(patches, [*versions, *releases[:1]], package)
+    current = bodies_for_head(settings, patches, package, tree)
     chosen = named(current.bodies, names)
     if not chosen:
         ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
@@ -61,3 +63,13 @@ def forecast(
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     return EXIT_OK if found.fair else EXIT_UNEXPECTED
+
+
+def bodies_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> Current:
+    """The bodies for the version a development head says it is, else for the newest release in the matrix."""
+    from harness.patchstack.target import current_bodies, version_in
+
+    head = version_in(tree, package)
+    releases = [version for version in matrix_versions(settings, package) if "@" not in version]
+    versions = [f"{head}@{tree.commit}"] if head else []
+    return current_bodies(patches, [*versions, *releases[:1]], package)

@@ -133,6 +133,7 @@ def write_report(
     """Write the report of a run; returns its folder."""
     import tempfile
 
+    from harness.cli.patch_recorded import recorded_facts
     from harness.cli.patch_survival import recorded_survival
     from harness.ledger.junit import write_junit
     from harness.report.gather import junit_cases, junit_suites
@@ -140,6 +141,7 @@ def write_report(
     from harness.report.publish import render_all
 
     survival = survival or recorded_survival(settings, matrix)
+    patches = patches or recorded_facts(settings, matrix)
     inputs = gather_run(
         settings,
         matrix,

@@ -16,6 +16,8 @@ FORECASTS = ("patch-forecast", "patch-check")
 SUMMARY, REBASE = "patch-summary", "patch-rebase"
 KINDS = (*FORECASTS, SUMMARY, REBASE)
 MOST_CHANGES = 12
+#: Of a patch that is for no version as new as a head.
+ENDED = "ended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,10 @@ def _heads(data: Mapping[str, Any]) -> Iterator[HeadVerdict]:
             offset=offset if isinstance(offset, int) else 0,
             reason="; ".join(_texts(entry.get("reasons"))[:2]),
             broke=_commit(broken_by.get(patch)),
+        )
+    for patch, versions in _mapping(data.get("ended")).items():
+        yield HeadVerdict(
+            where=where, patch=str(patch), verdict=ENDED, offset=0, reason=f"it is for {versions}", broke=""
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +12,14 @@ from harness.patchstack.verdict import MEANING, Verdict
 from harness.report.marks import Mark
 from harness.report.model import ReportModel, Result, Row
 from harness.report.pages import Writer, anchor_of, environment
+from harness.report.patch_facts import ENDED, PatchFacts
 from harness.report.survival import heat_map, turning_points
 
 MAX_ROWS = 500
+#: Verdicts that do not keep a stack from going in.
+FAIR = (Verdict.CLEAN.value, Verdict.OFFSET.value, Verdict.ALREADY_UPSTREAM.value, ENDED)
+REBASED = "rebased.json"
+REBASE = ("--repo", "CLONE", "--to", "HEAD", "--out", "rebased")
 #: How a verdict on a patch is drawn; the word beside it is the verdict's own.
 DRAWN = {
     Verdict.CLEAN: Mark.PASS,
@@ -69,10 +75,20 @@ def patches_page(model: ReportModel, writer: Writer) -> str:
             ],
             survival=survival,
             facts=model.patches,
+            stuck=_rebases(model.patches) if model.patches else (),
             mark_of_verdict=_mark,
             heat=heat_map(survival) if survival else "",
             turns=turning_points(survival) if survival else (),
         )
+    )
+
+
+def _rebases(facts: PatchFacts) -> tuple[str, ...]:
+    """The command that moves each patch that does not go into a head."""
+    return tuple(
+        shlex.join(["npu-matrix", "patches", "rebase", head.patch, *REBASE]) + f" --json > {REBASED}"
+        for head in facts.heads
+        if head.verdict not in FAIR
     )
 
 
@@ -112,6 +128,8 @@ def _tile(entry: Mapping[str, Any]) -> PatchTile:
 
 def _mark(said: str) -> Mark:
     """How a verdict is drawn; one of a time with other verdicts is an open question."""
+    if said == ENDED:
+        return Mark.UNSUPPORTED
     verdict = next((verdict for verdict in Verdict if verdict.value == said), None)
     return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
 

@@ -13,8 +13,10 @@ import yaml
 from test_cli_patches import BASE, BROKEN, FIXED, HEADER, Git, made
 
 from harness.cli.app import main
+from harness.cli.patch_recorded import recorded_facts
 from harness.cli.patch_survival import recorded_survival
 from harness.matrix.load import load_matrix
+from harness.report.patch_facts import read_patch_facts
 from harness.report.survival import read_survival
 from harness.settings import load_settings
 
@@ -183,6 +185,37 @@ def test_a_report_has_the_history_of_the_patches_where_a_clone_is_at_hand(
     assert "note: the history of the patches was not worked out" in capsys.readouterr().err
     monkeypatch.delenv("NPU_MATRIX_MIRRORS")
     assert recorded() is None
+
+
+def test_a_report_has_heads_and_summaries_where_trees_are_at_hand(
+    upstream: Git, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    matrix = checkout / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace('"https://x"', '"https://x/verl/upstream"'))
+    upstream("remote", "add", "origin", "https://x/verl/upstream.git")
+
+    def recorded(cache: str = "cache") -> tuple[Path, ...]:
+        flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
+        return recorded_facts(load_settings(flags, os.environ, checkout), load_matrix(matrix))
+
+    assert recorded() == ()
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    files = recorded()
+    found = read_patch_facts(files)
+    assert {head.patch: head.verdict for head in found.heads}["verl/seven"] == "conflict"
+    assert "break it" in found.heads[0].broke
+    assert {one.patch: one.verdict for one in found.summaries} == {
+        "verl/seven": "clean",
+        "verl/eight": "conflict",
+    }
+    written = [file.stat().st_mtime_ns for file in files]
+    assert recorded() == files
+    assert [file.stat().st_mtime_ns for file in files] == written
+    upstream.commit("3.0", BASE, "mend it")
+    assert recorded() != files
+    (tmp_path / "file").write_text("")
+    assert recorded("file") == ()
+    assert "note: the heads of the patches were not worked out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["ablate", "forecast"])
