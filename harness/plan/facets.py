@@ -212,9 +212,11 @@ def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:
 
 def _requirements(pins: Sequence[tuple[Pin, ...]]) -> list[Hashable]:
     """The requirements of each; cells of a product share few of these objects."""
-    known = {id(mine): mine for mine in pins}
-    texts = {place: tuple(pin.requirement for pin in mine) for place, mine in known.items()}
-    return [texts[id(mine)] for mine in pins]
+    places = list(map(id, pins))
+    known = dict(zip(places, pins, strict=True))
+    # One word each, as its hash is kept; no requirement has a line break.
+    texts = {place: "\n".join([pin.requirement for pin in mine]) for place, mine in known.items()}
+    return list(map(texts.__getitem__, places))
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ class Keyring:
         places = projections(name, columns, self._inputs)
         cells = dict(zip(places, columns.cells, strict=True))
         known = {place: self._facet(cell, name, place).digest for place, cell in cells.items()}
-        return [known[place] for place in places]
+        return list(map(known.__getitem__, places))
 
     def _facet(self, cell: Cell, name: str, place: Hashable) -> Facet:
         known = self._facets[name].get(place)
@@ -131,4 +131,4 @@ def _numbered(places: Iterable[tuple[str, ...]]) -> tuple[Iterable[tuple[str, ..
     """The distinct places in the order in which they appear, and the number of each place among them."""
     order = list(places)
     numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
-    return list(numbers), [numbers[place] for place in order]
+    return list(numbers), list(map(numbers.__getitem__, order))
