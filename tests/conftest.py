@@ -5,6 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+try:
+    import hypothesis
+except ImportError:  # a cell has pytest, and may have no more
+    pass
+else:
+    # An example that is slow on a busy machine is no failure; whole tests have their time limits.
+    hypothesis.settings.register_profile("unhurried", deadline=None)
+    hypothesis.settings.load_profile("unhurried")
+
 IN_CELL = {"numerics", "convergence", "devices_sim", "fixtures"}
 HERE = Path(__file__).parent
 
