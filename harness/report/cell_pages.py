@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jinja2 import Template
@@ -99,10 +100,11 @@ class CellPages:
         return tiers
 
     def _tile(self, result: Result) -> Markup:
-        reason = result.facts.reasons[0] if result.facts.reasons else ""
-        key = (result.facts.check, result.mark, result.facts.evidence, result.change, reason)
+        # Without the reasons, which stand below it: so it is the same on many pages.
+        key = (result.facts.check, result.mark, result.facts.evidence, result.change)
         if key not in self._tiles:
-            self._tiles[key] = self._stripcheck(result, f"#{anchor_of(result.facts.check)}")
+            bare = replace(result, facts=replace(result.facts, reasons=()))
+            self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.facts.check)}")
         return self._tiles[key]
 
     def _section(self, row: Row, result: Result) -> Markup:

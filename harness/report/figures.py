@@ -26,10 +26,12 @@ REQUIRED = "required"
 
 def figures(measurements: Mapping[str, Any]) -> tuple[Block, ...]:
     """The blocks of a result's measurements: what decides first, the rest after it."""
+    if not measurements:
+        return ()
     left = dict(measurements)
     found: list[Block] = []
     for name, draw in DRAWN:
-        drawn = draw(left.get(name))
+        drawn = draw(left[name]) if name in left else ()
         if drawn:
             found += drawn
             del left[name]

@@ -66,11 +66,11 @@ class LiveReport:
             with tempfile.TemporaryDirectory(
                 prefix=f".{self._folder.name}.", dir=self._folder.parent
             ) as fresh:
-                written = self._write(model, Path(fresh), changed)
-                targets = [self._folder / path.relative_to(fresh) for path in written]
-                for path, target in zip(written, targets, strict=True):
+                names = self._write(model, Path(fresh), changed)
+                targets = [self._folder / name for name in names]
+                for name, target in zip(names, targets, strict=True):
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    path.replace(target)
+                    (Path(fresh) / name).replace(target)
         except OSError as error:
             raise InfrastructureError(
                 "the report cannot be written",
@@ -81,14 +81,15 @@ class LiveReport:
         self._inputs, self._model = inputs, model
         return targets
 
-    def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[Path]:
+    def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[str]:
         part = render_rows(model, folder, changed)
         for row, texts in zip(changed, part.texts, strict=True):
             self._texts[self._places[row.cell.id]] = texts
-        written = [*part.written, *render_overviews(model, folder), *write_badges(model, folder)]
+        others = [*render_overviews(model, folder), *write_badges(model, folder)]
+        names = [*part.names, *(path.relative_to(folder).as_posix() for path in others)]
         for name, content in shared_files(model, self._texts).items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
-            written.append(path)
-        return list(dict.fromkeys(written))
+            names.append(name)
+        return list(dict.fromkeys(names))

@@ -40,10 +40,10 @@ class RowTexts(NamedTuple):
 
 @dataclass(kw_only=True)
 class RenderedRows:
-    """Rows in order, and the files that were written for them."""
+    """Rows in order, and the names of the files that were written for them."""
 
     texts: list[RowTexts] = field(default_factory=list)
-    written: list[Path] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 class RowRenderer:
@@ -74,7 +74,7 @@ def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = N
     """Write the pages of cells below `folder` in this process."""
     renderer = RowRenderer(model, folder)
     texts = [renderer.render(row) for row in (model.rows if rows is None else rows)]
-    return RenderedRows(texts=texts, written=renderer.writer.written)
+    return RenderedRows(texts=texts, names=renderer.writer.names)
 
 
 class RowsInBackground:
@@ -120,8 +120,8 @@ class RowsInBackground:
         for part in self._parts:
             rendered = part.result()
             whole.texts += rendered.texts
-            whole.written += rendered.written
-        whole.written = list(dict.fromkeys(whole.written))
+            whole.names += rendered.names
+        whole.names = list(dict.fromkeys(whole.names))
         return whole
 
 

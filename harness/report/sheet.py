@@ -85,7 +85,7 @@ def _answer(result: Result) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    if not text:
+    if not text or (len(text) <= REASON and text[0].isalnum() and text.isprintable()):
         return text
     safe = visible(clip(text, REASON))
     return f"'{safe}" if safe.startswith(FORMULA) else safe
