@@ -259,10 +259,37 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
     assert bool(torch.isfinite(q.grad).all())
 
 
-def test_attention_with_dropout_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("keep_prob", 0.5), ("pse", torch.ones(1, 1, 2, 2)), ("prefix", [1]), ("padding_mask", torch.ones(1))],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_attention_that_is_not_computed_is_refused_by_name(option: str, value: object) -> None:
     q = torch.randn(1, 1, 2, 4, device="npu:0")
-    with pytest.raises(NotImplementedError, match="npu_fusion_attention with keep_prob"):
-        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, keep_prob=0.5)
+    given = value.to(q.device) if isinstance(value, torch.Tensor) else value
+    with pytest.raises(NotImplementedError, match=f"npu_fusion_attention with {option}"):
+        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, **{option: given})
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("npu_fusion_attention_v2", "FlashAttentionScoreV2"),
+        ("npu_fusion_attention_v3", "FlashAttentionScore"),
+    ],
+)
+def test_later_attentions_fail_with_their_operator(name: str, operator: str) -> None:
+    if not hasattr(torch.ops.npu, name):
+        pytest.skip(f"this torch_npu has no {name}")
+    q = torch.randn(1, 1, 2, 4, device="npu:0")
+    with pytest.raises(RuntimeError, match=operator):
+        getattr(torch.ops.npu, name)(q, q, q, 1, "BNSD", scale=1.0)
+
+
+@pytest.mark.parametrize(("layer", "operator"), [("LSTM", "DynamicRNN"), ("GRU", "DynamicGRUV2")])
+def test_recurrent_layers_fail_with_their_operator(layer: str, operator: str) -> None:
+    with pytest.raises(RuntimeError, match=operator):
+        getattr(torch.nn, layer)(4, 4).to("npu:0")(torch.randn(2, 1, 4, device="npu:0"))
 
 
 @pytest.mark.parametrize("kind", ["ends", "counts"])

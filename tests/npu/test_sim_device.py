@@ -326,16 +326,38 @@ print(total == 1 << 30, free == total, torch.npu.memory_allocated())
     assert out.splitlines()[1] == "True True 0"
 
 
-def test_an_aicore_error_surfaces_when_synchronising(tmp_path: Path) -> None:
+def test_a_late_error_surfaces_where_the_host_waits(tmp_path: Path) -> None:
+    """Submitting work succeeds; synchronising and every way of bringing numbers to the host do not."""
     code = """
 import torch
 x = torch.ones(3, device="npu")
-try:
-    torch.npu.synchronize(); torch.npu.synchronize()
-except RuntimeError as error:
-    print("507054" in str(error))
+torch.npu.synchronize()
+y = x * 2 + torch.ones(3).to("npu")
+for wait in (torch.npu.synchronize, y.cpu, y.tolist, y.sum().item, lambda: torch.empty(3).copy_(y)):
+    try:
+        wait()
+        print("fine")
+    except RuntimeError as error:
+        print("507054" in str(error))
+print((y * 2).device)
 """
-    assert launched(tmp_path, code, NPU_SIM_SYNC_FAIL="2:507054").splitlines()[-1] == "True"
+    out = launched(tmp_path, code, NPU_SIM_SYNC_FAIL="2:507054").splitlines()
+    assert [line for line in out if line in {"fine", "True", "False", "npu:0"}] == ["True"] * 5 + ["npu:0"], (
+        out
+    )
+
+
+def test_soc_cann_version_and_a_hang_are_configured(tmp_path: Path) -> None:
+    code = """
+import time, torch, torch_npu
+from torch_npu.npu.utils import get_cann_version
+x = torch.ones(3, device="npu")
+begun = time.monotonic()
+torch.npu.synchronize()
+print(torch.npu.get_device_name(0), get_cann_version("CANN"), time.monotonic() - begun >= 0.4)
+"""
+    settings = {"NPU_SIM_SOC": "Ascend910_9391", "NPU_SIM_CANN": "8.3.RC2", "NPU_SIM_HANG": "1:0.4"}
+    assert launched(tmp_path, code, **settings).splitlines()[-1] == "Ascend910_9391 8.3.RC2 True"
 
 
 def test_several_devices_and_expandable_segments(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from harness.devices.sim.torch_internals import HOST
 
 DEVICE_TYPE = "npu"
 
+TO_HOST = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"})
+"""Operators that bring numbers to the host; `_local_scalar_dense` is torch_npu's own and waits by itself."""
+
 Compute = Callable[..., Any]
 # Stands between an operator and its CPU kernel (faults, counting); called with CPU tensors.
 Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
@@ -34,6 +37,7 @@ class Machine:
     devices: Sequence[torch.device]
     current: Callable[[], int]
     interceptors: list[Interceptor] = field(default_factory=list)
+    synchronise: Callable[[], None] | None = None
 
 
 def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
@@ -83,7 +87,30 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
         result = interceptors[0](plan, compute, values, named) if interceptors else compute(*values, **named)
         return place(result, only) if fresh else args[0]
 
+    if machine.synchronise is not None and plan.name in TO_HOST:
+        return _waiting(plan, kernel, machine.synchronise)
     return kernel
+
+
+def _waiting(
+    plan: OperatorPlan, kernel: Callable[..., Any], synchronise: Callable[[], None]
+) -> Callable[..., Any]:
+    """A kernel that may hand numbers to the host: it waits for the device first, where what went wrong before
+    shows."""
+
+    def waiting(*args: Any, **kwargs: Any) -> Any:
+        if plan.device is not None:
+            wanted = _given(plan.device, args, kwargs)
+            leaves = wanted is not None and torch.device(wanted).type != DEVICE_TYPE
+        else:
+            # copy_ writes its first argument; _copy_from and _copy_from_and_resize their second.
+            written = args[0 if plan.base == "copy_" else 1]
+            leaves = written.is_cpu
+        if leaves:
+            synchronise()
+        return kernel(*args, **kwargs)
+
+    return waiting
 
 
 def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[Any]) -> None:

@@ -14,6 +14,8 @@ from harness.devices.sim.probe import RUNTIME, is_simulated
 from harness.errors import InfrastructureError
 
 COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
+LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
+"""Settings of the runtime by which waiting for the device fails or hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ def _build(specs: tuple[faultspec.FaultSpec, ...]) -> Simulation:
         randomly=random_source(npu.default_generators),
         devices=tuple(torch.device(DEVICE_TYPE, index) for index in range(npu.device_count())),
         current=npu.current_device,
+        synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
     )
     use_host_generator(npu)
     with _quiet():
