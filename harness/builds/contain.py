@@ -63,19 +63,38 @@ def run_contained(
     """Run the container to its end, or until `stopped`: stacks first, then the kill; then it is removed."""
     container = engine.start(order)
     try:
-        follower = threading.Thread(target=_follow, args=(engine, container, write), daemon=True)
+        output = _Output(write)
+        follower = threading.Thread(target=_follow, args=(engine, container, output), daemon=True)
         follower.start()
         ended = None
         while ended is None and not stopped.is_set():
             ended = engine.wait(container, 0.2)
         if ended is None:
             ended = _stop(engine, container, write)
-        follower.join(STACK_SECONDS)
+        # A flood takes longer to hand on than to print; its end is what says what went wrong.
+        while follower.is_alive() and output.quiet_seconds < STACK_SECONDS:
+            follower.join(0.1)
         return ended
     finally:
         _remove(
             engine, Thing(kind="container", id=container, name=order.name, labels=order.labels, created=0.0)
         )
+
+
+class _Output:
+    """Hands output on and knows how long there has been none."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._last = time.monotonic()
+
+    def __call__(self, data: bytes) -> None:
+        self._write(data)
+        self._last = time.monotonic()
+
+    @property
+    def quiet_seconds(self) -> float:
+        return time.monotonic() - self._last
 
 
 def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> Ended:

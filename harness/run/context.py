@@ -19,7 +19,12 @@ from harness.devices.nodes import visible_devices
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.job import Handle, Job, Site
-from harness.run.process import run_program, scrubbed_environment
+from harness.run.process import (
+    CONTAINED_GRACE_SECONDS,
+    GRACE_SECONDS,
+    run_program,
+    scrubbed_environment,
+)
 from harness.run.scrub import Scrubber
 from harness.run.tasklog import TaskLog
 
@@ -141,6 +146,9 @@ class RunContext:
             timeout=left if timeout is None else min(timeout, left),
             stopped=self.handle.cancelled.is_set,
             signal_number=signal_number,
+            # It still needs what it started, a container service for example.
+            alone=contained,
+            grace=CONTAINED_GRACE_SECONDS if contained else GRACE_SECONDS,
             memory_bytes=memory_bytes,
         )
         self._go_on()

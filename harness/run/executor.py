@@ -21,10 +21,10 @@ from typing import Protocol
 from harness.outcome import Outcome, State
 from harness.run.execute import abandoned, execute
 from harness.run.job import Handle, Job, Site
-from harness.run.process import GRACE_SECONDS, HARD_SECONDS
+from harness.run.process import CONTAINED_GRACE_SECONDS, HARD_SECONDS
 
 # How long a job may go on after it was told to stop before it is given up.
-PATIENCE_SECONDS = GRACE_SECONDS + HARD_SECONDS + 5.0
+PATIENCE_SECONDS = CONTAINED_GRACE_SECONDS + HARD_SECONDS + 5.0
 
 
 @dataclass(frozen=True, kw_only=True)

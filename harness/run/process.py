@@ -24,6 +24,8 @@ CHUNK_BYTES = 1 << 16
 TAIL_CHARACTERS = 1 << 16
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
+# A program that runs another one in a container has its stacks to print and the container to remove.
+CONTAINED_GRACE_SECONDS = 25.0
 # Beyond the grace and the supervisor's own sweep: after that the supervisor itself is stuck.
 HARD_SECONDS = supervise.SWEEP_SECONDS + 5.0
 
@@ -56,19 +58,21 @@ def run_program(
     stopped: Callable[[], bool],
     grace: float = GRACE_SECONDS,
     signal_number: int = signal.SIGTERM,
+    alone: bool = False,
     memory_bytes: int = 0,
 ) -> Completed:
     """Run `argv` to its end, its time limit, or until `stopped()`; output goes to `write` as whole lines.
 
     The program and everything it started are gone when this returns, and soon after the harness dies.
-    Ending it early is `signal_number`, then SIGKILL after `grace` seconds. `returncode` is negative for a
-    signal. With `memory_bytes` it is killed when its processes together hold more, and the output says so.
+    Ending it early is `signal_number`, with `alone` to the program itself and to nothing it started,
+    then SIGKILL for all after `grace` seconds. `returncode` is negative for a signal. With
+    `memory_bytes` it is killed when its processes together hold more, and the output says so.
     InfrastructureError when the program is not there or cannot be started.
     """
     _require(argv[0], env, cwd)
     started = time.monotonic()
     deadline = None if timeout is None else started + timeout
-    order = {"grace": grace, "signal": int(signal_number), "memory": memory_bytes}
+    order = {"grace": grace, "signal": int(signal_number), "alone": alone, "memory": memory_bytes}
     process = _start(argv, env, cwd, order)
     stream = _Stream(write)
     timed_out = False

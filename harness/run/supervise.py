@@ -1,11 +1,12 @@
 """Runs one program and leaves nothing of it behind, whatever happens to the program or to the harness.
 
 Executed as a file by a bare interpreter, so it imports only the standard library. It reads one JSON object
-with its length in front from standard input (argv, env, cwd, grace, signal, memory), then watches that pipe:
-its end means that the harness wants the program stopped, or is itself dead, kill -9 included. The program
-gets a session of its own. On Linux the supervisor also adopts whatever the program's children leave behind,
-daemons included. `signal` is what it is stopped with first; `memory` is a limit in bytes for all of its
-processes together, 0 for none.
+with its length in front from standard input (argv, env, cwd and these), then watches that pipe: its end
+means that the harness wants the program stopped, or is itself dead, kill -9 included. `grace` are the
+seconds that the program has to end. The program gets a session of its own. On Linux the supervisor also
+adopts whatever the program's children leave behind, daemons included. `signal` is what it is stopped with
+first, with `alone` without what it started; `memory` is a limit in bytes for all of its processes together,
+0 for none.
 """
 
 from __future__ import annotations
@@ -127,7 +128,11 @@ def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
         asked = any(number != signal.SIGCHLD for number in received)
         if deadline is None and (ended or asked):
             deadline = time.monotonic() + float(order["grace"])
-            _signal_all(child, int(order["signal"]))
+            if order["alone"]:
+                with contextlib.suppress(OSError):
+                    os.kill(child, int(order["signal"]))
+            else:
+                _signal_all(child, int(order["signal"]))
 
 
 def _collect(child: int) -> int | None:

@@ -73,7 +73,12 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root file system of Debian packages, made in memory: thousands of small files that need no disk."""
+    """A root file system of Debian packages, made in memory: thousands of small files that need no disk.
+
+    One that was made before can be named by NPU_MATRIX_BASE_TAR.
+    """
+    if given := os.environ.get("NPU_MATRIX_BASE_TAR"):
+        return Path(given)
     tar = tmp_path_factory.mktemp("base") / "base.tar"
     memory = tmp_path_factory.mktemp("memory")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(memory)], check=True)

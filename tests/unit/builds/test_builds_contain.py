@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,19 @@ def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
     assert {mount.target: mount.source for mount in lent.mounts}[f"{LENT}/git/verl"] == repository
     other = replace(source, commit="0" * 40)
     assert len(lend(IndexSettings(), folders / "uv", sources=[other], environ=environ).mounts) == 1
+
+
+def test_the_end_of_a_flood_is_waited_for() -> None:
+    class Slow(MemoryEngine):
+        """Hands output on long after the container has ended, as a daemon does with a flood."""
+
+        def follow(self, container: str, write: Any) -> None:
+            for _ in range(30):
+                time.sleep(0.1)
+                write(b"noise\n")
+            write(b"the end\n")
+
+    made, said = Slow(programs={"go": lambda _process: 0}), bytearray()
+    made.add_base("base:1")
+    run_contained(made, ORDER, threading.Event(), said.extend)
+    assert said.endswith(b"the end\n")

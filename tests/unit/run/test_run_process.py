@@ -264,3 +264,32 @@ def test_the_environment_is_scrubbed() -> None:
         "PYTHONPATH",
     }
     assert env["PYTHONPATH"] == "/bundle"
+
+
+def test_a_program_that_is_stopped_alone_still_has_what_it_started(tmp_path: Path) -> None:
+    code = (
+        "import signal, subprocess, sys\n"
+        "service = subprocess.Popen(['sleep', '600'])\n"
+        "def stop(*_):\n"
+        "    print('service', 'runs' if service.poll() is None else 'is gone', flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print('up', flush=True)\n"
+        "signal.pause()\n"
+    )
+
+    def stopped_with(*, alone: bool) -> str:
+        lines = Lines()
+        run_program(
+            [sys.executable, "-c", code],
+            env=ENV,
+            cwd=tmp_path,
+            write=lines,
+            timeout=None,
+            stopped=lambda: "up" in lines.text,
+            grace=30.0,
+            alone=alone,
+        )
+        return lines.text
+
+    assert "service runs" in stopped_with(alone=True)
