@@ -26,7 +26,8 @@ CARDS = "ASCEND_RT_VISIBLE_DEVICES"
 MOST_REQUESTS = 1024
 # Requests of one step come one by one; this long without a new one means that they are all there.
 SETTLED_SECONDS = 0.02
-# verl before 0.7.1 asks no answer which step's weights it was sampled with.
+# verl before 0.7.1 asks no answer which step's weights it was sampled with, and its workers hand weights over
+# when their engine's server wakes them.
 TELLS_STEP = "extra_fields" in TokenOutput.model_fields
 
 
@@ -126,6 +127,18 @@ class Replica(RolloutReplica):  # type: ignore[misc]
     def get_ray_class_with_init_args(self) -> Any:
         """What verl before 0.7.1 starts workers with for servers that have their own; these share others'."""
         raise NotImplementedError("our rollout shares its workers with a trainer")
+
+    async def wake_up(self) -> None:
+        """Before a step is sampled."""
+        await self._have_workers("wake_up")
+
+    async def sleep(self) -> None:
+        """After it was."""
+        await self._have_workers("sleep")
+
+    async def _have_workers(self, method: str) -> None:
+        if not TELLS_STEP:
+            await asyncio.gather(*(getattr(worker, method).remote() for worker in self.workers))
 
     async def launch_servers(self) -> None:
         """Start the server. It shares the worker's device, so Ray is asked for none."""
