@@ -17,6 +17,7 @@ from harness.matrix.model import Axis, Expectation, PinRule, Profile, Recipe, Ru
 from harness.matrix.pins import requirements, resolve_rules
 from harness.matrix.product import ProductCells
 from harness.matrix.suggest import did_you_mean
+from harness.matrix.uncollected import uncollected
 from harness.matrix.versions import Version
 
 
@@ -37,6 +38,7 @@ class Matrix:
     expectations: Mapping[str, Expectation]
     migrations: Mapping[str, Migration] = field(default_factory=dict)
 
+    @uncollected()
     def cells(self, profile: str) -> CellSet:
         """The cells of a profile, those of stacks first come first; InputError for an unknown profile.
 

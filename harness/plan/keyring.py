@@ -11,6 +11,7 @@ from typing import Any
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
 from harness.matrix.cells import DIGEST_DIGITS, Cell
+from harness.matrix.uncollected import uncollected
 from harness.plan.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
 from harness.plan.key import question_digest
 
@@ -47,6 +48,7 @@ class Keyring:
         places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
         return {name: self._facet(cell, name, place) for name, place in places.items()}
 
+    @uncollected()
     def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
         """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
         columns = Columns(cells)
