@@ -244,7 +244,7 @@ def _missing(settings: Mapping[str, str], exists: Callable[[str], bool] | None) 
 
 def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
     """What verl's `validate_config` and its worker groups refuse."""
-    cards = int(recipe["nodes"]) * int(recipe["cards"])
+    trained, sampled = _cards(recipe, settings)
     batch, samples = _number(settings, "data.train_batch_size"), _number(settings, _ROLLOUT + "n") or 1
     mini = _number(settings, _ACTOR + "ppo_mini_batch_size")
     tensor = _number(settings, _ROLLOUT + "tensor_model_parallel_size") or 1
@@ -253,25 +253,37 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
     for name in ("tensor", "pipeline", "context"):
         parallel *= _number(settings, f"{_ACTOR}megatron.{name}_model_parallel_size") or 1
     problems = []
-    if cards % tensor:
-        problems.append(f"{cards} cards are not divisible by the rollout's tensor parallel size {tensor}")
-    elif cards % (tensor * copies):
+    if sampled % tensor:
+        problems.append(f"{sampled} cards are not divisible by the rollout's tensor parallel size {tensor}")
+    elif sampled % (tensor * copies):
         problems.append(
-            f"{cards} cards are not divisible by the rollout's tensor parallel size {tensor} x data parallel "
+            f"{sampled} cards are not divisible by the rollout's tensor parallel size {tensor} x data parallel "
             f"size {copies}"
         )
-    if cards % parallel:
-        problems.append(f"{cards} cards are not divisible by the training's model parallel size {parallel}")
-    elif batch and (batch * samples) % (cards // parallel):
+    if trained % parallel:
+        problems.append(f"{trained} cards are not divisible by the training's model parallel size {parallel}")
+    elif batch and (batch * samples) % (trained // parallel):
         problems.append(
-            f"{batch} prompts x {samples} samples do not divide over {cards // parallel} replicas"
+            f"{batch} prompts x {samples} samples do not divide over {trained // parallel} replicas"
         )
+    there = int(recipe["nodes"]) * int(recipe["cards"])
+    if _number(settings, "rollout.n_gpus_per_node") and trained + sampled > there:
+        problems.append(f"{trained} cards that train and {sampled} that sample are more than {there}")
     if batch and mini and batch < mini:
         problems.append(f"a mini-batch of {mini} prompts is larger than the batch of {batch}")
     return problems
 
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+
+
+def _cards(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[int, int]:
+    """Cards that train, and cards that sample: the same ones unless the rollout has its own."""
+    own = _number(settings, "rollout.nnodes") * _number(settings, "rollout.n_gpus_per_node")
+    if own:
+        nodes, each = (_number(settings, f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
+        return max(1, nodes) * max(1, each), own
+    return (int(recipe["nodes"]) * int(recipe["cards"]),) * 2
 
 
 def _number(settings: Mapping[str, str], key: str) -> int:
@@ -285,7 +297,7 @@ def _memory(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> Memory | 
     size = _SIZE.search(str(recipe["model"]))
     if size is None or recipe.get("kind") == "infer":
         return None
-    billions, cards = float(size[1]), int(recipe["nodes"]) * int(recipe["cards"])
+    billions, (cards, _) = float(size[1]), _cards(recipe, settings)
     offloaded = settings.get(_ACTOR + "fsdp_config.optimizer_offload") == "true"
     trained = billions * (TRAINED_BYTES / 2 if offloaded else TRAINED_BYTES) / cards
     shards = _number(settings, _ROLLOUT + "tensor_model_parallel_size") or 1

@@ -99,6 +99,22 @@ def test_a_model_that_cannot_fit_is_found_before_the_start():
     assert len(launch.problems) == 2
 
 
+def test_a_rollout_with_cards_of_its_own_is_counted_apart():
+    own = {
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": 2,
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": 6,
+    }
+    apart = facet(overrides={**facet()["overrides"], **own, "data.train_batch_size": 96}, model="3B")
+
+    assert render(apart, locations={}).problems == ()
+    assert render(apart, locations={}).memory.training == 8.0
+    assert "6 cards that train and 2 that sample are more than 7" in " ".join(
+        render({**apart, "cards": 7}, locations={}).problems
+    )
+
+
 def test_experts_are_spread_over_data_parallel_ranks():
     spread = {
         **facet()["overrides"],
