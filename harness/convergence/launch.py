@@ -257,8 +257,8 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
         problems.append(f"{sampled} cards are not divisible by the rollout's tensor parallel size {tensor}")
     elif sampled % (tensor * copies):
         problems.append(
-            f"{sampled} cards are not divisible by the rollout's tensor parallel size {tensor} x data parallel "
-            f"size {copies}"
+            f"{sampled} cards are not divisible by the rollout's tensor parallel size {tensor} x data "
+            f"parallel size {copies}"
         )
     if trained % parallel:
         problems.append(f"{trained} cards are not divisible by the training's model parallel size {parallel}")
