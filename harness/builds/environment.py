@@ -92,10 +92,7 @@ def run(ctx: TaskContext) -> Measured:
     try:
         recipe = gather_recipe(ctx)
         progress.facts |= {
-            "expected": {
-                **{package.name: package.version for package in recipe.packages},
-                **{one.package: one.version for one in recipe.checkouts},
-            },
+            "expected": _expected(recipe),
             "left_out": dict(recipe.left_out),
             "built_here": list(recipe.built),
         }
@@ -367,7 +364,13 @@ def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
         for name, version in ((normal_name(name), v) for name, v in probe["packages"].items())
     }
     changed = any(probe["files"][name] != (e.get("post") or "") for name, e in recipe.manifest.items())
-    return changed or there != {package.name: package.version for package in recipe.packages}
+    return changed or there != _expected(recipe)
+
+
+def _expected(recipe: Recipe) -> dict[str, str]:
+    """What the environment holds: name -> version."""
+    locked = {package.name: package.version for package in recipe.packages}
+    return locked | {one.package: one.version for one in recipe.checkouts}
 
 
 def _locked(recipe: Recipe, module: str) -> bool:

@@ -138,7 +138,7 @@ def _checkouts(ctx: TaskContext, device: Mapping[str, Any]) -> tuple[Checkout, .
     found = {
         item["package"]: checkout(item, mirrors)
         for item in source
-        if device["kind"] == "sim" and mirrors and item["package"] in PURE
+        if device["kind"] != "npu" and mirrors and item["package"] in PURE
     }
     lacking = [item["package"] for item in source if found.get(item["package"]) is None]
     if lacking:

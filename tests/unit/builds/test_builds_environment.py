@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -282,6 +283,30 @@ def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     assert judgement.status is Status.UNSUPPORTED
     assert said in judgement.reasons[0]
     assert judgement.remedies
+
+
+def test_a_commit_of_a_mirror_is_part_of_the_environment_and_found_again(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "mirrors" / "verl"
+    (clone / "verl").mkdir(parents=True)
+    (clone / "verl" / "__init__.py").write_text("ANSWER = 3\n")
+    (clone / "setup.py").write_text("install_requires = []\n")
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip()}
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    cell.ctx.facets["pins"] = {"from_source": [source]}
+    cell.lock.write_text("")
+
+    found, judgement = cell.build()
+    again, _judgement = cell.build()
+
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert found["probe"]["packages"]["verl"] == "0.7.0.dev0"
+    assert (found["reused"], again["reused"]) == (False, True)
 
 
 def test_a_cell_whose_patches_did_not_apply_is_not_built_without_them(cell: Cell) -> None:
