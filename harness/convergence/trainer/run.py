@@ -181,16 +181,17 @@ def _verl() -> str:
 
 
 def _one_step_off() -> str:
-    for name in ONE_STEP_OFF:
-        try:
-            found = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            continue
-        if found is not None:
-            return name
-    raise InfrastructureError(
-        "this verl has no one-step-off-policy training", why=f"there is no {' or '.join(ONE_STEP_OFF)}"
-    )
+    try:
+        found = importlib.util.find_spec(ONE_STEP_OFF)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise InfrastructureError(
+            "this verl has no one-step-off-policy training that can be driven here",
+            why=f"there is no {ONE_STEP_OFF}",
+            fix="use a checkout of verl up to 0.7.0: profile twins has one",
+        )
+    return ONE_STEP_OFF
 
 
 def _plugins(options: argparse.Namespace) -> list[str]:
