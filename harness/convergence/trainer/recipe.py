@@ -16,8 +16,8 @@ from harness.convergence.trainer.task import PROMPT_TOKENS, RESPONSE_TOKENS
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
-# Samples one step ahead of its updates, on cards of its own. Up to verl 0.7.0, and in checkouts only; later ones
-# hand weights over with vllm-ascend's communicator, which our rollout has not.
+# Samples one step ahead of its updates, on cards of its own. Up to verl 0.7.0, and in checkouts only; later
+# ones hand weights over with vllm-ascend's communicator, which our rollout has not.
 ONE_STEP_OFF = "recipe.one_step_off_policy.main_ppo"
 ALGORITHMS = ("grpo", "gspo")
 # From here on rollouts are servers.
