@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -113,12 +114,12 @@ def _row(row: Row) -> dict[str, Any]:
 
 LEFT_OUT = frozenset({"log_text", "log_path", "cell_id", "artifacts", "history"})
 KEPT = tuple(name for name in _fields(ResultInput) if name not in LEFT_OUT)
+_kept = attrgetter(*KEPT)
 
 
 def _result(result: Result) -> dict[str, Any]:
-    facts = vars(result.facts)
     return {
-        **{name: facts[name] for name in KEPT},
+        **dict(zip(KEPT, _kept(result.facts), strict=True)),
         "artifacts": [
             {"name": file.name, "digest": file.digest, "size": file.size} for file in result.facts.artifacts
         ],

@@ -26,6 +26,8 @@ from harness.report.sheet import row_lines
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
+#: Things a worker makes before it looks for garbage.
+GARBAGE = 100_000
 
 
 class RowTexts(NamedTuple):
@@ -69,12 +71,16 @@ class RowRenderer:
             grid=grid_row(row, self._checks, self._axes),
         )
 
+    def render_all(self, rows: Sequence[Row]) -> RenderedRows:
+        """Rows with the names of the files that are new with them."""
+        known = len(self.writer.names)
+        texts = [self.render(row) for row in rows]
+        return RenderedRows(texts=texts, names=self.writer.names[known:])
+
 
 def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RenderedRows:
     """Write the pages of cells below `folder` in this process."""
-    renderer = RowRenderer(model, folder)
-    texts = [renderer.render(row) for row in (model.rows if rows is None else rows)]
-    return RenderedRows(texts=texts, names=renderer.writer.names)
+    return RowRenderer(model, folder).render_all(model.rows if rows is None else rows)
 
 
 class RowsInBackground:
@@ -94,12 +100,12 @@ class RowsInBackground:
         if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(
-                workers, mp_context=context, initializer=_inherit, initargs=(model,)
+                workers, mp_context=context, initializer=_inherit, initargs=(model, folder)
             )
             # More parts than workers: they end at about the same time, however long a part takes.
             size = -(-len(model.rows) // (workers * 4))
             self._parts = [
-                self._pool.submit(_inherited_rows, folder, first, first + size)
+                self._pool.submit(_inherited_rows, first, first + size)
                 for first in range(0, len(model.rows), size)
             ]
 
@@ -125,15 +131,18 @@ class RowsInBackground:
         return whole
 
 
-_inherited: list[ReportModel] = []
+#: Of a worker: the model it was forked with, and what renders its rows.
+_inherited: list[tuple[ReportModel, RowRenderer]] = []
 
 
-def _inherit(model: ReportModel) -> None:
-    # What came with the fork is not searched for garbage: that would take longer than rendering, and copy it.
+def _inherit(model: ReportModel, folder: Path) -> None:
+    # What came with the fork is not searched for garbage, and what is made is made of text: to search took as
+    # long as rendering, and copied what the processes share.
     gc.freeze()
-    _inherited.append(model)
+    gc.set_threshold(GARBAGE)
+    _inherited.append((model, RowRenderer(model, folder)))
 
 
-def _inherited_rows(folder: Path, first: int, last: int) -> RenderedRows:
-    model = _inherited[0]
-    return render_rows(model, folder, model.rows[first:last])
+def _inherited_rows(first: int, last: int) -> RenderedRows:
+    model, renderer = _inherited[0]
+    return renderer.render_all(model.rows[first:last])
