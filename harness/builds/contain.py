@@ -32,6 +32,12 @@ VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
 STACK_SECONDS = 1.5
 REMOVE_SECONDS = 20.0
+END_BYTES = 64 << 10
+# From here on it is asked whether the follower kept up.
+FLOOD_BYTES = 1 << 20
+# What the engine keeps is gone with the container; cut while it is followed, the follower loses what it has
+# not read, and does not know. The task's own log has a cap that says so.
+ENGINE_LOG_BYTES = 256 << 20
 EXPIRE_SECONDS = 86400.0
 EXIT_INFRASTRUCTURE = 125
 OUT_OF_MEMORY = "npu-matrix: the container was killed for its memory limit"
@@ -74,6 +80,9 @@ def run_contained(
         # A flood takes longer to hand on than to print; its end is what says what went wrong.
         while follower.is_alive() and output.quiet_seconds < STACK_SECONDS:
             follower.join(0.1)
+        if output.size > FLOOD_BYTES:
+            with contextlib.suppress(HarnessError):
+                output.end_with(engine.last_words(container))
         return ended
     finally:
         _remove(
@@ -82,15 +91,27 @@ def run_contained(
 
 
 class _Output:
-    """Hands output on and knows how long there has been none."""
+    """Hands output on; knows how much there was, how it ended, and how long there has been none."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.size = 0
         self._write = write
+        self._end = b""
         self._last = time.monotonic()
 
     def __call__(self, data: bytes) -> None:
         self._write(data)
+        self.size += len(data)
+        self._end = (self._end + data)[-END_BYTES:]
         self._last = time.monotonic()
+
+    def end_with(self, words: bytes) -> None:
+        """Add the end of the output, when it is another: who follows a log that is cut loses its place."""
+        last = words.rstrip().rpartition(b"\n")[2]
+        if last and not self._end.rstrip().endswith(last):
+            self._write(
+                b"\n[the container printed faster than its engine hands on; its last lines:]\n" + words
+            )
 
     @property
     def quiet_seconds(self) -> float:
@@ -167,6 +188,7 @@ def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
         user=f"{os.getuid()}:{os.getgid()}",
         memory_bytes=int(wanted["memory_bytes"]),
         shm_bytes=int(wanted["shm_bytes"]),
+        log_bytes=ENGINE_LOG_BYTES,
         devices=devices,
         network=wanted["network"],
     )

@@ -126,6 +126,9 @@ class Engine(Protocol):
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
         """Hand on its output until it ends."""
 
+    def last_words(self, container: str) -> bytes:
+        """The end of its output as the engine kept it, whole lines; for one that has ended."""
+
     def wait(self, container: str, seconds: float) -> Ended | None:
         """How it ended; None when it has not after `seconds`."""
 

@@ -165,6 +165,10 @@ class MemoryEngine:
         held.thread.join()
         write(bytes(held.output))
 
+    def last_words(self, container: str) -> bytes:
+        """Its last line."""
+        return b"".join(bytes(self._containers[container].output).splitlines(keepends=True)[-1:])
+
     def wait(self, container: str, seconds: float) -> Ended | None:
         """None while the program runs."""
         self._require_running()

@@ -47,6 +47,7 @@ SHELL = ("/bin/bash", "-euo", "pipefail", "-c")
 CALL_SECONDS = 60.0
 TAIL_BYTES = 16 << 10
 MOST_PROCESSES = 4096
+LAST_LINES = 200
 WAIT_SLICE_SECONDS = 1.0
 FULL = ("no space left on device", "disk quota exceeded")
 # Addresses that cannot lead to another host.
@@ -212,6 +213,11 @@ class SdkEngine:
             # Its log, not its streams: attaching to one that has just ended never comes back.
             for chunk in self.client.api.logs(container, stream=True, follow=True):
                 write(chunk)
+
+    def last_words(self, container: str) -> bytes:
+        """Its last lines, from the engine's own log."""
+        with self._errors("tell a container's last words"):
+            return bytes(self.client.api.logs(container, tail=LAST_LINES))
 
     def wait(self, container: str, seconds: float) -> Ended | None:
         """Ask until it has ended or the time is up."""

@@ -204,3 +204,24 @@ def test_the_end_of_a_flood_is_waited_for() -> None:
     made.add_base("base:1")
     run_contained(made, ORDER, threading.Event(), said.extend)
     assert said.endswith(b"the end\n")
+
+
+def test_the_last_words_of_a_flood_whose_follower_lost_its_place() -> None:
+    class Lost(MemoryEngine):
+        """Its log was cut while it was followed."""
+
+        def follow(self, container: str, write: Any) -> None:
+            write(b"noise\n" * size)
+
+    def flood(process: Process) -> int:
+        process.write(b"RuntimeError: the end\n")
+        return 1
+
+    size = 300_000
+    made, said = Lost(programs={"go": flood}), bytearray()
+    made.add_base("base:1")
+    run_contained(made, ORDER, threading.Event(), said.extend)
+    assert said.endswith(b"its last lines:]\nRuntimeError: the end\n")
+    size, quiet = 100, bytearray()
+    run_contained(made, ORDER, threading.Event(), quiet.extend)
+    assert quiet.endswith(b"noise\n")
