@@ -61,7 +61,7 @@ LANGUAGES = {
         "how-to": "操作指南",
         "explanation": "原理",
         "reference": "参考",
-        "generated": "本页由代码生成，内容为英文。",  # noqa: RUF001 - Chinese punctuation
+        "generated": "本页由代码生成；帮助文本、字段说明、规则和特征等来自代码的内容保持英文。",  # noqa: RUF001 - Chinese punctuation
         "skip": "跳到正文",
     },
 }
@@ -72,7 +72,7 @@ _LINK = re.compile(r'href="([^"]+)"')
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page in one language; `generated` ones are the same text in all of them."""
+    """A page in one language; `generated` ones are made from the code."""
 
     language: str
     name: str
@@ -84,8 +84,8 @@ class Page:
 
 def pages() -> Iterator[Page]:
     """Every page in every language; FileNotFoundError when a language lacks one."""
-    made = {name: make() for name, make in reference.PAGES.items()}
     for language in LANGUAGES:
+        made = {name: make(reference.LANGUAGES[language]) for name, make in reference.PAGES.items()}
         yield _page(language, "index", "", (HERE / language / "index.md").read_text(encoding="utf-8"))
         for section, names in SECTIONS.items():
             for name in names:

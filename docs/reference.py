@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import chinese
 import click
 
 from harness.cli.app import COMMANDS, app
@@ -21,6 +23,27 @@ from harness.verdict.catalogue import shipped_catalogue
 
 WIDTH = 100
 EXAMPLE = 600
+
+
+def same(text: str) -> str:
+    """English, which is what the code is written in."""
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """label: what these pages say. told: what the code says, as far as it is translated."""
+
+    label: Callable[[str], str] = same
+    told: Callable[[str], str] = same
+
+    def head(self, *names: str) -> tuple[str, ...]:
+        """The head of a table."""
+        return tuple(map(self.label, names))
+
+
+ENGLISH = Language()
+LANGUAGES = {"en": ENGLISH, "zh": Language(label=chinese.say, told=chinese.told)}
 
 
 def cell(text: object) -> str:
@@ -43,9 +66,10 @@ def code(text: object) -> str:
     return f"`{str(text).replace('`', '')}`".replace("|", "\\|")
 
 
-def commands() -> str:
+def commands(language: Language = ENGLISH) -> str:
     """Every command with its help, as `--help` prints it."""
-    parts = ["# Commands\n\nEvery command, as `--help` prints it."]
+    opening = language.label("Every command, as `--help` prints it.")
+    parts = [f"# {language.label('Commands')}\n\n{opening}"]
     for name in ["", *COMMANDS]:
         parts += list(_help(app if not name else app.get_command(click.Context(app), name), name))
     return "\n\n".join(parts) + "\n"
@@ -65,67 +89,82 @@ def _help(command: click.Command | None, name: str, parent: click.Context | None
             yield from _help(command.get_command(context, inner), inner, context)
 
 
-def exit_codes() -> str:
+def exit_codes(language: Language = ENGLISH) -> str:
     """The codes every command ends with."""
-    rows = [(code(number), meaning) for number, meaning in EXIT_CODES.items()]
-    return f"# Exit codes\n\n{table(('code', 'meaning'), rows)}\n"
+    rows = [(code(number), language.told(meaning)) for number, meaning in EXIT_CODES.items()]
+    return f"# {language.label('Exit codes')}\n\n{table(language.head('code', 'meaning'), rows)}\n"
 
 
-def settings() -> str:
+def settings(language: Language = ENGLISH) -> str:
     """Options of the configuration."""
-    rows = [(code(option.name), code(f"NPU_MATRIX_{option.name.upper()}"), option.help) for option in OPTIONS]
-    return (
-        "# Settings\n\nFlag, then environment, then `npu-matrix.toml`, then default; "
-        "`npu-matrix --show-config` prints each value with where it came from.\n\n"
-        f"{table(('name', 'environment', 'what'), rows)}\n"
+    rows = [
+        (code(option.name), code(f"NPU_MATRIX_{option.name.upper()}"), language.told(option.help))
+        for option in OPTIONS
+    ]
+    opening = language.label(
+        "Flag, then environment, then `npu-matrix.toml`, then default; "
+        "`npu-matrix --show-config` prints each value with where it came from."
     )
+    head = language.head("name", "environment", "what")
+    return f"# {language.label('Settings')}\n\n{opening}\n\n{table(head, rows)}\n"
 
 
-def checks() -> str:
+def checks(language: Language = ENGLISH) -> str:
     """The checks there are."""
     rows = [
-        (code(check.name), check.tier.value, check.question, ", ".join(check.facets), ", ".join(check.needs))
+        (
+            code(check.name),
+            check.tier.value,
+            language.told(check.question),
+            ", ".join(check.facets),
+            ", ".join(check.needs),
+        )
         for check in all_checks()
     ]
-    head = ("check", "tier", "question", "facets it reads", "needs")
-    return f"# Checks\n\nWhat is asked of a cell, cheap to dear.\n\n{table(head, rows)}\n"
+    head = language.head("check", "tier", "question", "facets it reads", "needs")
+    opening = language.label("What is asked of a cell, cheap to dear.")
+    return f"# {language.label('Checks')}\n\n{opening}\n\n{table(head, rows)}\n"
 
 
-def matrix_file() -> str:
+def matrix_file(language: Language = ENGLISH) -> str:
     """The fields of matrix.yaml."""
-    schema = json_schema()
-    opening = (
-        "# matrix.yaml\n\nEditors complete from [the JSON schema](../schema/matrix.schema.json); "
+    opening = language.label(
+        "Editors complete from [the JSON schema](../schema/matrix.schema.json); "
         "`npu-matrix matrix validate` reports all problems at once."
     )
-    return _schema_page(opening, schema)
+    return _schema_page(f"# matrix.yaml\n\n{opening}", json_schema(), language)
 
 
-def json_output() -> str:
+def json_output(language: Language = ENGLISH) -> str:
     """The fields of report.json."""
-    opening = (
-        "# report.json\n\nEvery JSON that is printed or written has a `schema` with name and version. "
+    opening = language.label(
+        "Every JSON that is printed or written has a `schema` with name and version. "
         "report.json is `npu-matrix.report` 1, [as a JSON schema](../schema/report.schema.json); its fields:"
     )
-    return _schema_page(opening, report_schema())
+    return _schema_page(f"# report.json\n\n{opening}", report_schema(), language)
 
 
-def _schema_page(opening: str, schema: Mapping[str, Any]) -> str:
-    parts = [opening, "## Top level", _fields(schema)]
+def _schema_page(opening: str, schema: Mapping[str, Any], language: Language) -> str:
+    parts = [opening, f"## {language.label('Top level')}", _fields(schema, language)]
     for name, definition in schema["$defs"].items():
         if "properties" in definition:
             heading = f"## {name.removesuffix('Entry')}"
-            parts += [heading, cell(definition.get("description", "")), _fields(definition)]
+            parts += [heading, cell(definition.get("description", "")), _fields(definition, language)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _fields(schema: Mapping[str, Any]) -> str:
+def _fields(schema: Mapping[str, Any], language: Language) -> str:
     required = schema.get("required", [])
     rows = [
-        (code(name), _kind(facts), "yes" if name in required else "", facts.get("description", ""))
+        (
+            code(name),
+            _kind(facts),
+            language.label("yes") if name in required else "",
+            facts.get("description", ""),
+        )
         for name, facts in schema.get("properties", {}).items()
     ]
-    return table(("field", "type", "required", "what"), rows) if rows else ""
+    return table(language.head("field", "type", "required", "what"), rows) if rows else ""
 
 
 def _kind(facts: Mapping[str, Any]) -> str:
@@ -143,29 +182,31 @@ def _kind(facts: Mapping[str, Any]) -> str:
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def lint_rules() -> str:
+def lint_rules(language: Language = ENGLISH) -> str:
     """The rules of the recipe lint."""
-    opening = (
-        "# Lint rules\n\nWhat `npu-matrix lint` and the check `lint` look for: why, the fix, the source."
+    opening = language.label(
+        "What `npu-matrix lint` and the check `lint` look for: why, the fix, the source."
     )
+    why, fix, source = language.head("why", "fix", "source")
     rules = [
         f"## {rule.id}\n\n**{cell(rule.severity)}** {cell(rule.message)}\n\n"
-        f"- why: {cell(rule.why)}\n- fix: {cell(rule.fix)}\n- source: {cell(rule.source)}"
+        f"- {why}: {cell(rule.why)}\n- {fix}: {cell(rule.fix)}\n- {source}: {cell(rule.source)}"
         for rule in load_rules().rules
     ]
-    return "\n\n".join([opening, *rules]) + "\n"
+    return "\n\n".join([f"# {language.label('Lint rules')}", opening, *rules]) + "\n"
 
 
-def signatures() -> str:
+def signatures(language: Language = ENGLISH) -> str:
     """The failures `triage` knows."""
-    opening = "# Failure signatures\n\nWhat `npu-matrix triage` recognises in a log."
+    opening = language.label("What `npu-matrix triage` recognises in a log.")
+    cause, do, affects, sources = language.head("cause", "do", "affects", "sources")
     known = [
         f"## {found.id}\n\n```text\n{found.example.strip()[:EXAMPLE]}\n```\n\n"
-        f"- cause: {cell(found.cause)}\n- do: {cell(found.remedy)}\n- affects: {cell(found.affects)}\n"
-        f"- sources: {cell('; '.join(found.sources))}"
+        f"- {cause}: {cell(found.cause)}\n- {do}: {cell(found.remedy)}\n- {affects}: {cell(found.affects)}\n"
+        f"- {sources}: {cell('; '.join(found.sources))}"
         for found in shipped_catalogue().signatures
     ]
-    return "\n\n".join([opening, *known]) + "\n"
+    return "\n\n".join([f"# {language.label('Failure signatures')}", opening, *known]) + "\n"
 
 
 TERMS = [
@@ -183,28 +224,28 @@ and := not ("&"? not)*
 not := "!" not | "(" or ")" | term"""
 
 
-def queries() -> str:
+def queries(language: Language = ENGLISH) -> str:
     """The query language."""
-    marks = [(style.label, style.meaning) for style in STYLES.values()]
-    kinds = [(style.label, style.meaning) for style in EVIDENCE.values()]
-    opening = (
-        "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every "
-        "check of every cell; a cell is shown when one of its checks answers yes."
-    )
+    say, told = language.label, language.told
+    marks = [(told(style.label), told(style.meaning)) for style in STYLES.values()]
+    kinds = [(told(style.label), told(style.meaning)) for style in EVIDENCE.values()]
     parts = (
-        "# Queries",
-        opening,
+        f"# {say('Queries')}",
+        say(
+            "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every "
+            "check of every cell; a cell is shown when one of its checks answers yes."
+        ),
         f"```text\n{GRAMMAR}\n```",
-        "A term is a word (in titles, ids, versions), a verdict, or a field with a value:",
-        table(("term", "selects"), TERMS),
-        f"Fields: {', '.join(code(name) for name in FIELDS)}, and every axis.",
-        f"Verdicts: {_words(STATUS)}.",
-        f"Evidence: {_words(PROOF)}.",
-        f"Changes: {_words(CHANGE)}.",
-        "## What verdicts mean",
-        table(("verdict", "meaning"), marks),
-        "## What evidence means",
-        table(("evidence", "meaning"), kinds),
+        say("A term is a word (in titles, ids, versions), a verdict, or a field with a value:"),
+        table(language.head("term", "selects"), [(term, say(selects)) for term, selects in TERMS]),
+        f"{say('Fields')}: {', '.join(code(name) for name in FIELDS)}{say(', and every axis')}.",
+        f"{say('Verdicts')}: {_words(STATUS)}.",
+        f"{say('Evidence')}: {_words(PROOF)}.",
+        f"{say('Changes')}: {_words(CHANGE)}.",
+        f"## {say('What verdicts mean')}",
+        table(language.head("verdict", "meaning"), marks),
+        f"## {say('What evidence means')}",
+        table(language.head("evidence", "meaning"), kinds),
     )
     return "\n\n".join(parts) + "\n"
 
@@ -216,7 +257,7 @@ def _words(known: Mapping[str, str]) -> str:
 #: JSON schemas that are made with the site; that of matrix.yaml is kept in docs/schema for editors.
 SCHEMAS: dict[str, Callable[[], Mapping[str, Any]]] = {"report.schema.json": report_schema}
 
-PAGES: dict[str, Callable[[], str]] = {
+PAGES: dict[str, Callable[[Language], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "settings": settings,

@@ -119,10 +119,33 @@ def test_the_site_is_built_with_links_that_hold(tmp_path: Path) -> None:
         assert "<script" not in path.read_text(encoding="utf-8")
 
 
+def test_the_generated_pages_are_in_chinese_too() -> None:
+    build = load("build")
+    reference, chinese = build.reference, build.reference.chinese
+    asked: set[str] = set()
+
+    def label(text: str) -> str:
+        asked.add(text)
+        return str(chinese.say(text))
+
+    language = reference.Language(label=label, told=chinese.told)
+    texts = {name: make(language) for name, make in reference.PAGES.items()}
+    assert asked == set(chinese.LABELS), "translated, and no longer said"
+    assert "被中断" in texts["exit-codes"]
+    assert "## 顶层" in texts["matrix-file"]
+    for name, text in texts.items():
+        english = reference.PAGES[name](reference.ENGLISH)
+        assert text.count("\n| ") == english.count("\n| "), name
+        assert text.count("\n#") == english.count("\n#"), name
+    assert "本页由代码生成" in build.LANGUAGES["zh"]["generated"]
+
+
 def test_a_dead_link_stops_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = load("build")
     monkeypatch.setattr(
-        build.reference, "PAGES", {**build.reference.PAGES, "checks": lambda: "# Checks\n\n[x](gone.md)\n"}
+        build.reference,
+        "PAGES",
+        {**build.reference.PAGES, "checks": lambda _language: "# Checks\n\n[x](gone.md)\n"},
     )
     with pytest.raises(ValueError, match=r"links to gone\.html"):
         build.build(tmp_path / "site")
