@@ -227,7 +227,7 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
     run(lambda event, values: first.update({event.label: values}))
     run(lambda event, values: second.update({event.label: values}))
     names: list[str] = []
-    run(lambda event, _values: events.append(event), mode=_tracing(torch, names), operators=names)
+    run(lambda event, _values: events.append(event), mode=tracing(torch, names), operators=names)
     measure = _into(errors, exact)
     for event in events:
         if event.label in first:
@@ -299,7 +299,7 @@ def json_number(error: float) -> float | None:
     return float(f"{error:.6g}") if np.isfinite(error) else None
 
 
-def _tracing(torch: Any, names: list[str]) -> Any:
+def tracing(torch: Any, names: list[str]) -> Any:
     """A mode that notes every operator that computes; those that only move numbers are left out."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

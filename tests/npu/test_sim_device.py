@@ -301,7 +301,7 @@ def launched(tmp_path: Path, code: str, **environment: str) -> str:
         env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
     )
     # torch_npu says on standard output that there is no CANN toolkit.
     lines = [line for line in done.stdout.splitlines() if "ASCEND_HOME_PATH" not in line]
@@ -421,7 +421,7 @@ def test_a_process_of_its_own_installs_by_import(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=600,
         )
         assert expected in done.stdout + done.stderr
 

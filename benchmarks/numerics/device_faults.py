@@ -1,0 +1,136 @@
+"""Every operator of one actor update made wrong on the simulated device: is it found, and is it named?
+
+    python -m harness.numerics.actor_run --role reference --out reference.npz
+    python -m harness.devices.sim.launch benchmarks/numerics/device_faults.py --reference reference.npz
+
+Both in a cell's environment, the first with TORCH_DEVICE_BACKEND_AUTOLOAD=0 on a CPU. A fault is above the
+noise floor where it moves some tensor of the update, against the clean run on the same device, by more than
+the tolerance of the check `actor`; below it where it moves none by half as much. Found: some tensor is outside
+its tolerance. Named: the operator is among those that ran between the last right tensor and the first wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.devices.sim import overlay
+from harness.devices.sim.faultspec import parse_faults
+from harness.numerics import actor_run
+from harness.numerics.actor_case import DEFAULT_SEED, ActorCase
+from harness.numerics.case import read_npz
+from harness.numerics.recorder import Event, Recorder
+
+KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
+"""What is injected under each name, after the operator's."""
+
+Values = dict[str, np.ndarray]
+
+
+class Bench:
+    """One update, again and again, under whatever fault is injected."""
+
+    def __init__(self, reference: Path) -> None:
+        self.torch = actor_run.start("npu")
+        index, arrays = read_npz(reference, actor_run.FORMAT)
+        self.tolerances: dict[str, float] = index["tolerances"]
+        self.exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
+        self.targets = {name: arrays[f"target.{name}"] for name in index["targets"]}
+        self.setting = actor_run.Setting(torch=self.torch, device="npu:0", dtype=self.torch.float32)
+        self.clean, self.events = self.update(), self.traced()
+
+    def update(self) -> Values:
+        """Every recorded tensor of one update."""
+        found: Values = {}
+        recorder = Recorder(sink=lambda event, values: found.update({event.label: values}))
+        actor_run.run_update(
+            ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=nullcontext()
+        )
+        return found
+
+    def traced(self) -> list[Event]:
+        """The events of a clean update, with the operators that ran before each."""
+        events: list[Event] = []
+        names: list[str] = []
+        recorder = Recorder(sink=lambda event, _values: events.append(event), operators=names)
+        mode = actor_run.tracing(self.torch, names)
+        actor_run.run_update(ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=mode)
+        return [event for event in events if event.label in self.tolerances]
+
+    def operators(self) -> list[str]:
+        """Every operator that computes, in the order of its first call."""
+        return list(dict.fromkeys(name for event in self.events for name in event.operators))
+
+    def budget(self, found: np.ndarray | None, wanted: np.ndarray, label: str) -> float:
+        """Distance over tolerance; infinite where it is not finite."""
+        if found is None or found.shape != wanted.shape or not np.isfinite(found).all():
+            return float("inf")
+        return float(np.linalg.norm(found - wanted)) / max(self.tolerances[label], 1e-300)
+
+    def inject(self, operator: str, kind: str) -> dict[str, Any]:
+        """What one fault does, and what is said of it."""
+        base = operator.partition(".")[2] or operator
+        with overlay.installed().faults.injected(*parse_faults(f"{base};{KINDS[kind]}")) as (active,):  # type: ignore[union-attr]
+            faulty = self.update()
+        effect = max(self.budget(faulty.get(label), self.clean[label], label) for label in self.labels())
+        wrong = [
+            place
+            for place, event in enumerate(self.events)
+            if self.budget(faulty.get(event.label), self.exact[event.label], event.label) > 1
+        ]
+        named = bool(wrong) and operator in self.events[wrong[0]].operators
+        first = self.events[wrong[0]].sentence if wrong else ""
+        row = {"operator": operator, "kind": kind, "hits": active.hits, "effect": effect}
+        return {**row, "found": bool(wrong), "named": named, "first": first}
+
+    def labels(self) -> list[str]:
+        """Tensors both sides have."""
+        return [label for label in self.clean if label in self.tolerances]
+
+
+def main() -> int:
+    """Command line; see the module."""
+    parser = argparse.ArgumentParser(description="every operator of one actor update made wrong")
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--every", type=int, default=1, help="only every n-th operator")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    bench = Bench(arguments.reference)
+    counts: Counter[str] = Counter()
+    rows = []
+    for kind in arguments.kinds.split(","):
+        for operator in bench.operators()[:: arguments.every]:
+            row = bench.inject(operator, kind)
+            rows.append(row)
+            if not row["hits"]:
+                counts["without effect: not computed on the device"] += 1
+                continue
+            place = "above" if row["effect"] > 1 else "below" if row["effect"] < 0.5 else "at"
+            counts[f"{place} the noise floor"] += 1
+            counts[f"{place} the noise floor, found"] += row["found"]
+            counts[f"{place} the noise floor, found and named"] += row["named"]
+            if (place == "above" and not row["named"]) or (place == "below" and row["found"]):
+                print(
+                    f"  {operator};{kind}: effect {row['effect']:.3g}, found {row['found']}: {row['first']}"
+                )
+    for what in sorted(counts):
+        print(f"{what}: {counts[what]}")
+    print(f"{len(rows)} faults in {time.monotonic() - started:.0f} s")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    bench.torch.distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
