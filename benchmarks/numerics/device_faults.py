@@ -3,10 +3,11 @@
     python -m harness.numerics.actor_run --role reference --out reference.npz
     python -m harness.devices.sim.launch benchmarks/numerics/device_faults.py --reference reference.npz
 
-Both in a cell's environment, the first with TORCH_DEVICE_BACKEND_AUTOLOAD=0 on a CPU. A fault is above the
-noise floor where it moves some tensor of the update, against the clean run on the same device, by more than
-the tolerance of the check `actor`; below it where it moves none by half as much. Found: some tensor is outside
-its tolerance. Named: the operator is among those that ran between the last right tensor and the first wrong.
+Both in a cell's environment, the first with TORCH_DEVICE_BACKEND_AUTOLOAD=0 on a CPU. A fault is above
+the noise floor where it moves some tensor of the update, against the clean run on the same device, by
+more than the tolerance of the check `actor`; below it where it moves none by half as much. Found: some
+tensor is outside its tolerance. Named: the operator is among those that ran between the last right
+tensor and the first one wrong.
 """
 
 from __future__ import annotations
