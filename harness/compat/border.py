@@ -66,8 +66,11 @@ def check_border(
         label, surface = providers[top]
         if use.target not in answers:
             answers[use.target] = surface.find(use.target)
+        answer = answers[use.target]
+        if answer.standing is Standing.UNKNOWN and use.kind in ("call", "super"):
+            answer = surface.find_method(use.target)
         then = (made_for or {}).get(top)
-        kind, text = _Border(use, answers[use.target], surface, consumer, then).problem()
+        kind, text = _Border(use, answer, surface, consumer, then).problem()
         if text:
             found.append(
                 BorderFinding(
@@ -131,7 +134,21 @@ class _Border:
 
     def _bound(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]
-        return self.surface.mentions(top).is_bound(word) or self._own("is_bound", word)
+        theirs = self.surface.mentions(top)
+        # Of this very class: only who sets the name on it gives it one. Functions that are put into a class call
+        # the object `self` too.
+        if self.use.holder == "made" and self._makes_itself():
+            return theirs.is_set(word) or self._own("is_given", word)
+        if theirs.is_bound(word):
+            return True
+        holder = self.use.target.removesuffix(f".{word}").rpartition(".")[2]
+        another = self.use.holder != "declared" or self._own("is_derived_from", holder)
+        return self._own("is_bound" if another else "is_given", word)
+
+    def _makes_itself(self) -> bool:
+        """Whether what the class makes is of it, and not of another that it chooses."""
+        made = self.surface.find(self.answer.where).definition
+        return made is not None and self.surface.member(made, "__new__").standing is Standing.MISSING
 
     def _read(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]

@@ -19,6 +19,7 @@ READING = (
     "harness.compat.op_calls",
     "harness.compat.op_schema",
     "harness.compat.overrides",
+    "harness.compat.open_ended",
     "harness.compat.own_imports",
     "harness.compat.pairs",
     "harness.compat.published",

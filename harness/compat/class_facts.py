@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import re
 
 # Decorators that leave the way a function is called as it is written.
@@ -32,6 +33,8 @@ HARMLESS = frozenset(
         "Deprecated",
         "requires",
         "use_kernel_forward_from_hub",
+        # `CustomOp.register(name)` and registries like it give the class back.
+        "register",
     ]
 )
 # What a class has from torch.nn.Module (torch 2.13).
@@ -56,3 +59,9 @@ TORCH_MODULE = frozenset(
 )
 # Base classes that add no names of their own that others would use.
 PLAIN_BASES = frozenset({"object", "ABC", "Protocol", "Generic"})
+# Classes of the standard library that others are made from, with what they give to those.
+STANDARD_BASES = {
+    f"{module}.{name}": frozenset(dir(getattr(collections.abc, name)))
+    for name in collections.abc.__all__
+    for module in ("collections.abc", "typing")
+}

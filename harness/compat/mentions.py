@@ -28,6 +28,10 @@ class Mentions:
         """Whether `something.word = ...` stands there, or a setattr of it; `self.word` does not count."""
         return self._any("set", word, _is_set) or word.encode() in self._by_setattr
 
+    def is_given(self, word: str) -> bool:
+        """As `is_set`, and `self.word = ...` counts."""
+        return self.is_set(word) or self._any("given", word, _is_given)
+
     def is_bound(self, word: str) -> bool:
         """Whether anything binds the word: a definition, an assignment, a field, a keyword, a string."""
         return self._any("bound", word, _is_bound)
@@ -43,6 +47,16 @@ class Mentions:
     def is_there(self, word: str) -> bool:
         """Whether the word stands there at all."""
         return self._any("there", word, lambda _before, _after: True)
+
+    def is_derived_from(self, word: str) -> bool:
+        """Whether a class is made from something of this name, or the name gets another one."""
+        if ("derived", word) not in self._answers:
+            name = re.escape(word).encode()
+            made = rb"\bclass\s+\w+\s*\([^)]*\b%s\b" % name
+            renamed = rb"\b%s\s+as\s+\w+[ \t]*[,)#\n]" % name
+            found = re.search(made + b"|" + renamed, self._text)
+            self._answers["derived", word] = found is not None
+        return self._answers["derived", word]
 
     def definitions(self, word: str) -> int:
         """How many functions of this name are written there."""
@@ -83,6 +97,10 @@ def _is_letter(byte: bytes) -> bool:
 
 def _is_set(before: bytes, after: bytes) -> bool:
     return before.endswith(b".") and not before.endswith(b"self.") and ASSIGNED.match(after) is not None
+
+
+def _is_given(before: bytes, after: bytes) -> bool:
+    return before.endswith(b".") and ASSIGNED.match(after) is not None
 
 
 def _quoted(before: bytes, after: bytes) -> bool:

@@ -129,7 +129,17 @@ def class_attributes(node: ast.ClassDef) -> set[str]:
             found.add(inner.attr)
         elif isinstance(inner, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in inner.names}
+        elif isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Store):
+            found |= _kept_in_dict(inner)
     return found
+
+
+def _kept_in_dict(node: ast.Subscript) -> set[str]:
+    """The name that `something.__dict__["name"] = ...` gives the object."""
+    match node:
+        case ast.Subscript(value=ast.Attribute(attr="__dict__"), slice=ast.Constant(value=str(name))):
+            return {name}
+    return set()
 
 
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:

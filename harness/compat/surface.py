@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from harness.compat.class_facts import HARMLESS, PLAIN_BASES, TORCH_MODULE, TRANSPARENT
+from harness.compat.class_facts import HARMLESS, PLAIN_BASES, STANDARD_BASES, TORCH_MODULE, TRANSPARENT
 from harness.compat.mentions import Mentions
 from harness.compat.module_names import (
     ModuleNames,
@@ -25,6 +25,7 @@ from harness.compat.module_names import (
     flat,
     read_names,
 )
+from harness.compat.open_ended import Openness, openness
 from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
 from harness.compat.syntax import parse, walk
 from harness.errors import InputError, Location
@@ -93,7 +94,7 @@ class Surface:
         self._sources: dict[str, bytes] = {}
         self._names: dict[str, ModuleNames | None] = {}
         self._attributes: dict[ast.ClassDef, set[str]] = {}
-        self._open: dict[ast.ClassDef, bool] = {}
+        self._open: dict[ast.ClassDef, Openness] = {}
         self._mentions: dict[str, Mentions] = {}
         self._calls: dict[str, tuple[tuple[str, Arguments], ...]] = {}
 
@@ -232,8 +233,29 @@ class Surface:
             return UNKNOWN
         return Answer(standing=Standing.MISSING, where=dotted, missing=name)
 
-    def member(self, definition: Definition, name: str, depth: int = 0) -> Answer:
-        """A method or attribute of a class or of the classes it is made from."""
+    def find_method(self, dotted: str) -> Answer:
+        """What stands at `package.module.Class.method`, given that it is called.
+
+        Objects may get values under names that nobody can know; methods they do not get that way.
+        """
+        holder, _, name = dotted.rpartition(".")
+        answer = self.find(holder)
+        if answer.definition is None or not answer.definition.is_class or DUNDER.fullmatch(name):
+            return UNKNOWN
+        found = self.member(answer.definition, name, openest=Openness.DATA)
+        if found.standing is not Standing.MISSING:
+            return found
+        if self._may_be_set(answer.definition.module, name):
+            return UNKNOWN
+        return Answer(standing=Standing.MISSING, where=holder, missing=name)
+
+    def member(
+        self, definition: Definition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
+    ) -> Answer:
+        """A method or attribute of a class or of the classes it is made from.
+
+        openest: how open a class may be that does not name it, for the answer to be that it has none.
+        """
         node = definition.node
         if not isinstance(node, ast.ClassDef) or depth > DEPTH:
             return UNKNOWN
@@ -242,7 +264,7 @@ class Surface:
             return self._definition(definition.module, nodes)
         if name in self._class_attributes(node):
             return THERE
-        if node.keywords or decorators(node) - HARMLESS or self._open_ended(node):
+        if node.keywords or decorators(node) - HARMLESS or self._openness(node) > openest:
             return UNKNOWN
         unsure = False
         for base in node.bases:
@@ -251,13 +273,26 @@ class Surface:
                 continue
             if written.rpartition(".")[2] == "Module" and name not in TORCH_MODULE and "nn" in written:
                 continue
+            standard = self._standard(definition.module, written)
+            if standard is not None and name not in standard:
+                continue
             parent = self.base(definition.module, written, depth + 1)
-            answer = self.member(parent, name, depth + 1) if parent else UNKNOWN
+            answer = self.member(parent, name, depth + 1, openest) if parent else UNKNOWN
+            if standard is not None:
+                answer = THERE
             if answer.standing is Standing.FOUND:
                 # An earlier base that cannot be read may have its own.
                 return THERE if unsure else answer
             unsure = unsure or answer.standing is Standing.UNKNOWN
         return UNKNOWN if unsure else Answer(standing=Standing.MISSING, where=node.name, missing=name)
+
+    def _standard(self, module: str, written: str) -> frozenset[str] | None:
+        """The names a class of the standard library has, if `written` means one; None for all others."""
+        names = self.names(module)
+        head, _, rest = written.partition(".")
+        origins = names.imported.get(head, []) if names and head not in names.defined else []
+        found = {".".join(filter(None, (*origin, rest))) for origin in origins}
+        return STANDARD_BASES.get(found.pop()) if len(found) == 1 else None
 
     def base(self, module: str, written: str, depth: int = 0) -> Definition | None:
         """The class a module means by `written`, if this package defines it."""
@@ -314,25 +349,15 @@ class Surface:
                     if node.func.attr == method and not by_super:
                         yield f"{file}:{node.lineno}", arguments_of(node)
 
-    def _open_ended(self, node: ast.ClassDef) -> bool:
-        """Whether objects of the class can have attributes that its text does not name."""
+    def _openness(self, node: ast.ClassDef) -> Openness:
         if node not in self._open:
-            self._open[node] = any(map(_makes_names, walk(node)))
+            self._open[node] = openness(node)
         return self._open[node]
 
     def _class_attributes(self, node: ast.ClassDef) -> set[str]:
         if node not in self._attributes:
             self._attributes[node] = class_attributes(node)
         return self._attributes[node]
-
-
-def _makes_names(node: ast.AST) -> bool:
-    match node:
-        case ast.FunctionDef(name="__getattr__" | "__getattribute__") | ast.Attribute(attr="__dict__"):
-            return True
-        case ast.Call(func=ast.Name(id="setattr"), args=[_, name, *_]):
-            return not isinstance(name, ast.Constant)
-    return False
 
 
 def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
