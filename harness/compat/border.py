@@ -135,8 +135,8 @@ class _Border:
     def _bound(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]
         theirs = self.surface.mentions(top)
-        # Of this very class: only who sets the name on it gives it one. Functions that are put into a class call
-        # the object `self` too.
+        # Of this very class: only who sets the name on it gives it one. Functions put into a class also call
+        # the object `self`.
         if self.use.holder == "made" and self._makes_itself():
             return theirs.is_set(word) or self._own("is_given", word)
         if theirs.is_bound(word):
