@@ -164,7 +164,8 @@ def tokenizer() -> dict[str, Any]:
             }
             for number, content in enumerate((END, START))
         ],
-        "normalizer": None,
+        # Splitting at blanks would lose a line break.
+        "normalizer": {"type": "Replace", "pattern": {"String": "\n"}, "content": LINE_BREAK},
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "post_processor": None,
         "decoder": None,
