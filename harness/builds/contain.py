@@ -31,6 +31,8 @@ VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 # The first process of a container gets no signal by default and must reap: a shell does both for the command.
 FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
 STACK_SECONDS = 1.5
+# So long an engine may hand on nothing of what a container that has ended still has to say.
+QUIET_SECONDS = 5.0
 REMOVE_SECONDS = 20.0
 END_BYTES = 64 << 10
 # From here on it is asked whether the follower kept up.
@@ -78,9 +80,9 @@ def run_contained(
         if ended is None:
             ended = _stop(engine, container, write)
         # A flood takes longer to hand on than to print; its end is what says what went wrong.
-        while follower.is_alive() and output.quiet_seconds < STACK_SECONDS:
+        while follower.is_alive() and output.quiet_seconds < QUIET_SECONDS:
             follower.join(0.1)
-        if output.size > FLOOD_BYTES:
+        if follower.is_alive() or output.size > FLOOD_BYTES:
             with contextlib.suppress(HarnessError):
                 output.end_with(engine.last_words(container))
         return ended

@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The last test that uses an engine also pays for the removal of its storage.
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
 def missing(what: str) -> NoReturn:
     """In CI everything was installed, so that a missing program is a failure; elsewhere it is said."""
     if os.environ.get("CI"):
@@ -68,7 +75,7 @@ def daemon() -> Iterator[Daemon]:
         yield made
     finally:
         made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        clear(folder)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +99,15 @@ def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         subprocess.run(["umount", str(memory)], check=False)
     return tar
+
+
+def clear(folder: Path) -> None:
+    """Remove an engine's storage, with what is still mounted below it: podman leaves it mounted on itself."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for place in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "-l", place], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert not folder.exists(), f"{folder} could not be removed"
 
 
 def load(tar: Path, argv: list[str], environ: dict[str, str]) -> None:
@@ -130,9 +146,7 @@ def podman_environ(base_tar: Path) -> Iterator[dict[str, str]]:
     }
     load(base_tar, [program("podman")], environ)
     yield environ
-    # Podman leaves its storage mounted on itself.
-    subprocess.run(["umount", str(folder / "graph/overlay")], capture_output=True, check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(folder)
 
 
 @pytest.fixture
