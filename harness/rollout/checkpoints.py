@@ -31,12 +31,32 @@ _EXPERTS: Mapping[str, Any] = {
     "norm_topk_prob": True,
     "mlp_only_layers": [],
 }
+# Half the layers see a window only, of gpt-oss's own length, and no text here is longer: what the operator
+# makes of the mask that vllm-ascend gives it at the end of the window is documented nowhere.
+_GPT_OSS: Mapping[str, Any] = {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 64,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"],
+    # The two lengths must agree with the factor, or transformers and vLLM take different ones.
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    },
+    "pad_token_id": 0,
+}
 _KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     # Qwen2 has no head size of its own: 4 heads of 64 make 256.
     "qwen2": ("Qwen2ForCausalLM", {"hidden_size": 256, "intermediate_size": 384}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", _EXPERTS),
     "llama": ("LlamaForCausalLM", {}),
+    "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
 }
 KINDS = tuple(_KINDS)
 

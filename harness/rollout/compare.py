@@ -96,6 +96,7 @@ def compare_case(case: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[
             struck = distance(fault["rounds"], truth["rounds"])
             described |= {
                 **_numbers(struck, largest, rms),
+                "choice": _choice(struck, largest, sampling),
                 "hit": fault["hit"],
                 "named": fault["named"],
             }

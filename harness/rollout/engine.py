@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -136,19 +137,25 @@ def prepare() -> None:
 def _interpret_triton() -> None:
     """On the simulated device, Triton's interpreter for releases that compute nothing without Triton."""
     from harness.devices.sim import overlay, triton_interpreter
+    from harness.devices.sim.runtime_env import triton_environment
 
     simulation = overlay.installed()
-    if simulation is None or not needs_triton(installed_version("vllm-ascend")):
+    if simulation is None:
         return
-    os.environ.setdefault(triton_interpreter.VARIABLE, triton_interpreter.INTERPRET)
+    for name, value in triton_environment(installed_version("vllm-ascend")).items():
+        os.environ.setdefault(name, value)
     if triton_interpreter.wanted():
         triton_interpreter.install(simulation.machine)
 
 
-def needs_triton(vllm_ascend: str) -> bool:
-    """Whether this release has no other code for slot mappings: since 0.19, as far as it is known."""
-    numbers = [int(part) for part in vllm_ascend.split(".")[:2] if part.isdecimal()]
-    return numbers >= [0, 19]
+def computes_sinks() -> bool:
+    """Whether this vllm-ascend hands a model's attention sinks to the operator that knows them."""
+    spec = find_spec("vllm_ascend.attention.attention_v1")
+    return (
+        spec is not None
+        and spec.origin is not None
+        and "learnable_sink" in Path(spec.origin).read_text("utf-8")
+    )
 
 
 def installed_version(distribution: str) -> str:

@@ -37,6 +37,7 @@ class Generation:
 
     sampling: how tokens are chosen, greedily when empty. repeats: how often the same prompts are asked.
     devices: how many the engine needs. expects_cached: the second round must find prompts in the cache.
+    sinks: the model's attention has them, which not every release of vllm-ascend computes.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Generation:
     repeats: int = 1
     devices: int = 1
     expects_cached: bool = False
+    sinks: bool = False
 
     @property
     def checkpoint(self) -> str:
@@ -85,6 +87,9 @@ GROUPS: Mapping[str, tuple[Generation, ...]] = {
     ),
     # vllm-ascend keeps in a global of the process whether its model has experts: these need their own.
     "experts": (Generation(name="qwen3_moe", kind="qwen3_moe"),),
+    # An engine that fits into what the pool kept of the one before is refused: a process each.
+    "experts-bf16": (Generation(name="qwen3_moe bf16", kind="qwen3_moe", dtype="bfloat16"),),
+    "gpt_oss": (Generation(name="gpt_oss", kind="gpt_oss", sinks=True),),
 }
 
 FAULTS: Mapping[str, Mapping[str, str]] = {
@@ -97,12 +102,17 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
         "product": "m[am]*m*;round;any",
         "sampling": "_log_softmax;round;any",
     },
+    "qwen2 sampled": {"choice": "*top_k_top_p*;zero;any"},
     # What one rounding in bf16 does is within what bf16 permits: these are coarser.
     "qwen3 bf16": {"activation": "*swiglu;scale;any;factor=1.25"},
     "qwen3_moe": {
         "routing": "*gating_top_k*;round;any",
         "experts": "*grouped_matmul*;round;any",
+        "dispatch": "*token_unpermute*;round;any",
     },
+    # Rounding may send a token to another expert, which permits much: only gross errors show.
+    "qwen3_moe bf16": {"experts": "*grouped_matmul*;sign;any"},
+    "gpt_oss": {"attention with sinks": "*attention*;round;any"},
 }
 """Case -> family of operators -> the fault that strikes it. Most leave all tokens as they are."""
 
@@ -135,8 +145,7 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
     named = _battery(device) if faults else None
     with _counted_calls() as calls:
         for cases in shared.values():
-            seeded = FAULTS.get(cases[0].name, {}) if faults else {}
-            entries += _on_one_engine(cases, folder, seeded, torch.npu.device_count(), named)
+            entries += _on_one_engine(cases, folder, torch.npu.device_count(), named)
     return {
         "format": FORMAT,
         "group": group,
@@ -150,12 +159,14 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
 
 
 def _on_one_engine(
-    cases: Sequence[Generation], folder: Path, seeded: Mapping[str, str], devices: int, named: Any
+    cases: Sequence[Generation], folder: Path, devices: int, named: Any
 ) -> list[dict[str, Any]]:
+    """What each case generates on the engine of the first, also with its faults where `named` traces them."""
     first = cases[0]
     described = [_described(case) for case in cases]
-    if first.devices > devices:
-        return [{**entry, "state": SKIPPED, "why": f"{devices} device"} for entry in described]
+    why = _impossible(first, devices)
+    if why:
+        return [{**entry, "state": SKIPPED, "why": why} for entry in described]
     began = time.monotonic()
     try:
         with engine.engine(_checkpoint(folder, first), first.dtype, **first.options) as llm:
@@ -163,9 +174,11 @@ def _on_one_engine(
             for entry, case in zip(described, cases, strict=True):
                 rounds = [engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)]
                 entry |= {"state": GENERATED, "rounds": rounds, "seconds": {"engine": up}}
-            described[0]["faults"] = [
-                _under_fault(llm, first, family, text, named) for family, text in seeded.items()
-            ]
+            for entry, case in zip(described, cases, strict=True):
+                seeded = {} if named is None else FAULTS.get(case.name, {})
+                entry["faults"] = [
+                    _under_fault(llm, case, family, text, named) for family, text in seeded.items()
+                ]
     except Exception as error:  # noqa: BLE001 - whatever the stack raises is the measurement
         engine.tear_down()
         text = "".join(traceback.format_exception(error))
@@ -179,6 +192,15 @@ def _on_one_engine(
     return described
 
 
+def _impossible(case: Generation, devices: int) -> str:
+    """Why this cell cannot generate the case, or ""."""
+    if case.devices > devices:
+        return f"{devices} device"
+    if case.sinks and not engine.computes_sinks():
+        return "this vllm-ascend has no attention with sinks"
+    return ""
+
+
 def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any) -> dict[str, Any]:
     """What the engine generates while operators of a family are wrong, and which the battery names."""
     from harness.devices.sim import overlay
@@ -188,7 +210,7 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any)
     if simulation is None:
         return {"family": family, "fault": text, "state": SKIPPED, "why": "faults need the simulated device"}
     with simulation.faults.injected(*parse_faults(text)) as (fault,):
-        found = engine.generate(llm, case.prompts)
+        found = engine.generate(llm, case.prompts, **case.sampling)
         hit = dict(fault.hit_operators)
         wrong = sorted({entry["operator"] for entry in named() if entry.get("budget", 0) > 1})
     return {

@@ -130,7 +130,7 @@ def _missed_faults(case: Mapping[str, Any]) -> Iterator[str]:
             continue
         if not fault["hit"]:
             yield f"{case['name']}: fault {fault['fault']} struck no operator."
-        elif fault["budget"] <= 1:
+        elif fault["budget"] <= 1 and not fault["choice"]:
             yield f"{case['name']}: fault {fault['fault']} in {_names(fault['hit'])} was not noticed."
         elif not set(fault["hit"]) <= set(fault["named"]):
             unnamed = set(fault["hit"]) - set(fault["named"])

@@ -66,13 +66,20 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
     if context.facets["device"]["kind"] != "sim":
         yield {}
         return
+    from harness.devices.sim.runtime_env import triton_environment
+
+    variables = triton_environment(str(context.facets["versions"]["vllm_ascend"]))
     for number in range(SIMULATED_DEVICES):
         with Path(f"/tmp/npu-matrix-simulated-device-{number}.lock").open("a") as lock:  # noqa: S108 - as verl's
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            yield {"NPU_SIM_COUNT": str(number + 1), "ASCEND_RT_VISIBLE_DEVICES": str(number)}
+            yield {
+                **variables,
+                "NPU_SIM_COUNT": str(number + 1),
+                "ASCEND_RT_VISIBLE_DEVICES": str(number),
+            }
             return
     from harness.errors import InfrastructureError
 

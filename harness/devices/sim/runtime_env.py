@@ -12,6 +12,8 @@ from harness.errors import InputError, Location
 
 LAUNCHER = ("-m", "harness.devices.sim.launch")
 
+# Set to INTERPRET, Triton's kernels run in its interpreter (`triton_interpreter`).
+TRITON, INTERPRET = "NPU_SIM_TRITON", "interpret"
 DEFAULT_SOC = "Ascend910B3"
 DEFAULT_CANN = "8.5.0"
 
@@ -50,3 +52,9 @@ def simulated_environment(
     if faults:
         environment["NPU_SIM_FAULTS"] = json.dumps([dict(fault) for fault in faults])
     return environment
+
+
+def triton_environment(vllm_ascend: str) -> dict[str, str]:
+    """What a release of vllm-ascend needs besides: since 0.19 it has no other code for slot mappings."""
+    numbers = [int(part) for part in vllm_ascend.split(".")[:2] if part.isdecimal()]
+    return {TRITON: INTERPRET} if numbers >= [0, 19] else {}

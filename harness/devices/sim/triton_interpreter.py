@@ -14,10 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
+from harness.devices.sim.runtime_env import INTERPRET, TRITON
 from harness.errors import InfrastructureError
-
-VARIABLE = "NPU_SIM_TRITON"
-INTERPRET = "interpret"
 
 # Cube and vector cores of an Ascend 910B3, which kernels divide their work by (`npu-smi info`, CANN's
 # platform_config/Ascend910B3.ini).
@@ -32,7 +30,7 @@ _PROPERTIES = {
 
 def wanted() -> bool:
     """Whether this process asks for the interpreter."""
-    return os.environ.get(VARIABLE) == INTERPRET
+    return os.environ.get(TRITON) == INTERPRET
 
 
 def install(machine: Machine) -> None:
@@ -53,7 +51,7 @@ def install(machine: Machine) -> None:
         raise InfrastructureError(
             "Triton's interpreter cannot be used here",
             why=str(error),
-            fix=f"install triton 3.2 or later into this environment, or unset {VARIABLE}",
+            fix=f"install triton 3.2 or later into this environment, or unset {TRITON}",
         ) from error
     active = _Driver(target)
     backends.clear()

@@ -53,10 +53,10 @@ def run_file(**changes):
 class Cell:
     """A context whose cell writes a given run and limits; honest in all that the check asks of it."""
 
-    def __init__(self, folder: Path, written=None, *, limits=LIMITS, kind="sim"):
+    def __init__(self, folder: Path, written=None, *, limits=LIMITS, kind="sim", vllm_ascend="0.18.0"):
         self.workdir = folder
         self.params = {"algorithm": "gspo", "steps": 2}
-        self.facets = {"device": {"kind": kind}}
+        self.facets = {"device": {"kind": kind}, "versions": {"verl": "0.7.1", "vllm_ascend": vllm_ascend}}
         self.written = {vllm_check.check.PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
         self.calls = []
 
@@ -148,6 +148,12 @@ def test_two_runs_on_a_host_never_share_a_simulated_device(tmp_path):
     assert numbers[0] != numbers[1]
     with vllm_check._device(Cell(tmp_path, kind="npu")) as real:
         assert real == {}
+
+
+@pytest.mark.parametrize(("vllm_ascend", "interpreted"), [("0.18.0", False), ("0.23.0", True)])
+def test_triton_is_interpreted_where_vllm_ascend_has_nothing_else(tmp_path, vllm_ascend, interpreted):
+    with vllm_check._device(Cell(tmp_path, vllm_ascend=vllm_ascend)) as variables:
+        assert (variables.get("NPU_SIM_TRITON") == "interpret") is interpreted
 
 
 def test_every_setting_is_one_of_verls_rollout_and_reaches_the_program(tmp_path):

@@ -21,6 +21,7 @@ def fault(**changes: Any) -> dict[str, Any]:
         "tokens": 64,
         "likeliest": 64,
         "budget": 120.0,
+        "choice": "",
         "hit": {"npu::npu_rms_norm": 16},
         "named": ["npu::npu_add_rms_norm", "npu::npu_rms_norm"],
     }
@@ -122,6 +123,11 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
     judgement = generation(case(), raised)
     assert judgement.status is Status.INCONCLUSIVE
     assert judgement.reasons == ("not simulated: atb::_npu_paged_attention_mla",)
+
+
+def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
+    drawn = fault(budget=0.1, choice="a token at place 300 was drawn, 20 were allowed")
+    assert generation(case(faults=[drawn])).status is Status.PASS
 
 
 @pytest.mark.parametrize(
