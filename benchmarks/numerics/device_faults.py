@@ -33,6 +33,9 @@ from harness.numerics.recorder import Event, Recorder
 KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
 """What is injected under each name, after the operator's."""
 
+NEAR = 4
+"""A module records its input and output and both gradients: so many tensors lie within one."""
+
 Values = dict[str, np.ndarray]
 
 
@@ -87,10 +90,14 @@ class Bench:
             for place, event in enumerate(self.events)
             if self.budget(faulty.get(event.label), self.exact[event.label], event.label) > 1
         ]
-        named = bool(wrong) and operator in self.events[wrong[0]].operators
         first = self.events[wrong[0]].sentence if wrong else ""
-        row = {"operator": operator, "kind": kind, "hits": active.hits, "effect": effect}
-        return {**row, "found": bool(wrong), "named": named, "first": first}
+        row = {"operator": operator, "kind": kind, "hits": active.hits, "effect": effect, "first": first}
+        return {**row, "found": bool(wrong), "behind": self.behind(operator, wrong[0]) if wrong else None}
+
+    def behind(self, operator: str, place: int) -> int | None:
+        """How many tensors were recorded between the operator's last run and the one at `place`; 0: none."""
+        ran = [at for at in range(place + 1) if operator in self.events[at].operators]
+        return place - ran[-1] if ran else None
 
     def labels(self) -> list[str]:
         """Tensors both sides have."""

@@ -100,6 +100,7 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
     """Which numbers of which step are outside their tolerance, the first of them, and each step's worst."""
     found = _outside(reference, facts["twin"])
     told, twin = reference["facts"], facts["twin"]
+    worst = _worst_by_step(reference, twin)
     return {
         "steps": facts["steps"],
         "wanted": len(told["slack"]),
@@ -108,7 +109,8 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "slack": told["slack"],
         "noise": told["noise"],
         "growth": told["growth"],
-        "worst_by_step": _worst_by_step(reference, twin),
+        "worst_by_step": worst,
+        "worst_budget": None if None in worst else max((step for step in worst if step), default=0.0),
         "tensors": len(twin["errors"]),
         "bypassed": sum(_is_bypassed(label) for label in twin["missing"]),
         "diverged": len(found),
