@@ -150,8 +150,14 @@ def _last_line(
     return lines[-1]
 
 
-def run_program(argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> Completed:
-    """Run a cell's program as a task would."""
+def run_program(
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    seconds: float,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Completed:
+    """Run a cell's program as a task would; `stopped`: whether it shall end before it is done."""
     from harness.run.process import run_program as run
     from harness.run.process import scrubbed_environment
 
@@ -161,5 +167,5 @@ def run_program(argv: Sequence[str], variables: Mapping[str, str], seconds: floa
         cwd=Path.cwd(),
         write=lambda _line: None,
         timeout=seconds,
-        stopped=lambda: False,
+        stopped=stopped,
     )

@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from harness.cli.bench import Bench, cards, cell_entry, expectations, host_kind,
 from harness.cli.knowledge import history
 from harness.cli.migrations import ended
 from harness.cli.reporting import print_summary, write_report
-from harness.errors import EXIT_INTERRUPTED, InputError
+from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -140,15 +141,24 @@ def _run(bench: Bench, executor: Executor, checks: set[str], options: dict[str, 
             )
         code = _conclude(bench, ledger, result)
     if options["record_reference"] is not None and not result.interrupted:
-        _record(bench, result, options["record_reference"])
+        return _record(bench, result, options["record_reference"], stopped) or code
     return code
 
 
-def _record(bench: Bench, result: RunResult, folder: Path) -> None:
+def _record(bench: Bench, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
+    """Exit code of the recording: 0, or that of an interruption."""
     from harness.cli.references import record, run_program, wanted
 
-    for path in record(wanted(bench.plan, result), folder, cell_entry(bench.settings.cache), run_program):
-        click.echo(f"reference: {path}")
+    run = partial(run_program, stopped=stopped)
+    try:
+        for path in record(wanted(bench.plan, result), folder, cell_entry(bench.settings.cache), run):
+            click.echo(f"reference: {path}")
+    except InfrastructureError:
+        if not stopped():
+            raise
+        click.echo("the recording was interrupted; the same command goes on with it", err=True)
+        return EXIT_INTERRUPTED
+    return 0
 
 
 def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:

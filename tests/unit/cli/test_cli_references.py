@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from harness.check import Completed
-from harness.cli.references import SEEDS, record, wanted
+from harness.cli.references import SEEDS, record, run_program, wanted
 from harness.convergence.reference_set import load
 from harness.errors import InfrastructureError, NothingSelectedError
 
@@ -130,3 +132,11 @@ def test_a_recording_that_fails_says_where_and_why(tmp_path):
     with pytest.raises(InfrastructureError, match="grpo in verl-sim") as found:
         list(record(recordings, tmp_path, cell.enter, cell.run))
     assert "no device npu:0" in str(found.value)
+
+
+def test_an_interrupted_recording_ends_its_program(tmp_path):
+    started = time.monotonic()
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    done = run_program(argv, {}, 600.0, stopped=lambda: time.monotonic() - started > 0.5)
+
+    assert done.returncode != 0
