@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from harness.report.publish import render_all
 
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[1] / "unit" / "report" / "report_samples.py"
+DOCS = Path(__file__).parents[2] / "docs"
 VECTORS = json.loads(SAMPLES.with_name("query_vectors.json").read_text(encoding="utf-8"))
 PIECES = (
     *("verl", "torch_npu", "cann", "soc", "python", "status", "evidence", "check", "is", "tier", "id"),
@@ -388,6 +390,15 @@ def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
     assert browser.one("#check-environment-L5").is_displayed()
 
 
+@pytest.mark.parametrize(("width", "columns"), [(1440, 2), (360, 1)])
+def test_the_page_of_a_cell_is_laid_out_for_its_screen(browser: Browser, width: int, columns: int) -> None:
+    browser.open("cells/one-step-off-2card.html", width=width)
+    style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+    assert len(browser.js(style, ".twocol", "gridTemplateColumns").split()) == columns
+    # The card of what a log says is framed on every screen.
+    assert browser.js(style, ".triage", "borderLeftWidth") == "3px"
+
+
 def test_reproduce_commands_are_copied(browser: Browser) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -466,22 +477,51 @@ def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> 
     assert browser.complaints() == []
 
 
+def violations(browser: Browser) -> list[str]:
+    """What axe-core finds wrong in the page that is open, with all of it unfolded."""
+    axe = axe_core()
+    if axe is None:
+        pytest.skip("not run: axe-core is not there (install axe-core-python, or name it by NPU_MATRIX_AXE)")
+    for closed in browser.all("details:not([open])"):
+        browser.js("arguments[0].open = true", closed)
+    browser.js(axe.read_text(encoding="utf-8"))
+    found: list[str] = browser.driver.execute_async_script(
+        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then((r) => done("
+        "r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160))}`)))"
+    )
+    return found
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(
     "page",
     PAGES,
 )
 def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
-    axe = axe_core()
-    if axe is None:
-        pytest.skip("not run: axe-core is not there (install axe-core-python, or name it by NPU_MATRIX_AXE)")
     for width in (1440, 360):
         browser.open(page, width=width, dark=dark)
-        for closed in browser.all("details:not([open])"):
-            browser.js("arguments[0].open = true", closed)
-        browser.js(axe.read_text(encoding="utf-8"))
-        found = browser.driver.execute_async_script(
-            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then((r) => done("
-            "r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160))}`)))"
-        )
-        assert found == []
+        assert violations(browser) == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("markdown_it") is None:
+        pytest.skip("not run: markdown-it-py is not installed")
+    target = tmp_path_factory.mktemp("docs") / "site"
+    subprocess.run([sys.executable, str(DOCS / "build.py"), str(target)], check=True, capture_output=True)
+    return target
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    "name", ["index", "first-report", "decision-rule", "commands", "checks", "matrix-file"]
+)
+def test_the_documentation_is_accessible_and_fits_the_screen(
+    driver: Any, site: Path, language: str, name: str
+) -> None:
+    pages = Browser(driver, site)
+    for width, dark in ((1440, False), (360, True)):
+        pages.open(f"{language}/{name}.html", width=width, dark=dark)
+        assert violations(pages) == []
+        assert pages.js("return document.documentElement.scrollWidth") <= width
+        assert pages.js("return document.documentElement.lang") == language
