@@ -1,8 +1,8 @@
 """Published truths held against each other: where two tables speak of the same thing and disagree.
 
 Two tables meet where one's key stands in a column of the other: verl's guide names a vllm-ascend,
-vllm-ascend's policy names a torch_npu, torch_npu's table names a CANN. What both then say of a third part
-must be compatible.
+vllm-ascend's policy names a torch_npu, torch_npu's table names a CANN, a list of images names a Dockerfile.
+What both then say of a third part must be compatible.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_drift(matrix: Matrix) -> tuple[Contradiction, ...]:
     schemes = {name: axis.scheme for name, axis in matrix.axes.items()}
     found: dict[tuple[Any, ...], Contradiction] = {}
     for left, right in itertools.permutations(matrix.published.values(), 2):
-        if right.key not in schemes or right.key not in left.columns:
+        if right.key not in left.columns:
             continue
         # Tables with the same key meet twice; the first order is enough.
         if left.key == right.key and _position(matrix, left) > _position(matrix, right):
@@ -84,10 +84,9 @@ def _compare(left: Table, right: Table, schemes: Mapping[str, Scheme]) -> Iterat
     shared = [name for name in left.columns if name in right.columns and name not in (left.key, right.key)]
     for row in left.rows:
         met = row[left.columns.index(right.key)]
-        version = _version(met, schemes[right.key])
-        if met is None or version is None:
+        if met is None or (right.key in schemes and _version(met, schemes[right.key]) is None):
             continue
-        other = next((r for text, r in rows.items() if _same(text, version, schemes[right.key])), None)
+        other = next((r for text, r in rows.items() if _same(text, met, schemes.get(right.key))), None)
         if other is None:
             if left.key != right.key:
                 yield _not_listed(left, right, row, met)
@@ -165,6 +164,9 @@ def _version(text: str | None, scheme: Scheme) -> Version | None:
         return None
 
 
-def _same(text: str, version: Version, scheme: Scheme) -> bool:
-    other = _version(text, scheme)
-    return other is not None and other.nominal == version.nominal
+def _same(text: str, other: str, scheme: Scheme | None) -> bool:
+    """Whether two keys mean the same: versions by their scheme, everything else by its text."""
+    if scheme is None:
+        return text == other
+    left, right = _version(text, scheme), _version(other, scheme)
+    return left is not None and right is not None and left.nominal == right.nominal

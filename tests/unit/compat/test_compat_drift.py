@@ -41,6 +41,26 @@ def drift() -> set[tuple[str, str, str, str, str]]:
         ("differs", "verl-quickstart 0.8.0", "9.0.0", "vllm-ascend 0.18.0", "8.5.1"),
         ("differs", "verl-quickstart 0.9.0", "3.2.1", "vllm-ascend 0.23.0", "3.2.2"),
         ("differs", "verl-quickstart main", "5.10.4", "vllm-ascend-metadata 0.23.0", "==5.5.4"),
+        ("differs", "vllm-ascend 0.18.0", "2.9.0.post1+git4c901a4", "vllm-ascend-metadata 0.18.0", "==2.9.0"),
+        ("not-listed", "vllm-ascend 0.22.1rc1", "2.10.0", "torch-npu", ""),
+        ("differs", "verl-quickstart 0.8.0", "2.9.0.post2", "vllm-ascend-metadata 0.18.0", "==2.9.0"),
+        ("differs", "verl-quickstart 0.9.0", "9.0.0", "vllm-ascend 0.23.0", "9.1.0"),
+        ("not-listed", "mindspeed-rl-docs README.MD", "8.2.RC3", "cann-images", ""),
+        ("not-listed", "mindspeed-rl-docs deepseek671b-v3.md", "25.3.RC1", "cann-images", ""),
+        (
+            "differs",
+            "verl-dockerfile-names Dockerfile.ascend_8.5.2_a3_qwen3-5",
+            "8.5.2",
+            "verl-dockerfiles Dockerfile.ascend_8.5.2_a3_qwen3-5",
+            "8.5.1",
+        ),
+        (
+            "not-listed",
+            "verl-image-tags latest-vllm-a3-ubuntu",
+            "Dockerfile.ascend_9.0.1_a3",
+            "verl-dockerfiles",
+            "",
+        ),
     ],
 )
 def test_known_contradictions_of_what_is_published_are_found(
@@ -49,7 +69,16 @@ def test_known_contradictions_of_what_is_published_are_found(
     assert known in drift
 
 
-@pytest.mark.parametrize("row", ["vllm-ascend 0.23.0", "vllm-ascend 0.11.0rc1", "verl-quickstart 0.7.0"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "vllm-ascend 0.23.0",
+        "vllm-ascend 0.11.0rc1",
+        "verl-quickstart 0.7.0",
+        "verl-dockerfiles Dockerfile.ascend_9.1.0_a2",
+        "verl-image-tags latest-sglang-910b-ubuntu",
+    ],
+)
 def test_rows_that_agree_are_left_in_peace(drift: set[tuple[str, str, str, str, str]], row: str) -> None:
     assert not [found for found in drift if found[1] == row]
 

@@ -108,6 +108,11 @@ def test_published_tables_are_complete() -> None:
         "vllm-ascend-metadata": 49,
         "verl-metadata": 11,
         "vllm-ascend-main": 1,
+        "verl-image-tags": 12,
+        "verl-dockerfile-names": 18,
+        "verl-dockerfiles": 18,
+        "mindspeed-rl-docs": 2,
+        "cann-images": 12,
         "verl-quickstart": 8,
         "verl-quickstart-pages": 4,
     }
