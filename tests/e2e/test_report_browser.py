@@ -392,7 +392,7 @@ def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
 
 @pytest.mark.parametrize(("width", "columns"), [(1440, 2), (360, 1)])
 def test_the_page_of_a_cell_is_laid_out_for_its_screen(browser: Browser, width: int, columns: int) -> None:
-    browser.open("cells/one-step-off-2card.html", width=width)
+    browser.open("cells/verl-0.9.1-sim.html", width=width)
     style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
     assert len(browser.js(style, ".twocol", "gridTemplateColumns").split()) == columns
     # The card of what a log says is framed on every screen.
