@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import HarnessError, NothingSelectedError
+from harness.errors import HarnessError, InputError, NothingSelectedError
 from harness.numerics.actor_case import PROMPT, Arrays
 from harness.numerics.actor_run import Setting, json_number, start
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.device import device_facts
 from harness.numerics.recorder import PARAMETER
-from harness.numerics.twin_case import TwinCase
+from harness.numerics.twin_case import CONTRACTS, UPDATE, TwinCase
 from harness.numerics.twin_faults import FAULTS, TwinFault
 from harness.numerics.twin_steps import Trail, Values, follow
 
@@ -207,8 +207,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--case", default="{}", help="settings of the case, a JSON object")
     arguments = parser.parse_args(argv)
-    case = case_of(json.loads(arguments.case))
     try:
+        case = case_of(json.loads(arguments.case))
         if arguments.role == "reference":
             facts = reference(case, arguments.out)
         else:
@@ -225,7 +225,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def case_of(settings: Mapping[str, Any]) -> TwinCase:
-    """A case whose `seed`, `steps`, `dtype`, `sampling` and entries of `update` are given."""
+    """A case whose `seed`, `steps`, `dtype`, `sampling` and entries of `update` are given.
+
+    InputError for a dtype or a number of steps that there cannot be, and for an unknown setting.
+    """
+    unknown = sorted({*settings.get("update", {})} - {*UPDATE})
+    if settings.get("dtype", "float32") not in CONTRACTS or int(settings.get("steps", 1)) < 1 or unknown:
+        raise InputError(
+            "a twin run cannot be set up like this",
+            why=f"unknown: {', '.join(unknown)}" if unknown else json.dumps(dict(settings)),
+            fix=f"dtype is one of {', '.join(CONTRACTS)}; steps at least 1; update has {', '.join(UPDATE)}",
+        )
     own = {name: settings[name] for name in ("seed", "steps", "dtype", "sampling") if name in settings}
     case = TwinCase(**own)
     return TwinCase(**own, update={**case.update, **settings.get("update", {})})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from harness.check import Completed
 from harness.digest import canonical_json
-from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError
+from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError, InputError
 from harness.numerics.actor_case import PROMPT, RESPONSE
 from harness.numerics.case import write_npz
 from harness.numerics.twin import judge, run
@@ -283,3 +283,9 @@ def test_the_nearest_bound_counts() -> None:
     case = case_of({"update": {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}})
     margins = clip_margin(case, np.log(np.array([1.0, 1.27, 0.81, 2.9])))
     assert margins == pytest.approx([-np.log(0.8), np.log(1.28 / 1.27), np.log(0.81 / 0.8), np.log(3 / 2.9)])
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "int8"}, {"steps": 0}, {"update": {"learning_rate": 1.0}}])
+def test_settings_that_cannot_be_are_bad_input(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be set up like this"):
+        case_of(settings)
