@@ -127,7 +127,7 @@ def ascend_operators(cache: Path) -> tuple[str, bool]:
 
 def python_limit(cache: Path) -> tuple[str, bool]:
     """What is said of verl 0.9.1 on Python 3.13."""
-    said = archive(cache, "verl", "0.9.1").remarks("3.13")
+    said = archive(cache, "verl", "0.9.1").refusals("3.13")
     return " ".join(said), any("pip refuses" in text for text in said)
 
 
@@ -145,7 +145,7 @@ def source_only(cache: Path) -> tuple[str, bool]:
 
 def one_chip(cache: Path) -> tuple[str, bool]:
     """The wheels of vllm-ascend are for A2."""
-    said = archive(cache, "vllm-ascend", "0.23.0").remarks("3.11")
+    said = archive(cache, "vllm-ascend", "0.23.0").remarks()
     return " ".join(said), any("A2 only" in text for text in said)
 
 

@@ -38,18 +38,13 @@ class Archive:
     built_for: str
     differences: tuple[str, ...]
 
-    def remarks(self, python: str) -> tuple[str, ...]:
-        """What a user of this Python version should know of it."""
+    def refusals(self, python: str) -> tuple[str, ...]:
+        """Why an installer that reads the archive refuses it, or installs something else than the lock."""
         said = []
         if self.requires_python and not _allows(self.requires_python, python):
             said.append(
                 f"{self.name} {self.version} says it is for Python {self.requires_python}, and the cell has "
                 f"{python}: uv installs it all the same, pip refuses."
-            )
-        if self.built_for:
-            said.append(
-                f"The wheel of {self.name} {self.version} on the index is built for {self.built_for} only; "
-                "other chips need their own build or the vendor's variant index."
             )
         if self.differences:
             said.append(
@@ -57,6 +52,16 @@ class Archive:
                 f"{'; '.join(self.differences)}."
             )
         return tuple(said)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a user should know of it."""
+        if not self.built_for:
+            return ()
+        text = (
+            f"The wheel of {self.name} {self.version} on the index is built for {self.built_for} only; "
+            "other chips need their own build or the vendor's variant index."
+        )
+        return (text,)
 
 
 def read_archive(name: str, version: str, sources: Path) -> Archive:

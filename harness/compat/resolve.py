@@ -32,6 +32,7 @@ from harness.sources.redact import redact_url
 ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0
 ASK_AGAIN_S = 24 * 3600.0
+OTHER_ARCHIVE = "Choose a Python, or versions of these packages, that their own metadata allows."
 # What can be left out so that the rest of the stack is judged too.
 SET_ASIDE = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.NO_WHEEL, Kind.BUILD)
 UNAVAILABLE_TEXT = {
@@ -82,23 +83,35 @@ def run(ctx: TaskContext) -> Measured:
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
-    remarks = _archive_remarks(ctx, request, state) if state.lock and not state.problems else []
-    return _measured(request, state, time.monotonic() - started, remarks)
+    said = _of_archives(ctx, request, state) if state.lock and not state.problems else ArchivesSay()
+    return _measured(request, state, time.monotonic() - started, said)
 
 
-def _archive_remarks(ctx: TaskContext, request: Request, state: State) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class ArchivesSay:
+    """What the archives of the stack's own packages say: why one is refused, and what else to know."""
+
+    refusals: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def _of_archives(ctx: TaskContext, request: Request, state: State) -> ArchivesSay:
     """What the stack's own packages say of themselves; nothing of those whose archives are not to be had."""
     versions = {package.name: package.version for package in state.lock or ()}
-    remarks: list[str] = []
+    found = ArchivesSay()
     for name in names(request.requirements):
         if name not in versions:
             continue
         try:
             file = fetch_sources(name, versions[name], cache=ctx.cache, command=ctx.command)
-            remarks += read_archive(name, versions[name], file).remarks(request.python)
+            archive = read_archive(name, versions[name], file)
+            found = ArchivesSay(
+                refusals=(*found.refusals, *archive.refusals(request.python)),
+                remarks=(*found.remarks, *archive.remarks()),
+            )
         except HarnessError as error:
             ctx.log(f"the archive of {name} {versions[name]} was not read: {error}")
-    return remarks
+    return found
 
 
 def holds(outcome: Outcome) -> str:
@@ -126,9 +139,16 @@ def sources_at_hand(measurements: Mapping[str, Any], mirrors: Path | None) -> st
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """A lock passes; a contradiction fails; what only a silent index might have was not asked."""
+    """A lock passes unless one of its own archives contradicts it; what only a silent index might have was
+    not asked; every other contradiction fails.
+    """
     if measurements["resolved"]:
-        return Judgement(status=Status.PASS, reasons=tuple(_remarks(measurements)))
+        refusals = tuple(measurements["refusals"])
+        return Judgement(
+            status=Status.FAIL if refusals else Status.PASS,
+            reasons=(*refusals, *_remarks(measurements)),
+            remedies=(OTHER_ARCHIVE,) if refusals else (),
+        )
     problems = measurements["problems"]
     reasons = [problem["text"] for problem in problems]
     remedies = tuple(dict.fromkeys(problem["remedy"] for problem in problems if problem["remedy"]))
@@ -229,7 +249,7 @@ def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> 
     raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
 
 
-def _measured(request: Request, state: State, seconds: float, remarks: list[str]) -> Measured:
+def _measured(request: Request, state: State, seconds: float, said: ArchivesSay) -> Measured:
     resolved = state.lock is not None and not state.problems
     files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
     if resolved:
@@ -250,7 +270,8 @@ def _measured(request: Request, state: State, seconds: float, remarks: list[str]
             "source_requirements": {name: list(texts) for name, texts in request.source_requirements.items()},
             "from_sdist": list(state.from_sdist),
             "overrides": [asdict(override) for override in request.overrides],
-            "archives": remarks,
+            "archives": list(said.remarks),
+            "refusals": list(said.refusals),
             "attempts": state.attempts,
             "seconds": round(seconds, 3),
         },

@@ -39,7 +39,7 @@ def test_a_limit_of_python_versions_is_told_to_those_outside_it(
 ) -> None:
     text = HEAD + (f"Requires-Python: {stated}\n" if stated else "")
     found = read_archive("verl", "0.9.1", sources(tmp_path / "a.zip", **{"v-1.dist-info/METADATA": text}))
-    said = found.remarks(python)
+    said = found.refusals(python)
     assert bool(said) is refused
     assert not said or stated in said[0]
 
@@ -52,7 +52,8 @@ def test_a_wheel_with_kernels_of_one_chip_is_said_to_be_for_it(tmp_path: Path, t
     file = sources(tmp_path / "a.zip", **{"vllm_ascend/_build_info.py": text})
     found = read_archive("vllm-ascend", "0.23.0", file)
     assert found.built_for == chip
-    assert bool(found.remarks("3.11")) is bool(chip)
+    assert bool(found.remarks()) is bool(chip)
+    assert not found.refusals("3.11")
 
 
 def test_metadata_that_is_not_the_index_s_is_told_with_both_sides(tmp_path: Path) -> None:
@@ -74,14 +75,19 @@ def test_what_is_no_archive_is_bad_input(tmp_path: Path) -> None:
         read_archive("verl", "0.9.1", tmp_path / "a.zip")
 
 
-def test_a_lock_comes_with_what_its_archives_say(wheels: Any, context: Any) -> None:
+def test_a_python_that_a_package_of_the_stack_is_not_for_fails_though_uv_installs_it(
+    wheels: Any, context: Any
+) -> None:
     wheels.add("base", "2.0", python=">=3.8,<3.12")
     pins = {"requirements": ["base==2.0"], "overrides": []}
     platform = {"python": "3.13", "arch": "x86_64", "host": False}
     measured = resolve.run(context({"pins": pins, "platform": platform}))
     judgement = resolve.judge(measured.measurements, {})
-    assert judgement.status is Status.PASS
+    assert judgement.status is Status.FAIL
     assert any("base 2.0" in reason and "pip refuses" in reason for reason in judgement.reasons)
+    assert judgement.remedies
+    inside = resolve.run(context({"pins": pins, "platform": {**platform, "python": "3.11"}}))
+    assert resolve.judge(inside.measurements, {}).status is Status.PASS
 
 
 def stored(age_s: float, unreachable: list[str]) -> Outcome:

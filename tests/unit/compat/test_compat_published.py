@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from harness.compat import published as module
+from harness.compat import resolve
 from harness.compat.published import commit_sources, fetch_sources
 from harness.compat.remote import NoRangesError, RemoteFile, download, open_remote
 from harness.errors import InfrastructureError, InputError
+from harness.outcome import Status
 from harness.sources.index import IndexSettings
 from harness.sources.release import ReleaseNotFoundError
 
@@ -231,6 +233,31 @@ def test_the_index_s_own_metadata_is_kept_beside_the_wheels(index: Any, context:
     big_wheel(index)
     (index.folder / "big-1.0-py3-none-any.whl.metadata").write_text("Name: big\nRequires-Dist: x\n")
     assert b"Requires-Dist: x" in fetched(context)[0].read("index-metadata/METADATA")
+
+
+@pytest.mark.parametrize(
+    ("index_says", "status"),
+    [("Requires-Dist: base==2.0\n", Status.FAIL), ("Requires-Dist: base==1.0\n", Status.PASS)],
+)
+def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_check_red(
+    server: Server, index: Any, context: Any, index_says: str, status: Status
+) -> None:
+    wheel = index.add("big", "1.0", "base==1.0")
+    head = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n"
+    wheel.with_name(f"{wheel.name}.metadata").write_text(head + index_says)
+    index.folder = server.folder / "base"
+    index.folder.mkdir()
+    for version in ("1.0", "2.0"):
+        index.add("base", version)
+    pins = {"requirements": ["big==1.0"], "overrides": []}
+    measured = resolve.run(
+        context({"pins": pins, "platform": {"python": "3.11", "arch": "aarch64", "host": False}})
+    )
+    judgement = resolve.judge(measured.measurements, {})
+    assert judgement.status is status
+    assert any("only the archive wants base==1.0" in reason for reason in judgement.reasons) is (
+        status is Status.FAIL
+    )
 
 
 def test_a_name_that_is_none_asks_nobody(context: Any) -> None:
