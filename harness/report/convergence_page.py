@@ -62,24 +62,23 @@ def convergence_page(model: ReportModel, writer: Writer) -> str:
 
 def _trainings(model: ReportModel) -> Iterator[Training]:
     seen: set[str] = set()
-    for row in model.rows:
-        for result in row.results.values():
-            facts = result.facts
-            charts = tuple(training_curves(facts.measurements)) if facts.measurements else ()
-            if not charts or facts.key in seen:
-                continue
-            seen |= {facts.key} - {""}
-            yield Training(
-                title=row.cell.title or row.cell.id,
-                href=f"cells/{row.slug}.html#{anchor_of(facts.check)}",
-                anchor=f"{row.slug}-{anchor_of(facts.check)}",
-                result=result,
-                charts=charts,
-                looks=tuple(_looks(facts.measurements)),
-                decision=tuple(_decision(facts.measurements)),
-                cost=tuple(_cost(facts)),
-                trends=tuple(trend_charts(facts)),
-            )
+    for row, result in model.measured:
+        facts = result.facts
+        charts = tuple(training_curves(facts.measurements))
+        if not charts or facts.key in seen:
+            continue
+        seen |= {facts.key} - {""}
+        yield Training(
+            title=row.cell.title or row.cell.id,
+            href=f"cells/{row.slug}.html#{anchor_of(facts.check)}",
+            anchor=f"{row.slug}-{anchor_of(facts.check)}",
+            result=result,
+            charts=charts,
+            looks=tuple(_looks(facts.measurements)),
+            decision=tuple(_decision(facts.measurements)),
+            cost=tuple(_cost(facts)),
+            trends=tuple(trend_charts(facts)),
+        )
 
 
 def _looks(measured: Mapping[str, Any]) -> Iterator[Look]:

@@ -28,12 +28,15 @@ def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     """
     # One line per cell: readable with line tools, and the fast encoder does not indent.
     cells = b",\n".join(by_row if by_row is not None else map(cell_line, model.rows))
-    return b"".join((as_bytes(_dump(plain(_head(model)))[:-1]), b',"cells":[\n', cells, b"\n]}\n"))
+    return b"".join((_line(_head(model))[:-1], b',"cells":[\n', cells, b"\n]}\n"))
 
 
 def cell_line(row: Row) -> bytes:
     """A cell and its results as one line of JSON."""
-    facts = _row(row)
+    return _line(_row(row))
+
+
+def _line(facts: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_shallow)
     except (ValueError, TypeError):

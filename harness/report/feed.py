@@ -6,6 +6,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -110,13 +111,19 @@ def _entry(run_id: str, when: float, events: list[Event]) -> str:
     for event in events:
         by_turn[event.turn].append(event)
     title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)
-    urgent = list(islice(chain.from_iterable(by_turn.values()), MAX_LINES))
+    urgent = islice(chain.from_iterable(by_turn.values()), MAX_LINES)
     lines = [
         f"{event.turn.value}: {event.check} of {event.cell}" + (f": {event.reason}" if event.reason else "")
         for event in urgent
     ]
     more = [f"and {len(events) - MAX_LINES} more"] if len(events) > MAX_LINES else []
-    body = "\n".join(_text(line, 400) for line in lines + more)
+    return _written(run_id, when, title, (*lines, *more))
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _written(run_id: str, when: float, title: str, lines: tuple[str, ...]) -> str:
+    """The entry as XML. Entries of earlier runs stay as they are while a report follows its run."""
+    body = "\n".join(_text(line, 400) for line in lines)
     return (
         f"<entry>\n<title>{_text(title, 200)} (run {_text(run_id, 60) or 'unknown'})</title>\n"
         f"<id>{_identity('run', run_id)}</id>\n<updated>{iso(when) or EPOCH}</updated>\n"

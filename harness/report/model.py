@@ -156,6 +156,13 @@ class ReportModel:
         return tuple(check for tier in self.tiers for check in tier.checks)
 
     @cached_property
+    def measured(self) -> tuple[tuple[Row, Result], ...]:
+        """Every result that has measurements, with its row."""
+        return tuple(
+            (row, result) for row in self.rows for result in row.results.values() if result.facts.measurements
+        )
+
+    @cached_property
     def all_axes(self) -> tuple[str, ...]:
         """The axes of all cells, in the order in which they are met."""
         return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))

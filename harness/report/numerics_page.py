@@ -92,11 +92,10 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
 def _columns(model: ReportModel, *needed: str) -> tuple[list[Column], int]:
     """One column per task (cells may share one), and how many more there are."""
     found: dict[str, Column] = {}
-    for row in model.rows:
-        for result in row.results.values():
-            measured = result.facts.measurements
-            if measured and all(name in measured for name in needed):
-                found.setdefault(result.facts.key or f"{row.slug} {result.facts.check}", _column(row, result))
+    for row, result in model.measured:
+        measured = result.facts.measurements
+        if all(name in measured for name in needed):
+            found.setdefault(result.facts.key or f"{row.slug} {result.facts.check}", _column(row, result))
     columns = list(found.values())
     return columns[:MAX_COLUMNS], max(0, len(columns) - MAX_COLUMNS)
 

@@ -53,12 +53,7 @@ class PatchRow:
 
 def patches_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    rows = [
-        row
-        for cell in model.rows
-        for result in cell.results.values()
-        if result.facts.measurements and (row := _row(cell, result)) is not None
-    ]
+    rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
     survival = model.survival
     return (
