@@ -59,7 +59,7 @@ class Keyring:
             distinct, numbers = (places, None) if group.unshared else _numbered(places)
             facets = [sha256((group.text % place).encode()).hexdigest().encode() for place in distinct]
             for check, question in group.questions.items():
-                mine = [sha256(question + one).hexdigest() for one in facets]
+                mine = _joined(question, facets)
                 keys[check] = mine if numbers is None else [mine[number] for number in numbers]
         return {check.name: keys[check.name] for check in self.checks}
 
@@ -123,6 +123,17 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
 def _text(facets: Sequence[str]) -> str:
     text = canonical_json(dict.fromkeys(facets, _GAP))
     return text.replace("%", "%%").replace(canonical_json(_GAP)[1:-1], "%s")
+
+
+def _joined(question: bytes, facets: Sequence[bytes]) -> list[str]:
+    """`key.joined` of a question with each of the facets; what was hashed of the question is copied."""
+    asked = sha256(question)
+    keys = []
+    for digest in facets:
+        key = asked.copy()
+        key.update(digest)
+        keys.append(key.hexdigest())
+    return keys
 
 
 def _rows(columns: Sequence[Sequence[str]], count: int) -> Iterable[tuple[str, ...]]:
