@@ -126,10 +126,13 @@ def main() -> int:
             place = "above" if row["effect"] > 1 else "below" if row["effect"] < 0.5 else "at"
             counts[f"{place} the noise floor"] += 1
             counts[f"{place} the noise floor, found"] += row["found"]
-            counts[f"{place} the noise floor, found and named"] += row["named"]
-            if (place == "above" and not row["named"]) or (place == "below" and row["found"]):
+            counts[f"{place} the noise floor, found, the operator named"] += row["behind"] == 0
+            near = row["behind"] is not None and 0 < row["behind"] <= NEAR
+            counts[f"{place} the noise floor, found, the operator up to {NEAR} tensors earlier"] += near
+            if (place == "above" and row["behind"] != 0) or (place == "below" and row["found"]):
                 print(
-                    f"  {operator};{kind}: effect {row['effect']:.3g}, found {row['found']}: {row['first']}"
+                    f"  {operator};{kind}: effect {row['effect']:.3g}, found {row['found']}: {row['first']}, "
+                    f"{row['behind']} tensors behind"
                 )
     for what in sorted(counts):
         print(f"{what}: {counts[what]}")
