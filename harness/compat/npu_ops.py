@@ -21,7 +21,7 @@ from harness.compat.consumers import reading_code
 from harness.compat.op_calls import OperatorCall, check_calls
 from harness.compat.op_schema import Operators, SchemaChange, read_operators, schema_changes
 from harness.compat.pairs import Answers, Package
-from harness.compat.published import commit_sources, fetch_sources, required
+from harness.compat.published import commit_sources, fetch_sources, required, tree_requirements
 from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
@@ -171,8 +171,8 @@ def _gives(call: OperatorCall, argument: str, operators: Operators) -> bool:
 
 
 def pinned_torch_npu(sources: Path) -> str:
-    """The exact torch_npu a release requires, or ""."""
-    for wanted in map(Requirement, required(sources)):
+    """The exact torch_npu a release or commit requires, or ""."""
+    for wanted in map(Requirement, (*required(sources), *tree_requirements(sources))):
         exact = [one.version for one in wanted.specifier if one.operator == "==" and "*" not in one.version]
         if canonicalize_name(wanted.name) == PROVIDER and exact:
             return exact[0]

@@ -55,6 +55,9 @@ NO_PARTS = "the index serves no parts of files"
 INDEX_METADATA = "index-metadata/METADATA"
 LARGEST_METADATA = 1 << 20
 FORM = 3
+COMMIT_FORM = 4
+# What a commit needs stands in its own file; building it would put that into its metadata.
+REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -117,6 +120,18 @@ def required(sources: Path) -> tuple[str, ...]:
     return tuple(line for line in lines if _is_requirement(line))
 
 
+def tree_requirements(sources: Path) -> tuple[str, ...]:
+    """The requirements that a commit's own requirements file states; none for a release."""
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            stated = TREE_REQUIREMENTS in archive.namelist()
+            text = archive.read(TREE_REQUIREMENTS).decode("utf-8", "replace") if stated else ""
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and _is_requirement(line))
+
+
 def _is_requirement(line: str) -> bool:
     try:
         Requirement(line)
@@ -131,7 +146,7 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
     if repository is None:
         return None
     tree = repository.tree(commit)
-    folder = cache / "sources" / f"text-{FORM}-{tree.commit}"
+    folder = cache / "sources" / f"text-{COMMIT_FORM}-{tree.commit}"
     cached = cached_file(folder)
     if cached:
         return cached
@@ -139,10 +154,9 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
         ready = Path(temporary) / "ready"
         ready.mkdir()
-        _write(
-            ready / "sources.zip",
-            ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path)),
-        )
+        members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path))
+        stated = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
+        _write(ready / "sources.zip", chain(members, ((TREE_REQUIREMENTS, text) for text in stated)))
         return publish(sealed(ready, "sources.zip"), folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import re
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -16,7 +17,8 @@ import pytest
 
 from harness.compat import published as module
 from harness.compat import resolve
-from harness.compat.published import commit_sources, fetch_sources
+from harness.compat.npu_ops import pinned_torch_npu
+from harness.compat.published import commit_sources, fetch_sources, tree_requirements
 from harness.compat.remote import NoRangesError, RemoteFile, download, open_remote
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
@@ -303,3 +305,20 @@ def test_protocols_that_no_index_speaks_are_refused(server: Server, tmp_path: Pa
 
 def test_a_commit_without_mirrors_is_not_there(tmp_path: Path) -> None:
     assert commit_sources("0" * 40, cache=tmp_path, mirrors=None) is None
+
+
+def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path: Path) -> None:
+    upstream = tmp_path / "mirrors/vllm-ascend"
+    (upstream / "vllm_ascend").mkdir(parents=True)
+    (upstream / "vllm_ascend/__init__.py").write_text("import torch_npu\n")
+    (upstream / "requirements.txt").write_text("# build\n--pre\ntorch==2.7.1\ntorch-npu==2.7.1  # NPU\n")
+    git = ["git", "-C", str(upstream), "-c", "user.name=n", "-c", "user.email=e@example.com"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    sources = commit_sources(commit, cache=tmp_path / "cache", mirrors=tmp_path / "mirrors")
+    assert sources is not None
+    assert tree_requirements(sources) == ("torch==2.7.1", "torch-npu==2.7.1")
+    assert pinned_torch_npu(sources) == "2.7.1"
