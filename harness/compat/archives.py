@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from harness.compat.published import INDEX_METADATA
 from harness.errors import InputError, Location
@@ -116,6 +117,9 @@ def _requirements(metadata: Message) -> set[str]:
 
 def _requirement(line: str) -> str:
     try:
-        return str(Requirement(line))
+        wanted = Requirement(line)
     except InvalidRequirement:
         return line
+    # `compressed_tensors` here and `compressed-tensors` there are one package.
+    wanted.name = canonicalize_name(wanted.name)
+    return str(wanted)
