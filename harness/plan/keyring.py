@@ -15,9 +15,6 @@ from harness.matrix.uncollected import uncollected
 from harness.plan.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
 from harness.plan.key import question_digest
 
-# Stands for a digest while the text around it is made; no JSON text contains it.
-_GAP = "\x00"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facet:
@@ -39,7 +36,7 @@ class Keyring:
         self._inputs = inputs
         self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
         self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
-        self._members: dict[tuple[str, str], str] = {}
+        self._axes: dict[tuple[str, str], str] = {}
         self._groups = _groups(self.checks, code)
 
     def facets(self, cell: Cell) -> Mapping[str, Facet]:
@@ -52,24 +49,27 @@ class Keyring:
     def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
         """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
         columns = Columns(cells)
-        digests = {name: self._digests(name, columns) for name in self._names}
+        members = {name: self._members(name, columns) for name in self._names}
         keys: dict[str, Sequence[str]] = {}
         for group in self._groups:
-            places = _rows([digests[name] for name in group.facets], len(cells))
+            places = _rows([members[name] for name in group.facets], len(cells))
             distinct, numbers = (places, None) if group.unshared else _numbered(places)
-            facets = [sha256((group.text % place).encode()).hexdigest().encode() for place in distinct]
+            facets = [sha256(b"{%b}" % b",".join(place)).hexdigest().encode() for place in distinct]
             for check, question in group.questions.items():
                 mine = _joined(question, facets)
                 keys[check] = mine if numbers is None else [mine[number] for number in numbers]
         return {check.name: keys[check.name] for check in self.checks}
 
-    def _digests(self, name: str, columns: Columns) -> Sequence[str]:
-        """The digest of a facet in each cell."""
+    def _members(self, name: str, columns: Columns) -> Sequence[bytes]:
+        """What a facet adds to the JSON that is digested, in each cell: `"name":"digest"`."""
+        text = f'{canonical_json(name)}:"%s"'
         if name == "versions":
-            return [self._versions(cell) for cell in columns.cells]
+            return [(text % self._versions(cell)).encode() for cell in columns.cells]
         places = projections(name, columns, self._inputs)
         cells = dict(zip(places, columns.cells, strict=True))
-        known = {place: self._facet(cell, name, place).digest for place, cell in cells.items()}
+        known = {
+            place: (text % self._facet(cell, name, place).digest).encode() for place, cell in cells.items()
+        }
         return list(map(known.__getitem__, places))
 
     def _facet(self, cell: Cell, name: str, place: Hashable) -> Facet:
@@ -86,7 +86,7 @@ class Keyring:
         """The digest of the facet `versions`: the axes as canonical JSON, which a cell of a product knows."""
         if cell.digest and cell.id.endswith(cell.digest[:DIGEST_DIGITS]):
             return cell.digest
-        known = self._members
+        known = self._axes
         try:
             members = [known[item] for item in sorted(cell.axes.items())]
         except KeyError:
@@ -97,10 +97,9 @@ class Keyring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Checks that read the same facets. text: the JSON of the facets' digests, with %s for each of them."""
+    """Checks that read the same facets, which are in the order of their names."""
 
     facets: tuple[str, ...]
-    text: str
     questions: Mapping[str, bytes]
     unshared: bool
 
@@ -112,17 +111,11 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
     return tuple(
         _Group(
             facets=facets,
-            text=_text(facets),
             questions={check.name: question_digest(check, code[check.name]).encode() for check in group},
             unshared=not UNSHARED.isdisjoint(facets),
         )
         for facets, group in by_facets.items()
     )
-
-
-def _text(facets: Sequence[str]) -> str:
-    text = canonical_json(dict.fromkeys(facets, _GAP))
-    return text.replace("%", "%%").replace(canonical_json(_GAP)[1:-1], "%s")
 
 
 def _joined(question: bytes, facets: Sequence[bytes]) -> list[str]:
@@ -136,11 +129,11 @@ def _joined(question: bytes, facets: Sequence[bytes]) -> list[str]:
     return keys
 
 
-def _rows(columns: Sequence[Sequence[str]], count: int) -> Iterable[tuple[str, ...]]:
+def _rows(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[tuple[bytes, ...]]:
     return zip(*columns, strict=True) if columns else itertools.repeat((), count)
 
 
-def _numbered(places: Iterable[tuple[str, ...]]) -> tuple[Iterable[tuple[str, ...]], Sequence[int]]:
+def _numbered(places: Iterable[tuple[bytes, ...]]) -> tuple[Iterable[tuple[bytes, ...]], Sequence[int]]:
     """The distinct places in the order in which they appear, and the number of each place among them."""
     order = list(places)
     numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
