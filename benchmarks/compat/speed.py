@@ -23,6 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.compat.pairs import Answers, Package
+from harness.compat.published import commit_sources
+
 REPOSITORY = Path(__file__).parents[2]
 CHECKS = ("resolve", "lint", "npu-ops", "api", "patches")
 SAMPLE_S = 0.1
@@ -114,23 +117,36 @@ class Bench:
         )
 
 
-def with_parent(commit: str, mirrors: Path, target: Path) -> None:
-    """The shipped matrix with a verl commit's parent in the commit's place."""
-    repositories = [path for path in mirrors.glob("*verl*/repo*") if path.is_dir()] + list(
-        mirrors.glob("verl*")
-    )
-    for repository in repositories:
+def earlier(commit: str, back: int, mirrors: Path) -> str:
+    """The verl commit so many before one."""
+    for repository in (*mirrors.glob("*verl*/repo*"), *mirrors.glob("verl*")):
         done = subprocess.run(
-            ["git", "-C", str(repository), "rev-parse", f"{commit}~1"],
+            ["git", "-C", str(repository), "rev-parse", f"{commit}~{back}"],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode == 0:
-            text = (REPOSITORY / "matrix.yaml").read_text("utf-8")
-            target.write_text(text.replace(commit, done.stdout.strip()), "utf-8")
-            return
+            return done.stdout.strip()
     sys.exit(f"no repository below {mirrors} has {commit}")
+
+
+def read_after(commit: str, back: int, mirrors: Path, cache: Path) -> None:
+    """What reading a verl commit costs when one so many commits before it was read."""
+    read = []
+    with tempfile.TemporaryDirectory() as folder:
+        answers = Answers(folder=Path(folder), code="benchmark")
+        for one in (earlier(commit, back, mirrors), commit):
+            file = commit_sources(one, cache=cache, mirrors=mirrors)
+            assert file
+            started = time.process_time()
+            uses = Package(name="verl", version=one, file=file).reach(answers).uses
+            read.append((time.process_time() - started, len(uses)))
+    (alone, _), (after, found) = read
+    print(
+        f"verl {commit[:9]} after the commit {back} before it: {after:.2f} s processor for {found} uses; "
+        f"from nothing {alone:.2f} s, {alone / after:.0f} times"
+    )
 
 
 def cells() -> Sequence[str]:
@@ -160,7 +176,11 @@ def main() -> None:
         if chosen.mirrors:
             row = re.search(r"verl: \S+\.dev0@([0-9a-f]{40})", main_row())
             assert row
-            with_parent(row[1], chosen.mirrors, scratch / "matrix.yaml")
+            for back in (1, 20):
+                read_after(row[1], back, chosen.mirrors, chosen.cache)
+            text = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+            parent = earlier(row[1], 1, chosen.mirrors)
+            (scratch / "matrix.yaml").write_text(text.replace(row[1], parent), "utf-8")
             bench.forget()
             bench.run(matrix=scratch / "matrix.yaml")
             newer = bench.run()
