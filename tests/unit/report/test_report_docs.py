@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import itertools
 import re
 import shlex
@@ -12,8 +14,10 @@ from types import ModuleType
 
 import click
 import pytest
+import yaml
 
 from harness.cli.app import COMMANDS, app, main
+from harness.matrix.schema import json_schema
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -87,6 +91,49 @@ def test_examples_print_what_the_page_says(
     for line in expected:
         wanted = re.compile(".*".join(re.escape(part) for part in line.split("...")))
         assert any(wanted.fullmatch(given.rstrip()) for given in printed), f"not printed: {line}"
+
+
+def blocks(wanted: str) -> list[str]:
+    """The examples of a kind, on all pages."""
+    texts = [file.read_text(encoding="utf-8") for file in TEXTS]
+    return [body for text in texts for kind, body in FENCE.findall(text) if kind == wanted]
+
+
+def test_yaml_examples_have_the_fields_there_are() -> None:
+    """Of matrix.yaml by its schema, of a workflow by the inputs of our action."""
+    schema = json_schema()
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    seen = set()
+    for body in blocks("yaml"):
+        example = yaml.safe_load(body)
+        seen |= {str(name) for name in example}
+        for job in example.get("jobs", {}).values():
+            own = [step for step in job["steps"] if "npu-matrix@" in step.get("uses", "")]
+            assert own
+            assert all(set(step["with"]) <= set(action["inputs"]) for step in own)
+        if "jobs" not in example:
+            assert set(example) <= set(schema["properties"])
+        fields = schema["$defs"]["ExpectationEntry"]
+        for entry in example.get("expectations", {}).values():
+            assert set(fields["required"]) <= set(entry) <= set(fields["properties"])
+        for entry in example.get("profiles", {}).values():
+            assert set(entry) <= set(schema["$defs"]["ProfileEntry"]["properties"])
+    assert {"jobs", "expectations", "profiles"} <= seen
+
+
+def test_python_examples_name_and_call_what_there_is() -> None:
+    examples = blocks("python")
+    assert examples
+    for body in examples:
+        tree = ast.parse(body)
+        names: dict[str, object] = {}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                exec(compile(ast.Module([node], []), "example", "exec"), names)
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id in names:
+                keywords = {word.arg: None for word in call.keywords if word.arg}
+                inspect.signature(names[call.func.id]).bind(*call.args, **keywords)  # type: ignore[arg-type]
 
 
 def test_both_languages_say_the_same_things() -> None:
