@@ -139,6 +139,9 @@ class Chaos:
             self.counts["left for cleanup"] += self.cleanup()
             lost = self.lost(place, told + again, hang=hang)
         self.counts[way] += 1
+        # So many outcomes the disturbance kept from being recorded, and the second run had to make.
+        recorded = sum(line.startswith("recorded ") for line in told.splitlines())
+        self.counts["made by the second run"] += len(plan_of("", "", "", hang=False).tasks) - recorded
         self.counts["outcomes planned"] += len(plan_of("", "", "", hang=False).tasks)
         self.counts["outcomes lost"] += len(lost)
         left = [thing for thing in self.engine.things() if thing.kind == "container"]

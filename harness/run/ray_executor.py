@@ -227,7 +227,8 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     # A cell may start a Ray of its own, which must not find this one.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environ |= {"NPU_MATRIX_NODES": ",".join(_addresses(context))} if context.get_placement_group_id() else {}
-    root = Path.cwd()
+    # By name: a folder that Ray unpacks anew has the same one, and is no longer this process's own.
+    root = PACKAGE_ROOT.parent
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = Path(remote.state or tempfile.gettempdir()) / f"npu-matrix-node-{node[:16]}"
     dev, variables = remote.host(state)
