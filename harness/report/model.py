@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.changes import Change, Turn, compare
+from harness.report.headline import headline, proof
 from harness.report.inputs import (
     KNOWN,
     CellInput,
@@ -25,7 +26,7 @@ from harness.report.inputs import (
 )
 from harness.report.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.patterns import Pattern, find_patterns
-from harness.report.streak import BROKEN, NOT_RUN, Past, Streak, change_of, past_of, streak_of
+from harness.report.streak import BROKEN, Past, Streak, change_of, past_of, streak_of
 from harness.report.text import file_name
 
 if TYPE_CHECKING:
@@ -223,8 +224,8 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         patterns=find_patterns(
             [(row.cell.axes, {name: r.mark for name, r in row.results.items()}) for row in rows]
         ),
-        headline=_headline(counts, missing, sum(_is_known(result) for result in results)),
-        proof=_proof(counts, passed),
+        headline=headline(counts, missing, sum(_is_known(result) for result in results)),
+        proof=proof(counts, passed),
         strangers=tuple(result for result in inputs.results if result.cell_id not in known),
         excluded=inputs.excluded,
         host=inputs.host,
@@ -372,40 +373,3 @@ def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
         for (reason, check, mark), group in groups.items()
     ]
     return tuple(sorted(found, key=lambda item: (SEVERITY[item.mark], item.change != BROKEN)))
-
-
-def _headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
-    """What needs a person."""
-    bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
-    if missing:
-        bad.append(f"{len(missing)} planned without an outcome")
-    if not sum(counts.values()):
-        return "Nothing was planned, so nothing was proved."
-    if not any(counts[mark] for mark in RAN) and not bad:
-        return "Nothing was run, so nothing was proved."
-    tail = f", {known} of them expected" if known else ""
-    return f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected."
-
-
-def _proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
-    """What passed and on what evidence, then what was not run."""
-    ran = sum(counts[mark] for mark in RAN)
-    idle = sum(counts[mark] for mark in NOT_RUN)
-    if not ran:
-        return f"{idle} did not run." if idle else ""
-    shares = [f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if passed[kind]]
-    text = f"{counts[Mark.PASS]} of {ran} that ran pass"
-    text += f" ({', '.join(shares)})" if shares else ""
-    text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
-    return (
-        text
-        + (f" {counts[Mark.KNOWN_FAIL]} fail as known." if counts[Mark.KNOWN_FAIL] else "")
-        + (f" {idle} did not run." if idle else "")
-    )
-
-
-def _plural(mark: Mark, count: int) -> str:
-    label = STYLES[mark].label
-    endings = {"failure": "failures", "pass": "passes", "error": "errors"}
-    last = label.rsplit(" ", 1)[-1]
-    return label if count == 1 or last not in endings else label[: -len(last)] + endings[last]
