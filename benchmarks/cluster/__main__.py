@@ -40,7 +40,8 @@ OBJECTS_BYTES = 100 << 20
 def start(hosts: int, nodes: int, folder: str) -> Any:
     """A head that works on nothing, and nodes with the cards of all hosts."""
     os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["RAY_raylet_start_wait_time_s"] = "180"
+    # Ray reads this name as it is written.
+    os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     # Ray looks for pyACL as soon as a node has NPUs, and says that there is none.
