@@ -143,7 +143,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     not asked; every other contradiction fails.
     """
     if measurements["resolved"]:
-        refusals = tuple(measurements["refusals"])
+        refusals = tuple(measurements.get("refusals", ()))
         return Judgement(
             status=Status.FAIL if refusals else Status.PASS,
             reasons=(*refusals, *_remarks(measurements)),
