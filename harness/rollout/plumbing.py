@@ -155,7 +155,7 @@ def _refused_wake_up(session: Session) -> dict[str, Any]:
     """Waking up with weights in FRACTAL_NZ, whose layout a trainer's tensors do not have."""
     name = "VLLM_ASCEND_ENABLE_NZ=1 at wake-up"
     session.llm.sleep(level=1)
-    with _set("VLLM_ASCEND_ENABLE_NZ", "1"):
+    with _set("VLLM_ASCEND_ENABLE_NZ", "1"), _configured_nz():
         try:
             session.llm.wake_up()
         except Exception as error:  # noqa: BLE001
@@ -220,6 +220,21 @@ def _set(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextmanager
+def _configured_nz() -> Iterator[None]:
+    """The same setting where a release has read it when the engine started (0.23.0)."""
+    config = import_module("vllm_ascend.ascend_config").get_ascend_config()
+    before = getattr(config, "weight_nz_mode", None)
+    if before is None:
+        yield
+        return
+    config.weight_nz_mode = 1
+    try:
+        yield
+    finally:
+        config.weight_nz_mode = before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
