@@ -1,4 +1,4 @@
-"""Steps of sampling and training on the device beside a float64 twin, and faults that begin late. Runs inside a cell.
+"""Steps of sampling and training on the device beside a float64 twin. Runs inside a cell.
 
 Takes about a minute, so it runs only where NPU_MATRIX_TWIN=1 asks for it.
 """
@@ -9,12 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from harness.devices.sim.faultspec import parse_faults
 from harness.numerics import twin_run
 from harness.numerics.case import read_npz
 from harness.numerics.twin import compare, judge
@@ -22,7 +20,6 @@ from harness.outcome import Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"
@@ -48,12 +45,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
-    """Measurements of the twin on the device, with faults in it."""
-    simulation = overlay.installed()
-    wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
-    with wrong:
-        facts = twin_run.device(twin_run.case_of(SETTINGS), device, reference, out)
+def followed(reference: Path, device: str, out: Path) -> dict:
+    """Measurements of the twin on the device."""
+    facts = twin_run.device(twin_run.case_of(SETTINGS), device, reference, out)
     torch.distributed.destroy_process_group()
     index, _ = read_npz(reference, twin_run.FORMAT)
     return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
@@ -62,31 +56,3 @@ def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
 def test_six_steps_stay_with_their_twin(reference: Path, npu_device: str, tmp_path: Path) -> None:
     judgement = judge(followed(reference, npu_device, tmp_path / "twin.json"), {})
     assert judgement.status is Status.PASS, judgement.reasons
-
-
-@pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
-@pytest.mark.parametrize(
-    ("fault", "step", "name"),
-    [
-        # Two layers and ten tokens make 20 calls while a batch is sampled: the late one is in a later step.
-        ("_softmax;round", 1, "o_proj"),
-        ("_softmax;round;any;after=90", None, "o_proj"),
-        ("embedding_dense_backward;zero", 1, "model.embed_tokens.weight"),
-    ],
-)
-def test_a_faulty_operator_is_found_with_step_and_module(
-    reference: Path, npu_device: str, tmp_path: Path, fault: str, step: int | None, name: str
-) -> None:
-    measured = followed(reference, npu_device, tmp_path / "twin.json", fault)
-    judgement = judge(measured, {})
-    assert judgement.status is Status.FAIL
-    assert name in judgement.reasons[1]
-    assert measured["first"]["step"] == step if step else measured["first"]["step"] > 1
-
-
-@pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
-def test_rounding_that_the_contract_permits_is_not_flagged(
-    reference: Path, npu_device: str, tmp_path: Path
-) -> None:
-    measured = followed(reference, npu_device, tmp_path / "twin.json", "mm;ulp;any;ulps=1")
-    assert judge(measured, {}).status is Status.PASS, measured["first"]
