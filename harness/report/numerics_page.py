@@ -71,6 +71,7 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
     losses, left = _columns(model, "cases", "self_test")
     actors, also_left = _columns(model, "gradients", "kinds")
+    twins, twins_left = _columns(model, "worst_by_step", "self_test")
     return (
         environment(writer, up="")
         .get_template("numerics.html")
@@ -78,12 +79,15 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
             model=model,
             losses=losses,
             actors=actors,
-            left=left + also_left,
+            twins=twins,
+            left=left + also_left + twins_left,
             groups=list(_groups(losses)),
             modules=list(_modules(actors)),
             kinds=_kinds(actors),
-            faults=[*_faults(losses), *_faults(actors)],
-            trends=list(_trends([*losses, *actors])),
+            steps=_steps(twins),
+            horizons=[_horizon(column) for column in twins],
+            faults=[*_faults(losses), *_faults(actors), *_faults(twins)],
+            trends=list(_trends([*losses, *actors, *twins])),
             changes=objective_changes([column.result.facts.measurements for column in losses]),
         )
     )
@@ -191,6 +195,29 @@ def _kinds(columns: Sequence[Column]) -> list[tuple[str, tuple[Share, ...]]]:
         )
         for name in names
     ]
+
+
+def _steps(columns: Sequence[Column]) -> list[tuple[int, tuple[Share, ...]]]:
+    """Each step of the twin runs, from 1: the worst share of its tensors in each column."""
+    worst = [column.result.facts.measurements.get("worst_by_step") for column in columns]
+    lists = [values if isinstance(values, list | tuple) else [] for values in worst]
+    return [
+        (step + 1, tuple(_step_share(values[step]) if step < len(values) else Share() for values in lists))
+        for step in range(max(map(len, lists), default=0))
+    ]
+
+
+def _step_share(value: object) -> Share:
+    share = as_float(value)
+    if share is None:
+        return Share(status="fail", why="a number is missing or not finite")
+    return Share(share=share, status="pass" if share <= 1 else "fail")
+
+
+def _horizon(column: Column) -> str:
+    """How many steps can be told apart from arithmetic, of those that were wanted."""
+    measured = column.result.facts.measurements
+    return f"{measured.get('horizon', '?')} of {measured.get('wanted', '?')} steps"
 
 
 def _faults(columns: Sequence[Column]) -> list[dict[str, Any]]:

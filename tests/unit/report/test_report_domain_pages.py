@@ -66,6 +66,32 @@ def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) ->
     assert "✗ missed:" in numerics
 
 
+def twin_measurements(worst: list[float | None]) -> dict[str, Any]:
+    """What the check `twin` measures."""
+    return {
+        "state": "measured",
+        "verl": "0.9.1",
+        "device": {"device": "npu", "soc": "Ascend910B3", "simulated": True},
+        "horizon": 3,
+        "wanted": 3,
+        "worst_by_step": worst,
+        "worst_budget": 0.11,
+        "self_test": [{"fault": "moments-lost", "what": "Adam forgets its moments", "caught": True}],
+    }
+
+
+def test_a_twin_run_stands_step_by_step_with_its_horizon_and_faults(tmp_path: Path) -> None:
+    inputs = with_measurements(NEW, "loss", twin_measurements([0.05, 1.4, None]))
+    numerics, _ = pages(build_model(inputs), tmp_path)
+    part = numerics[numerics.index('id="twin-title"') :]
+    assert "3 of 3 steps" in part
+    steps = part[: part.index("</table>")]
+    assert [word in steps for word in ("5.0%", "140% ✗", "wrong ✗")] == [True, True, True]
+    assert "Adam forgets its moments" in part
+    clean, _ = pages(build_model(with_measurements(NEW, "loss", twin_measurements([0.05, 0.1]))), tmp_path)
+    assert "b-over" not in clean
+
+
 def test_objective_changes_say_what_was_measured_here() -> None:
     changes = {
         change.id: change
@@ -155,6 +181,7 @@ def test_half_written_and_older_measurements_are_shown_as_far_as_they_go(tmp_pat
         actor_measurements(),
         training_measurements(),
         trainer_measurements(),
+        twin_measurements([0.1, None]),
     ):
         for name in whole:
             model = build_model(with_measurements(NEW, "loss", {**whole, name: odd}))
@@ -167,6 +194,7 @@ def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
         actor_measurements(),
         training_measurements(),
         trainer_measurements(),
+        twin_measurements([0.1, None]),
     ):
         for name in whole:
             without = {key: value for key, value in whole.items() if key != name}
