@@ -39,12 +39,13 @@ class Throttle:
         now = self._clock()
         self._room = min(self._burst, self._room + (now - self._at) * self._rate)
         self._at = now
-        if self._kept:
-            if len(text) + self._size > self._room:
+        if self._kept or self._dropped:
+            # The note counts too: cut off with what follows it, it would be taken for output.
+            if len(self._note()) + self._size + len(text) > self._room:
                 self._hold(text)
                 return ""
             text = self.finish() + text
-        if len(text) > self._room:
+        elif len(text) > self._room:
             cut = text.rfind("\n", 0, int(self._room)) + 1
             text, rest = text[:cut], text[cut:]
             self._hold(rest)
@@ -53,11 +54,15 @@ class Throttle:
 
     def finish(self) -> str:
         """The end of what was held back, with a line saying how much before it is left out."""
-        note = f"[{self._dropped} bytes of output are left out here: it came too fast]\n"
-        text = (note if self._dropped else "") + "".join(self._kept)
+        text = self._note() + "".join(self._kept)
         self._kept.clear()
         self._size = self._dropped = 0
         return text
+
+    def _note(self) -> str:
+        if not self._dropped:
+            return ""
+        return f"[{self._dropped} bytes of output are left out here: it came too fast]\n"
 
     def _hold(self, text: str) -> None:
         self._kept.append(text)

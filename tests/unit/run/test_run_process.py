@@ -268,13 +268,13 @@ def test_the_environment_is_scrubbed() -> None:
 
 def test_a_program_that_is_stopped_alone_still_has_what_it_started(tmp_path: Path) -> None:
     code = (
-        "import signal, subprocess, sys\n"
+        "import os, signal, subprocess, sys\n"
         "service = subprocess.Popen(['sleep', '600'])\n"
         "def stop(*_):\n"
-        "    print('service', 'runs' if service.poll() is None else 'is gone', flush=True)\n"
+        "    os.write(1, b'service runs\\n' if service.poll() is None else b'service is gone\\n')\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
-        "print('up', flush=True)\n"
+        "os.write(1, b'up\\n')\n"
         "signal.pause()\n"
     )
 

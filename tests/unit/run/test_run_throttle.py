@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.run.scrub import Scrubber
@@ -43,6 +43,14 @@ def test_a_flood_is_thinned_to_the_rate_and_says_so():
     assert text.endswith("line 9999 of a flood\n")
 
 
+@example(
+    [
+        (0, ["", "", "aa", "aaa"]),
+        (0, ["", "", "a" * 10, "a" * 28]),
+        (0, ["a" * 9, "a" * 28, "", ""]),
+        (2, [""]),
+    ]
+)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.lists(st.text("ab é", max_size=30), min_size=1, max_size=4)),
