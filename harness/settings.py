@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tomllib
 
@@ -17,11 +18,16 @@ FILE_NAME = "npu-matrix.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A setting users can make: its default and what it is for."""
+    """A setting users can make: its default and what it is for.
+
+    exported: checks and cells read it from the environment, as no settings are where they run; "path" is made
+    absolute on the way.
+    """
 
     name: str
     default: str
     help: str
+    exported: Literal["", "path", "text"] = ""
 
 
 #: How a setting is switched on and off, in any case.
@@ -38,7 +44,23 @@ OPTIONS = (
     Option(name="reports", default="reports", help="where reports are written"),
     Option(name="profile", default=DEFAULT_PROFILE, help="which profile of the matrix to plan"),
     Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
-    Option(name="mirrors", default="", help="folder of clones or bare mirrors that have the rows' commits"),
+    Option(
+        name="mirrors",
+        default="",
+        help="folder of clones or bare mirrors that have the rows' commits",
+        exported="path",
+    ),
+    Option(
+        name="references",
+        default="",
+        help="folder of recorded training curves, beside those that are shipped",
+        exported="path",
+    ),
+    Option(name="leases", default="", help="folder in which a host's cards are leased", exported="path"),
+    Option(name="cell_memory", default="", help="memory limit of a cell, such as 16g", exported="text"),
+    Option(
+        name="cell_shm", default="", help="shared memory of a container cell, such as 8g", exported="text"
+    ),
     Option(name="engine", default="venv", help="what cells are built with: venv, docker or podman"),
     Option(name="base_image", default="", help="base image of container cells; empty means the lock's own"),
     Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
@@ -87,6 +109,16 @@ class Settings:
             if self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
             for text in (f"--{name.replace('_', '-')}", self[name])
         )
+
+    def exported(self) -> Mapping[str, str]:
+        """Environment variables for checks and cells, of what is set."""
+        return {
+            f"{ENVIRONMENT_PREFIX}{option.name.upper()}": (
+                str(self.path(option.name)) if option.exported == "path" else self[option.name]
+            )
+            for option in OPTIONS
+            if option.exported and self[option.name]
+        }
 
     def path(self, name: str) -> Path:
         """A setting that is a path, relative ones taken from the checkout."""

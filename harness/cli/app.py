@@ -12,7 +12,7 @@ import click
 
 from harness import __version__
 from harness.errors import EXIT_CODES, EXIT_INCOMPLETE, EXIT_INTERRUPTED, HarnessError, InputError
-from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
+from harness.settings import OPTIONS, Settings, load_settings
 
 #: Command -> (module of this package, what `--help` says). Modules are imported when their command is used.
 COMMANDS = {
@@ -124,9 +124,7 @@ def app(
     """Which versions of the Ascend NPU reinforcement-learning stack go together, with evidence."""
     settings = load_settings(flags, os.environ, (root or _find_root(Path.cwd())).absolute())
     ctx.obj = settings
-    if settings["mirrors"]:
-        # Checks run where no settings are: they read it from the environment, as programs they start do.
-        os.environ[ENVIRONMENT_PREFIX + "MIRRORS"] = str(settings.path("mirrors"))
+    os.environ.update(settings.exported())
     if show_config:
         _show_config(settings)
         ctx.exit(0)

@@ -56,3 +56,11 @@ def test_a_switch_that_is_neither_says_who_set_it(tmp_path):
 def test_jobs_that_is_no_number_says_who_set_it(tmp_path):
     with pytest.raises(InputError, match="NPU_MATRIX_JOBS"):
         _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": "many"}).jobs
+
+
+def test_what_cells_read_goes_into_their_environment_with_absolute_paths(tmp_path):
+    found = settings(tmp_path, environ={"NPU_MATRIX_CELL_MEMORY": "16g"}, file='mirrors = "clones"\n')
+    assert found.exported() == {
+        "NPU_MATRIX_MIRRORS": str(tmp_path / "clones"),
+        "NPU_MATRIX_CELL_MEMORY": "16g",
+    }
