@@ -18,6 +18,8 @@ MAX_COLUMNS = 12
 MAX_CASES = 600
 MAX_TRENDS = 48
 UNNAMED = "other"
+#: A check of numerics measures one of these; of many results they tell those the page is about.
+NUMERIC = frozenset({"cases", "gradients", "worst_by_step"})
 REQUIRED = "required"
 #: How shares are coloured; the number stands in every field.
 LOW, HALF = 0.1, 0.5
@@ -69,9 +71,10 @@ class Group:
 
 def numerics_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    losses, left = _columns(model, "cases", "self_test")
-    actors, also_left = _columns(model, "gradients", "kinds")
-    twins, twins_left = _columns(model, "worst_by_step", "self_test")
+    measured = [found for found in model.measured if not NUMERIC.isdisjoint(found[1].facts.measurements)]
+    losses, left = _columns(measured, "cases", "self_test")
+    actors, also_left = _columns(measured, "gradients", "kinds")
+    twins, twins_left = _columns(measured, "worst_by_step", "self_test")
     return (
         environment(writer, up="")
         .get_template("numerics.html")
@@ -93,10 +96,10 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
     )
 
 
-def _columns(model: ReportModel, *needed: str) -> tuple[list[Column], int]:
+def _columns(results: Sequence[tuple[Row, Result]], *needed: str) -> tuple[list[Column], int]:
     """One column per task (cells may share one), and how many more there are."""
     found: dict[str, Column] = {}
-    for row, result in model.measured:
+    for row, result in results:
         measured = result.facts.measurements
         if all(name in measured for name in needed):
             found.setdefault(result.facts.key or f"{row.slug} {result.facts.check}", _column(row, result))

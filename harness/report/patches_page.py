@@ -30,6 +30,10 @@ DRAWN = {
 }
 
 
+#: What a check of patches measures one of.
+ABOUT = frozenset({"selected", "verdicts"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PatchTile:
     """One patch on one cell. `verdict` is "not looked at" where the upstream tree was not at hand."""
@@ -53,7 +57,12 @@ class PatchRow:
 
 def patches_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
+    rows = [
+        row
+        for cell, result in model.measured
+        # Looked at here, because most of what was measured is about something else.
+        if not ABOUT.isdisjoint(result.facts.measurements) and (row := _row(cell, result)) is not None
+    ]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
     survival = model.survival
     return (
