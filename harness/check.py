@@ -84,6 +84,7 @@ class Check:
     facets: names of the cell's projections the check reads; with `sources` and `params` they make its key.
     sources: dotted modules or packages of this project whose code is part of the key.
     needs: checks of the same cell whose outcomes are its inputs; they run first.
+    stops: whether a cell that fails it spends no dearer tier; False where the dearer ones do not rest on it.
     device: True when the check runs on the cell's device (npu or sim); without such a device it is not run.
     applies: says why the question makes no sense for facet values of a cell (nothing to ask about), or "".
     holds: says why a stored outcome can no longer be built upon (its environment folder is gone), or "".
@@ -98,6 +99,7 @@ class Check:
     judge: Callable[[Mapping[str, Any], Mapping[str, Any]], Judgement]
     needs: tuple[str, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
+    stops: bool = True
     device: bool = False
     timeout_s: float = 600.0
     expected_s: float = 1.0

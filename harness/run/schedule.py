@@ -297,7 +297,7 @@ def _decide(
             return Decision(entry=entry, phase=Phase.BLOCKED, reason=decision.reason)
         if decision.phase is Phase.DONE:
             judgement = results[decision.entry.key].judgement
-            if judgement.status in STOPPING:
+            if judgement.status in STOPPING and tasks[decision.entry.key].check.stops:
                 reason = _failure(decision.entry.check, judgement)
                 return Decision(entry=entry, phase=Phase.BLOCKED, reason=reason)
         waiting = waiting or decision.phase in (Phase.WANTED, Phase.WAITING)

@@ -60,6 +60,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Dis
     """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
         return {}
+    lets_on = {key for key, task in plan.tasks.items() if not task.check.stops}
     statuses: dict[str, list[tuple[Entry, Status]]] = {}
     blocked: dict[CellCheck, Disposition] = {}
     for entry in plan.entries:
@@ -76,7 +77,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Dis
             (
                 earlier
                 for earlier, status in before
-                if (status in STOPPING and earlier.tier.rank < entry.tier.rank)
+                if (status in STOPPING and earlier.tier.rank < entry.tier.rank and earlier.key not in lets_on)
                 or (status is not Status.PASS and earlier.check in needs)
             ),
             None,

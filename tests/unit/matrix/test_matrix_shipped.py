@@ -62,6 +62,7 @@ def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
         "torch-npu==2.13.0",
         "transformers>=4.57,<5",
         "pyarrow<26",
+        "einops",
     ]
     assert MATRIX.requirements(second)["requirements"] == [
         "verl==0.9.1",

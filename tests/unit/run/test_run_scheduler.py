@@ -202,6 +202,15 @@ def test_keep_going_spends_dearer_tiers_but_never_without_a_need(ledger: Ledger)
     assert result.entries[-1].reason == "environment failed: it is not ok"
 
 
+def test_a_failed_check_that_dearer_ones_do_not_rest_on_stops_none_of_them(ledger: Ledger) -> None:
+    other_model = make_task(make_check("other-model", stops=False))
+    dear = make_task(make_check("dear", Tier.BUILD))
+    tasks = [other_model, dear]
+    executor = FakeExecutor(answers={other_model.key: [fails]})
+    result = go(make_plan([entry("c", one) for one in tasks], tasks), ledger, executor)
+    assert statuses(result) == {"other-model": Status.FAIL, "dear": Status.PASS}
+
+
 def test_a_task_that_cells_share_runs_once_if_one_of_them_wants_it(ledger: Ledger) -> None:
     bad_lint = make_task(LINT, facets={"recipe": "bad"})
     tasks = [resolve, lint, bad_lint, environment]
