@@ -8,7 +8,7 @@ gradients are compared as vectors: norms would hide a wrong sign.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,15 @@ DETERMINISM = (
 )
 """verl's docs/ascend_tutorial, ascend_consistency."""
 
+#: (the reference, what the device says) -> what follows from both.
+Comparison = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
+
 
 def run(context: TaskContext) -> Measured:
     """The reference on a CPU without torch_npu, then the update on the device, with the same packages."""
     from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.actor_case import DEFAULT_SEED
+    from harness.numerics.actor_run import FORMAT
 
     seed = str(context.params.get("seed", DEFAULT_SEED))
     reference_file, device_file = (context.workdir / name for name in ("reference.npz", "device.json"))
@@ -49,9 +53,9 @@ def run(context: TaskContext) -> Measured:
         context, PROGRAM, "--out", str(reference_file), "--seed", seed, timeout=REFERENCE_TIMEOUT_S
     )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
-        return _without(context, {"state": UNSUPPORTED, "why": referenced.tail[-LAST_WORDS:].strip()})
+        return without(context, {"state": UNSUPPORTED, "why": referenced.tail[-LAST_WORDS:].strip()})
     if referenced.returncode != 0 or not reference_file.is_file():
-        return _without(context, {**failure(referenced), "on": "the CPU reference"})
+        return without(context, {**failure(referenced), "on": "the CPU reference"})
     device = device_name(context.facets.get("device", {}))
     updated = context.in_cell(
         PROGRAM,
@@ -61,8 +65,8 @@ def run(context: TaskContext) -> Measured:
     )
     require_setup(updated, "the actor's update")
     if updated.returncode != 0 or not device_file.is_file():
-        return _without(context, {**failure(updated), "on": device}, reference_file)
-    return _measured(reference_file, device_file, referenced.seconds + updated.seconds)
+        return without(context, {**failure(updated), "on": device}, reference_file)
+    return held_together(reference_file, device_file, referenced.seconds + updated.seconds, FORMAT, compare)
 
 
 def reference_process(context: TaskContext, program: str, *args: str, timeout: float) -> Completed:
@@ -82,7 +86,8 @@ def reference_process(context: TaskContext, program: str, *args: str, timeout: f
     )
 
 
-def _without(context: TaskContext, measurements: Mapping[str, Any], *files: Path) -> Measured:
+def without(context: TaskContext, measurements: Mapping[str, Any], *files: Path) -> Measured:
+    """What is measured where the device has said nothing of itself."""
     device = device_name(context.facets.get("device", {}))
     return Measured(
         measurements={**measurements, "device": {"device": device}},
@@ -92,12 +97,14 @@ def _without(context: TaskContext, measurements: Mapping[str, Any], *files: Path
     )
 
 
-def _measured(reference_file: Path, device_file: Path, seconds: float) -> Measured:
-    from harness.numerics.actor_run import FORMAT
+def held_together(
+    reference_file: Path, device_file: Path, seconds: float, form: str, compare: Comparison
+) -> Measured:
+    """What `compare` says of the reference (a file of `form`) and the device, with what both tell of themselves."""
     from harness.numerics.case import read_npz
     from harness.numerics.device import evidence_of
 
-    reference, _ = read_npz(reference_file, FORMAT)
+    reference, _ = read_npz(reference_file, form)
     facts = json.loads(device_file.read_text(encoding="utf-8"))
     measurements = {
         "state": MEASURED,

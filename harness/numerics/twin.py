@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
 from harness.numerics import actor
 from harness.numerics.ending import MEASURED, ended, failure, last_words, require_setup
 from harness.numerics.recorder import FORWARD
-from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.outcome import Judgement, Measured, Status
 
 PROGRAM = "harness.numerics.twin_run"
 REFERENCE_TIMEOUT_S = 900.0
@@ -31,21 +30,21 @@ def run(context: TaskContext) -> Measured:
     """The exact twin on a CPU without torch_npu, then the twin on the device, with the same packages."""
     from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.twin_case import blindness
-    from harness.numerics.twin_run import case_of
+    from harness.numerics.twin_run import FORMAT, case_of
 
     settings = {name: context.params[name] for name in PARAMS if name in context.params}
     refused = blindness(case_of(settings))
     if refused:
-        return _without(context, {"state": BLIND, "why": refused})
+        return actor.without(context, {"state": BLIND, "why": refused})
     reference_file, device_file = (context.workdir / name for name in ("twin.npz", "twin.json"))
     given = ("--case", json.dumps(settings))
     referenced = actor.reference_process(
         context, PROGRAM, *("--out", str(reference_file)), *given, timeout=REFERENCE_TIMEOUT_S
     )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
-        return _without(context, {"state": actor.UNSUPPORTED, "why": referenced.tail.strip()})
+        return actor.without(context, {"state": actor.UNSUPPORTED, "why": referenced.tail.strip()})
     if referenced.returncode != 0 or not reference_file.is_file():
-        return _without(context, {**failure(referenced), "on": "the CPU twin"})
+        return actor.without(context, {**failure(referenced), "on": "the CPU twin"})
     device = actor.device_name(context.facets.get("device", {}))
     followed = context.in_cell(
         PROGRAM,
@@ -55,46 +54,9 @@ def run(context: TaskContext) -> Measured:
     )
     require_setup(followed, "the twin run")
     if followed.returncode != 0 or not device_file.is_file():
-        return _without(context, {**failure(followed), "on": device}, reference_file)
-    return _measured(reference_file, device_file, referenced.seconds + followed.seconds)
-
-
-def _without(context: TaskContext, measurements: Mapping[str, Any], *files: Path) -> Measured:
-    device = actor.device_name(context.facets.get("device", {}))
-    return Measured(
-        measurements={**measurements, "device": {"device": device}},
-        # Nothing reported the device, so nothing stronger than "ran on a CPU" is known.
-        evidence=Evidence.CPU,
-        artifacts={file.name: file.name for file in files},
-    )
-
-
-def _measured(reference_file: Path, device_file: Path, seconds: float) -> Measured:
-    from harness.numerics.case import read_npz
-    from harness.numerics.device import evidence_of
-    from harness.numerics.twin_run import FORMAT
-
-    reference, _ = read_npz(reference_file, FORMAT)
-    facts = json.loads(device_file.read_text(encoding="utf-8"))
-    measurements = {
-        "state": MEASURED,
-        **compare(reference, facts),
-        "verl": facts["verl"],
-        "path": facts["path"],
-        "device": facts["device"],
-        "reference": reference["facts"],
-        "seconds": {
-            "reference": reference["facts"]["seconds"],
-            "device": facts["seconds"],
-            "all": round(seconds, 3),
-        },
-    }
-    return Measured(
-        measurements=measurements,
-        evidence=evidence_of(facts["device"]),
-        artifacts={file.name: file.name for file in (reference_file, device_file)},
-        environment={"verl": facts["verl"], "device": facts["device"]},
-    )
+        return actor.without(context, {**failure(followed), "on": device}, reference_file)
+    seconds = referenced.seconds + followed.seconds
+    return actor.held_together(reference_file, device_file, seconds, FORMAT, compare)
 
 
 def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
