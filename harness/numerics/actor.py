@@ -100,7 +100,7 @@ def without(context: TaskContext, measurements: Mapping[str, Any], *files: Path)
 def held_together(
     reference_file: Path, device_file: Path, seconds: float, form: str, compare: Comparison
 ) -> Measured:
-    """What `compare` says of the reference (a file of `form`) and the device, and what both say of themselves."""
+    """What `compare` says of the reference (a file of `form`) and the device, and what both tell."""
     from harness.numerics.case import read_npz
     from harness.numerics.device import evidence_of
 
