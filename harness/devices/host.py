@@ -102,17 +102,25 @@ def look(view: HostView) -> HostReport:
     )
 
 
+def _info(
+    program: str, seconds: float, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`program info`; without `environ` in this process's environment."""
+    return subprocess.run(
+        [program, "info"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+        env=environ,
+    )
+
+
 def engine_problem(program: str) -> str:
     """Why a container engine that is installed cannot be used, or ""; docker wants daemon and group."""
     try:
-        done = subprocess.run(
-            [program, "info"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ENGINE_TIMEOUT_S,
-            check=False,
-        )
+        done = _info(program, ENGINE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return f"`{program} info` does not end within {ENGINE_TIMEOUT_S:g} s"
     except OSError as problem:
@@ -157,15 +165,7 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
         fix = "install the driver, or mount npu-smi and the driver into this container"
         return None, *(("device nodes but no npu-smi on PATH", fix) if nodes else ("", ""))
     try:
-        done = subprocess.run(
-            [program, "info"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=NPU_SMI_TIMEOUT_S,
-            check=False,
-            env={**view.environ, "LC_ALL": "C"},
-        )
+        done = _info(program, NPU_SMI_TIMEOUT_S, {**view.environ, "LC_ALL": "C"})
     except subprocess.TimeoutExpired:
         why = f"npu-smi did not answer within {NPU_SMI_TIMEOUT_S:g} s; the driver may hang"
         return None, why, "see `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"
