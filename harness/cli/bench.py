@@ -75,6 +75,7 @@ def open_bench(
 ) -> Bench:
     """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
 
+    `a,b` names two, as two options do. A glob that matches nothing beside one that does is noticed.
     `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
     `choose` names other cells than the profile's.
     `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
@@ -87,6 +88,7 @@ def open_bench(
     matrix, moving = followed(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
     wanted = select_checks(checks)
+    missed = [glob for glob in _each(only) if not any(_selected(cell.id, [glob]) for cell in cells)]
     host = host or look_at_host()
     plan = make_plan(
         cells,
@@ -96,7 +98,7 @@ def open_bench(
         inputs=facet_inputs(settings, matrix),
         code=code_digests(wanted, package_root or PACKAGE_ROOT),
         host=replace(host_facts(host), nodes=tuple(nodes)),
-        notices=(*_expired(matrix), *moving),
+        notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in missed)),
         without={} if checks else left_out(settings, matrix),
     )
     return Bench(settings=settings, matrix=matrix, host=host, plan=plan)
@@ -110,9 +112,10 @@ def select_cells(
 ) -> list[Cell]:
     """The cells of the profile, or of `choose`, that match a glob; none is an error that says why."""
     offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
-    cells = [cell for cell in offered if _selected(cell.id, only)]
+    globs = _each(only)
+    cells = [cell for cell in offered if _selected(cell.id, globs)]
     if not cells:
-        raise _nothing(matrix, settings["profile"], only, [cell.id for cell in offered])
+        raise _nothing(matrix, settings["profile"], globs, [cell.id for cell in offered])
     return cells
 
 
@@ -122,6 +125,7 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
 
     registered = all_checks()
     known = {check.name for check in registered}
+    names = _each(names)
     for name in names:
         if name not in known:
             raise no_match("check", name, sorted(known))
@@ -288,6 +292,10 @@ def relative(where: Location, root: Path) -> str:
     file = Path(where.file)
     named = file.relative_to(root) if file.is_relative_to(root) else file
     return str(Location(named, where.line, where.column))
+
+
+def _each(words: Sequence[str]) -> list[str]:
+    return [part for word in words for part in word.split(",") if part]
 
 
 def _selected(cell_id: str, patterns: Sequence[str]) -> bool:

@@ -43,7 +43,7 @@ MOST_LOGS = 50
 @click.option(
     "--base", required=True, help="A git revision, a run of this ledger, or another ledger (file or folder)."
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to judge; may be repeated.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Cells to judge; a,b or repeated.")
 @click.option("--check", "checks", multiple=True, help="Checks to judge, with what they need.")
 @click.option(
     "--merge", "shards", multiple=True, metavar="LEDGER", help="Take over a shard's outcomes first."

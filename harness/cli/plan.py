@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     "  npu-matrix --profile releases plan --strength 2 --budget 8h\n"
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to plan; may be repeated.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Cells to plan; a,b or repeated.")
 @click.option(
-    "--check", "checks", multiple=True, help="Checks to plan, with what they need; may be repeated."
+    "--check", "checks", multiple=True, help="Checks to plan, with what they need; a,b or repeated."
 )
 @click.option("--changed-since", metavar="REF", help="Show the tasks whose key differs from that revision.")
 @click.option(

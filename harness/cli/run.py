@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl\n"
     "  npu-matrix run --executor ray --ray-address 10.0.0.1:6379",
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to run; may be repeated.")
-@click.option("--check", "checks", multiple=True, help="Checks to run, with what they need; may be repeated.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Cells to run; a,b or repeated.")
+@click.option("--check", "checks", multiple=True, help="Checks to run, with what they need; a,b or repeated.")
 @click.option(
     "--fresh",
     is_flag=True,

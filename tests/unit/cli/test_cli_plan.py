@@ -98,6 +98,20 @@ def test_nothing_differs_from_the_commit_that_is_checked_out(command):
     assert "unchanged, proved by their keys" in out
 
 
+def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_nothing_is_said(command):
+    code, out, _ = command(
+        "plan", "--only", "verl-0-6-1-*,verl-0-9-9*", "--check", "npu-ops,patches", "--json"
+    )
+    plan = json.loads(out)
+    assert code == 0
+    assert {cell["id"][:11] for cell in plan["cells"]} == {"verl-0-6-1-"}
+    assert {task["check"] for task in plan["tasks"]} == {"npu-ops", "patches"}
+    assert "no cell matches 'verl-0-9-9*'" in " ".join(plan["notices"])
+    code, _, err = command("plan", "--only", "verl-0-9-9*,vrel*")
+    assert code == 3
+    assert "no cell matches 'verl-0-9-9*'" in err
+
+
 def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):
     body = next((checkout / "patches" / "verl").glob("grpo-equal-rewards/*.patch"))
     body.write_bytes(body.read_bytes() + b"\n")
