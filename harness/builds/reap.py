@@ -16,6 +16,7 @@ import filelock
 from harness.builds.engine import Engine, Thing
 from harness.builds.environment import FINISHED
 from harness.builds.labels import OWNER, PARENT, Owner, ProcessView, expiry
+from harness.builds.scratch import owner_of, remove_scratch, scratch_folders
 from harness.errors import HarnessError
 
 # Folders that are renamed into place when they are whole; their makers take minutes at most.
@@ -149,6 +150,37 @@ def unfinished_folders(cache: Path, standing: Standing, temporary: Path | None =
     return tuple(found)
 
 
+def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Found, ...]:
+    """Temporary folders of runs: those whose owner is dead go, however young, and no others."""
+    found = []
+    for folder in scratch_folders(temporary or Path(tempfile.gettempdir())):
+        owner = owner_of(folder)
+        if owner is not None:
+            state = view.state(owner)
+            named = f"its owner, process {owner.pid}, is {state}"
+            goes, reason = state == "dead", named if state in ("alive", "dead") else state
+        else:
+            goes, reason = False, "it does not say whose it is"
+        found.append(
+            Found(
+                kind="scratch",
+                name=str(folder),
+                goes=goes,
+                reason=reason,
+                bytes_freed=_size(folder) if goes else 0,
+                folder=folder,
+            )
+        )
+    return tuple(found)
+
+
+def reap_scratch(temporary: Path | None = None) -> None:
+    """Remove the temporary folders of dead runs; what does not go is for `cleanup`, which says why."""
+    for found in left_scratch(ProcessView(), temporary):
+        if found.goes:
+            remove_found(found, None)
+
+
 def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
     """Compiled modules of images: they go with the last outcome that refers to the image."""
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in standing.images if image}
@@ -246,7 +278,7 @@ def remove_found(found: Found, engine: Engine | None) -> str:
         return ""
     if found.folder is not None:
         try:
-            shutil.rmtree(found.folder)
+            (remove_scratch if found.kind == "scratch" else shutil.rmtree)(found.folder)
         except OSError as error:
             return str(error)
     return ""

@@ -97,6 +97,7 @@ def _look(
         bytecode_folders,
         judge_environments,
         judge_things,
+        left_scratch,
         runs_below,
         stored_environments,
         unfinished_folders,
@@ -106,6 +107,7 @@ def _look(
     here = [
         *judge_environments(stored_environments(cache), standing, runs_below),
         *unfinished_folders(cache, standing),
+        *left_scratch(ProcessView()),
         *bytecode_folders(cache, standing),
     ]
     found: list[tuple[Engine | None, list[Found]]] = [(None, here)]

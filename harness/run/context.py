@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.container_command import MEMORY_VARIABLE, parse_size
+from harness.builds.scratch import make_scratch, remove_scratch
 from harness.check import Completed
 from harness.devices.leases import FOLDER_VARIABLE
 from harness.devices.nodes import visible_devices
@@ -34,6 +35,7 @@ KEY_CHARACTERS = 16
 CELL_VARIABLE = "NPU_MATRIX_CELL__"
 EXIT_ENGINE_FAILED = 125
 SPARE_BYTES = 1 << 20
+RAY_FOLDER = "r"
 
 
 class TaskTimeoutError(Exception):
@@ -49,7 +51,7 @@ class RunContext:
         self.handle = handle
         self._deadline = time.monotonic() + job.task.check.timeout_s
         self._cards: dict[str, str] = {}
-        self._ray = ""
+        self._scratch: Path | None = None
         self.workdir = _fresh_folder(site.work, job)
         self._scrub = Scrubber(site.environ)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
@@ -207,17 +209,23 @@ class RunContext:
 
         Short, and not in the task's folder: it becomes part of the names of sockets.
         """
-        if not self._ray:
-            self._ray = tempfile.mkdtemp(prefix="npmx-")
-        return self._ray
+        if self._scratch is None:
+            from harness.builds.reap import reap_scratch
+
+            # Those of killed runs go before new ones come.
+            reap_scratch()
+            self._scratch = make_scratch()
+            (self._scratch / RAY_FOLDER).mkdir()
+        return str(self._scratch / RAY_FOLDER)
 
     def close(self, *, completed: bool) -> None:
         """End the log; remove the folder of a completed task, unless folders are kept.
 
         On a full disk it goes in any case: room for the outcome is worth more than a look at the folder.
         """
-        if self._ray:
-            shutil.rmtree(self._ray, ignore_errors=True)
+        if self._scratch is not None:
+            with contextlib.suppress(OSError):
+                remove_scratch(self._scratch)
         full = shutil.disk_usage(self.workdir.parent).free < SPARE_BYTES
         if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)

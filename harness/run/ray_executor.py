@@ -7,6 +7,7 @@ jobs, which the scheduler runs again, elsewhere. What cells start themselves kno
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -17,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.builds.reap import reap_scratch
+from harness.builds.scratch import make_scratch, remove_scratch
 from harness.devices.nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
@@ -82,11 +85,16 @@ class RayExecutor:
         self._refused: list[Finished] = []
         self._looked = 0.0
         self._nodes: list[Mapping[str, float]] = []
-        self._stage = tempfile.TemporaryDirectory(prefix="npu-matrix-stage-")
-        folder = stage(root, Path(self._stage.name))
+        reap_scratch()
+        self._scratch = make_scratch()
+        folder = stage(root, self._scratch / "checkout")
         # Of what is sent: somebody may go on writing in the checkout.
         self._code = program_digest(folder / PACKAGE_ROOT.name)
-        _connect(self._ray, address, folder)
+        try:
+            _connect(self._ray, address, folder)
+        except InfrastructureError:
+            self._clear()
+            raise
         self._site = self._ray.put(remote)
         self._run = self._ray.remote(max_retries=0)(run_on_node)
 
@@ -149,7 +157,11 @@ class RayExecutor:
         """Leave the cluster; what still runs is ended by it."""
         self._flights.clear()
         self._ray.shutdown()
-        self._stage.cleanup()
+        self._clear()
+
+    def _clear(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_scratch(self._scratch)
 
     def _launch(self, flight: _Flight) -> Any:
         resources = dict(flight.demand.resources)

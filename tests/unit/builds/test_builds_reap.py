@@ -24,12 +24,15 @@ from harness.builds.reap import (
     bytecode_folders,
     judge_environments,
     judge_things,
+    left_scratch,
+    reap_scratch,
     removal_order,
     remove_found,
     runs_below,
     stored_environments,
     unfinished_folders,
 )
+from harness.builds.scratch import OWNER_FILE, make_scratch, remove_scratch
 
 DAY = 86400.0
 
@@ -181,6 +184,59 @@ def thing(kind: str, name: str, given: dict[str, str], *, days: float = 0.0) -> 
 
 def verdicts(things: list[Thing], standing: Standing | None = None) -> dict[str, bool]:
     return {one.name: one.goes for one in judge_things(things, standing or Standing(), ProcessView())}
+
+
+def scratch(place: Path, name: str, owner: Any) -> Path:
+    folder = place / name
+    (folder / "r/session").mkdir(parents=True)
+    (folder / "r/session/log").write_text("Ray's")
+    if owner:
+        (folder / OWNER_FILE).write_text(str(owner))
+    return folder
+
+
+def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_path: Path) -> None:
+    mine = this_process()
+    scratch(tmp_path, "npmx-dead", dead_owner)
+    scratch(tmp_path, "npmx-booted", replace(mine, boot="before"))
+    scratch(tmp_path, "npmx-mine", mine)
+    scratch(tmp_path, "npmx-elsewhere", replace(mine, host="elsewhere"))
+    scratch(tmp_path, "npmx-space", replace(dead_owner, space="1"))
+    scratch(tmp_path, "npmx-nobodys", None)
+    scratch(tmp_path, "npmy-dead", dead_owner)
+    (tmp_path / "npmx-link").symlink_to(scratch(tmp_path, "kept", dead_owner))
+    found = {Path(one.name).name: one for one in left_scratch(ProcessView(), tmp_path)}
+    assert {name: one.goes for name, one in found.items()} == {
+        "npmx-booted": True,
+        "npmx-dead": True,
+        "npmx-elsewhere": False,
+        "npmx-mine": False,
+        "npmx-nobodys": False,
+        "npmx-space": False,
+    }
+    assert found["npmx-dead"].reason == f"its owner, process {dead_owner.pid}, is dead"
+    assert found["npmx-nobodys"].reason == "it does not say whose it is"
+    reap_scratch(tmp_path)
+    left = {"kept", "npmx-elsewhere", "npmx-link", "npmx-mine", "npmx-nobodys", "npmx-space", "npmy-dead"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_a_removal_that_is_cut_short_leaves_whose_it_was(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = make_scratch()
+    (folder / "r").mkdir()
+
+    def cut_short(_path: Path) -> None:
+        raise OSError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", cut_short)
+        with pytest.raises(OSError, match="killed here"):
+            remove_scratch(folder)
+    assert [one.reason.rsplit(" ", 1)[-1] for one in left_scratch(ProcessView())] == ["alive"]
+    remove_scratch(folder)
+    remove_scratch(folder)
+    assert not list(tmp_path.iterdir())
 
 
 def test_containers_and_networks_of_the_dead_go_and_of_the_living_stay(dead_owner: Any) -> None:

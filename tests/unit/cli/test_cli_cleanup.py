@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.builds.labels import ProcessView
+from harness.builds.scratch import OWNER_FILE, make_scratch
 from harness.cli.app import main
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
@@ -20,6 +24,8 @@ def cleanup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("harness.builds.engines.known_engines", lambda: ())
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
     def run(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
@@ -100,6 +106,20 @@ def test_json_tells_what_was_found_and_why(tmp_path: Path, cleanup: Any) -> None
         True,
     )
     assert found["bytes"] == 3_000_002
+
+
+def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(tmp_path: Path, cleanup: Any) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    dead = ProcessView().owner(ended.pid)
+    ended.communicate(b"\n")
+    left, used = make_scratch(), make_scratch()
+    (left / OWNER_FILE).write_text(str(dead))
+    code, said = cleanup("--dry-run")
+    assert (code, left.is_dir()) == (0, True)
+    assert f"would remove scratch {left}: its owner, process {ended.pid}, is dead" in said
+    assert f"would keep scratch {used}: its owner, process {os.getpid()}, is alive" in said
+    assert "removed 1 of 2" in cleanup()[1]
+    assert (left.exists(), used.is_dir()) == (False, True)
 
 
 def test_an_empty_cache_is_left_as_it_is(tmp_path: Path, cleanup: Any) -> None:

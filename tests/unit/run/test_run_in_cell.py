@@ -6,6 +6,8 @@ tests/containers/test_containers_tasks.py.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.execute import execute
 from harness.run.job import Job, Site
 
+REPOSITORY = Path(__file__).parents[3]
 HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
 GREEDY = "import time\nheld = bytearray(300 << 20)\nprint('held', flush=True)\ntime.sleep(600)"
 
@@ -104,6 +107,26 @@ def test_a_ray_of_the_cell_has_a_folder_of_its_own_that_is_gone_afterwards(runs)
     # Names of sockets end at 107 characters, and Ray's own part has about 60.
     assert len(folder) < 45
     assert not Path(folder).exists()
+
+
+def test_the_folder_a_killed_run_left_goes_with_the_next_task(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = "from harness.builds.scratch import make_scratch; print(make_scratch(), flush=True); input()"
+    killed = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    left = Path(killed.stdout.readline().strip())
+    runs("print('fine')")
+    assert left.is_dir()
+    killed.kill()
+    killed.communicate()
+    runs("print('fine')")
+    assert not left.exists()
 
 
 def test_colours_and_secrets_stay_out_of_log_and_tail(runs):

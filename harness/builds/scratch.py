@@ -1,0 +1,53 @@
+"""Short temporary folders that say whose they are, so that what killed processes left can be removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness.builds.labels import Owner, this_process
+
+# Short: what is in it becomes part of the names of sockets, which end at 107 characters.
+PREFIX = "npmx-"
+OWNER_FILE = ".owner"
+
+
+def make_scratch() -> Path:
+    """A new folder that holds its owner's name and nothing else; `remove_scratch` ends it."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
+    return folder
+
+
+def scratch_folders(place: Path) -> tuple[Path, ...]:
+    """This user's scratch folders in `place`, in use or left over."""
+    return tuple(
+        folder
+        for folder in sorted(place.glob(f"{PREFIX}*"))
+        if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+    )
+
+
+def owner_of(folder: Path) -> Owner | None:
+    """Whose scratch folder it is; None where that cannot be read."""
+    try:
+        return Owner.parse((folder / OWNER_FILE).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove it if it is there; OSError when something of it stays.
+
+    Its owner's name goes last: what a removal that is cut short leaves can still be told from the living's.
+    """
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != OWNER_FILE:
+            entry.unlink()
+    shutil.rmtree(folder)
