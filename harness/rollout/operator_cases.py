@@ -14,7 +14,8 @@ from harness.rollout import plain
 class OperatorCase:
     """One operator on drawn inputs.
 
-    operator: namespace::name, with overload when it has one. family: what kind of operator it is.
+    operator: namespace::name, with overload when it has one; triton::name for a kernel, which is launched by
+    `through`, an operator of the engine. family: what kind of operator it is; a fault strikes a family.
     draw: arguments by name; floating-point tensors are float64 and will be rounded to the tested dtype.
     expected: the plain formula on the same arguments. written: arguments that are the results, in order; none
     when the operator returns them. results: positions of what is compared. host: arguments that stay on the
@@ -30,6 +31,7 @@ class OperatorCase:
     results: tuple[int, ...] = (0,)
     host: frozenset[str] = frozenset()
     exact: bool = False
+    through: str = ""
 
     @property
     def name(self) -> str:
@@ -79,6 +81,18 @@ CASES: tuple[OperatorCase, ...] = (
             draw=inputs.rotary(neox=neox),
             expected=plain.rotary,
             written=("query", "key"),
+        )
+        for neox in (True, False)
+    ),
+    *(
+        OperatorCase(
+            operator="triton::_triton_rope",
+            variant="halves" if neox else "neighbours",
+            family="rotary",
+            draw=inputs.engine_rotary(neox=neox),
+            expected=plain.rotary,
+            results=(0, 1),
+            through="vllm::npu_rotary_embedding",
         )
         for neox in (True, False)
     ),
@@ -224,7 +238,7 @@ CASES: tuple[OperatorCase, ...] = (
     *(
         OperatorCase(
             operator=operator,
-            family="routing",
+            family="dispatch",
             draw=inputs.init_routing,
             expected=plain.sorted_by_expert,
             results=(0, 1, 2),
@@ -234,15 +248,24 @@ CASES: tuple[OperatorCase, ...] = (
     ),
     OperatorCase(
         operator="npu::npu_moe_token_unpermute",
-        family="experts",
+        family="dispatch",
         draw=inputs.unpermute,
         expected=plain.unpermuted,
     ),
     *(
         OperatorCase(
-            operator=operator, family="sampling", draw=inputs.limits, expected=plain.limited, exact=True
+            operator=operator, family="choice", draw=inputs.limits, expected=plain.limited, exact=True
         )
         for operator in ("npu::npu_top_k_top_p", "_C_ascend::npu_apply_top_k_top_p")
+    ),
+    # What releases limit tokens by that have no operator for it (vllm-ascend 0.13.0).
+    OperatorCase(
+        operator="aten::sort",
+        family="choice",
+        draw=inputs.shuffled,
+        expected=plain.ascending,
+        results=(0, 1),
+        exact=True,
     ),
     OperatorCase(
         operator="aten::_log_softmax",
@@ -256,7 +279,7 @@ CASES: tuple[OperatorCase, ...] = (
     ),
     OperatorCase(
         operator="_C_ascend::get_masked_input_and_mask",
-        family="sampling",
+        family="vocabulary",
         draw=inputs.vocabulary,
         expected=plain.own_rows,
         results=(0, 1),

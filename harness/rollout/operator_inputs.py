@@ -54,6 +54,16 @@ def rotary(*, neox: bool) -> Draw:
     return draw
 
 
+def engine_rotary(*, neox: bool) -> Draw:
+    """`rotary` as vllm-ascend's own operator wants it, whose table may be of a part of a head."""
+
+    def draw(generator: torch.Generator) -> dict[str, Any]:
+        values = rotary(neox=neox)(generator)
+        return {**values, "rotary_dim": values["cos_sin_cache"].shape[-1]}
+
+    return draw
+
+
 def mrope(generator: torch.Generator) -> dict[str, Any]:
     """`rotary` as npu_mrope wants it, without sections."""
     values = rotary(neox=True)(generator)
@@ -236,6 +246,11 @@ def limits(generator: torch.Generator) -> dict[str, Any]:
         "p": torch.tensor([0.9, 0.5, 0.05, 0.99], dtype=torch.float64),
         "k": torch.tensor([40, 7, 3, 1], dtype=torch.int32),
     }
+
+
+def shuffled(generator: torch.Generator) -> dict[str, Any]:
+    """Rows of distinct numbers, which no rounding makes equal."""
+    return {"self": limits(generator)["logits"], "dim": -1, "descending": False}
 
 
 def vocabulary(generator: torch.Generator) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -34,11 +35,21 @@ class Expectation:
     length: tuple[float, ...]
 
 
-def find_operator(name: str) -> Any:
-    """The OpOverload of "namespace::name", None when this cell has no such operator."""
-    namespace, _, base = name.partition("::")
+def find_operator(case: OperatorCase) -> Any:
+    """The OpOverload that computes the case, None when this cell has no such operator or kernel."""
+    if case.through and not _launches_kernels():
+        return None
+    namespace, _, base = (case.through or case.operator).partition("::")
     packet = getattr(getattr(torch.ops, namespace), base, None)
     return None if packet is None else packet.default
+
+
+def _launches_kernels() -> bool:
+    """Whether vLLM found Triton here; without it the same operators compute in other ways."""
+    try:
+        return bool(import_module("vllm.triton_utils").HAS_TRITON)
+    except ImportError:
+        return False
 
 
 def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -84,7 +95,7 @@ def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: t
     }
     # As engines call it. Views that the simulated device made for an engine may be written in this mode only.
     with torch.inference_mode():
-        returned = find_operator(case.operator)(**placed)
+        returned = find_operator(case)(**placed)
     if case.written:
         return [placed[name].cpu() for name in case.written]
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
@@ -129,11 +140,11 @@ class Battery:
 
     def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> dict[str, Any]:
         entry: dict[str, Any] = {"case": case.name, "operator": case.operator, "family": case.family}
-        if find_operator(case.operator) is None:
+        if find_operator(case) is None:
             return {**entry, "state": "absent"}
         try:
             found = compute(case, values, self.device, self.dtype)
-        except (RuntimeError, NotImplementedError, IndexError, TypeError) as error:
+        except (RuntimeError, NotImplementedError, IndexError, TypeError, AssertionError) as error:
             return {**entry, "state": "raised", "message": str(error).strip()[:300]}
         return {**entry, "state": "measured", "budget": worst_budget(found, expected)}
 

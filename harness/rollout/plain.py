@@ -238,6 +238,12 @@ def limited(values: Values) -> Tensors:
     return (results,)
 
 
+def ascending(values: Values) -> Tensors:
+    """Each row from its least number up, and where its numbers were."""
+    places = torch.tensor([sorted(range(len(row)), key=row.__getitem__) for row in values["self"].tolist()])
+    return values["self"].gather(-1, places), places
+
+
 def own_rows(values: Values) -> Tensors:
     """Rows of this card's part of the vocabulary, and which tokens it has not."""
     original = range(values["org_vocab_start_index"], values["org_vocab_end_index"])

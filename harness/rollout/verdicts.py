@@ -126,6 +126,8 @@ def _case_failures(case: Mapping[str, Any]) -> Iterator[str]:
 
 def _missed_faults(case: Mapping[str, Any]) -> Iterator[str]:
     for fault in case.get("faults", ()):
+        if fault["state"] == "unplaced":
+            yield f"{case['name']}: no operator of the family {fault['family']} is known among those called."
         if fault["state"] != "generated":
             continue
         if not fault["hit"]:

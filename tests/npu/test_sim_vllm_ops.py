@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ import torch
 pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
-from harness.devices.sim import serving  # noqa: E402
+from harness.devices.sim import serving, triton_interpreter  # noqa: E402
+from harness.devices.sim.faults import FaultBook  # noqa: E402
 from harness.devices.sim.faultspec import parse_faults  # noqa: E402
-from harness.rollout import operators, plain  # noqa: E402
+from harness.rollout import generate, operators, plain  # noqa: E402
 from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
@@ -54,7 +57,7 @@ def budget(case: OperatorCase, seed: int, dtype: torch.dtype) -> float:
 
 
 def present(case: OperatorCase) -> OperatorCase:
-    if operators.find_operator(case.operator) is None:
+    if operators.find_operator(case) is None:
         pytest.skip(f"this cell has no operator {case.operator}")
     return case
 
@@ -97,6 +100,7 @@ FAULTS = {
     "*npu_moe_token_unpermute;zero;any;elements=0.02": {"npu::npu_moe_token_unpermute"},
     "moe_gating_top_k;scale;any;factor=1.002": {"_C_ascend::moe_gating_top_k"},
     "npu_top_k_top_p;zero;any;elements=0.01": {"npu::npu_top_k_top_p"},
+    "sort;zero;any": {"aten::sort"},
     "_log_softmax;round;any": {"aten::_log_softmax"},
     "mm;lowacc;any;dtype=bfloat16": {"aten::mm"},
 }
@@ -115,6 +119,66 @@ def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
         entry["operator"] for entry in entries if entry.get("budget", 0) > 1 or entry["state"] == "raised"
     }
     assert wrong == FAULTS[text]
+
+
+@pytest.mark.parametrize(
+    ("family", "called", "fault"),
+    [
+        ("rotary", {"atb::_npu_rotary_embedding", "npu::npu_swiglu"}, "atb::_npu_rotary_embedding;round"),
+        ("rotary", {"triton::_triton_rope", "aten::sort"}, "triton::_triton_rope;round"),
+        (
+            "norm",
+            {"npu::npu_rms_norm", "_C_ascend::npu_add_rms_norm_bias"},
+            "_C_ascend::npu_add_rms_norm_bias;round|npu::npu_rms_norm;round",
+        ),
+        ("choice", {"npu::npu_swiglu"}, ""),
+    ],
+)
+def test_a_familys_fault_strikes_what_was_called_of_it(family: str, called: set[str], fault: str) -> None:
+    assert generate.seeded_fault(family, "round", called) == fault
+
+
+def test_every_family_that_faults_strike_has_operators() -> None:
+    families = {case.family for case in CASES}
+    assert {family for seeded in generate.FAULTS.values() for family in seeded} <= families
+
+
+class Executor:
+    """Runs a kernel on host memory, as Triton's interpreter does."""
+
+    def __init__(self, kernel: Callable[..., None]) -> None:
+        self.fn = kernel
+
+    def _init_args_hst(self, args: Any, kwargs: Any) -> Any:
+        return list(args), kwargs
+
+    def launch(self, *args: Any, **kwargs: Any) -> None:
+        self.fn(*args, **kwargs)
+
+
+def test_a_fault_strikes_what_a_kernel_writes_and_not_what_it_reads() -> None:
+    def turn(query: torch.Tensor, rows: int, table: torch.Tensor, key: torch.Tensor) -> None:
+        for values in (query, key):
+            values[:rows] *= table
+
+    interceptors: list[Any] = []
+    book = FaultBook(interceptors)
+    launch = triton_interpreter.intercepted(Executor.launch, SimpleNamespace(interceptors=interceptors))
+    query, key = torch.full((2, 3), 1 / 3), torch.full((2, 3), 1 / 7)
+    table = torch.full((3,), 1 + 2.0**-20)
+
+    launch(Executor(turn), query, 2, table, key=key)
+    exact = query.clone()
+    assert torch.equal(exact, torch.full((2, 3), 1 / 3) * table)
+    with book.injected(*parse_faults("triton::turn;round")) as (fault,):
+        launch(Executor(turn), query, 2, table, key=key)
+    assert fault.hit_operators == {"triton::turn": 1}
+    assert torch.equal(query, (exact * table).bfloat16().float())
+    assert torch.equal(key, key.bfloat16().float())
+    assert torch.equal(table, torch.full((3,), 1 + 2.0**-20))
+    book.count_calls()
+    launch(Executor(turn), query, 2, table, key=key)
+    assert book.calls == {"triton::turn": 1}
 
 
 def test_an_operator_without_a_reference_names_itself() -> None:

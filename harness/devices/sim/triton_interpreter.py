@@ -8,12 +8,13 @@ other code for a machine without Triton.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
+from harness.devices.sim.plan import OperatorPlan
 from harness.devices.sim.runtime_env import INTERPRET, TRITON
 from harness.errors import InfrastructureError
 
@@ -59,6 +60,7 @@ def install(machine: Machine) -> None:
     driver.set_active(active)
     executor._init_args_hst = _host_arguments(machine)  # noqa: SLF001 - the interpreter's only seam
     executor._restore_args_dev = lambda *_args: None  # noqa: SLF001
+    executor.__call__ = intercepted(executor.__call__, machine)
     for name, function in _extensions(interpreter.TensorHandle, language).items():
         if not hasattr(language, name):
             setattr(language, name, function)
@@ -127,6 +129,59 @@ def _host_arguments(machine: Machine) -> Callable[..., Any]:
         return [to_host(value) for value in args], {name: to_host(value) for name, value in kwargs.items()}
 
     return arguments
+
+
+def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    """Kernels are counted and struck by faults as operators are, under the name triton::kernel."""
+
+    def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
+        if not machine.interceptors:
+            run(executor, *args, **kwargs)
+            return
+        values, named = executor._init_args_hst(args, kwargs)  # noqa: SLF001
+        plan = _kernel_plan(executor.fn.__name__, values, named)
+        tensors = [value for value in (*values, *named.values()) if _is_tensor(value)]
+        only_read: list[tuple[Any, Any]] = []
+
+        def compute(*args: Any, **kwargs: Any) -> None:
+            before = [value.clone() for value in tensors]
+            run(executor, *args, **kwargs)
+            pairs = zip(tensors, before, strict=True)
+            only_read.extend((value, old) for value, old in pairs if _same(value, old))
+
+        machine.interceptors[0](plan, compute, list(values), dict(named))
+        for value, old in only_read:
+            value.copy_(old)
+
+    return launch
+
+
+def _kernel_plan(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OperatorPlan:
+    """A kernel's signature does not say what it writes: any tensor may be."""
+    positions = [(position, "") for position, value in enumerate(args) if _is_tensor(value)]
+    names = [(len(args), key) for key, value in kwargs.items() if _is_tensor(value)]
+    return OperatorPlan(
+        name=f"triton::{name}",
+        overload="",
+        tensors=(),
+        by_name={},
+        device=None,
+        generator=None,
+        mutable=(*positions, *names),
+        returns=(),
+        single=False,
+        random=False,
+        mixed=True,
+    )
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "untyped_storage")
+
+
+def _same(value: Any, old: Any) -> bool:
+    """Equal, and NaN where the other is: memory that nobody has written yet may hold any."""
+    return bool(((value == old) | ((value != value) & (old != old))).all())
 
 
 def _extensions(handle: Any, language: Any) -> dict[str, Callable[..., Any]]:

@@ -136,6 +136,7 @@ def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
         ({"budget": 0.9}, "was not noticed"),
         ({"named": []}, "not traced to npu::npu_rms_norm"),
         ({"hit": {}}, "struck no operator"),
+        ({"state": "unplaced", "fault": ""}, "no operator of the family norm is known"),
     ],
 )
 def test_a_fault_that_goes_unnoticed_makes_green_worthless(changes: dict[str, Any], said: str) -> None:
