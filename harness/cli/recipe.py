@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ def command() -> None:
 @click.option(
     "--location", "given", multiple=True, metavar="NAME=FOLDER", help="Where ${NAME} of it lies; repeat."
 )
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of it; repeat.")
 @click.option("--runner", default="local", show_default=True, help="Take locations from its labels.")
 @click.option("--deterministic", is_flag=True, help="Add the switches that make two runs equal.")
 @click.option("--check-files", is_flag=True, help="Name files that are not on this machine.")
@@ -51,6 +52,7 @@ def render(
     cell: str,
     other: str | None,
     given: tuple[str, ...],
+    changes: tuple[str, ...],
     runner: str,
     deterministic: bool,
     check_files: bool,
@@ -66,7 +68,9 @@ def render(
     from harness.convergence.launch import render as rendered
 
     matrix = open_matrix(settings)
-    name, facet = _recipe(settings, matrix, cell, other)
+    found = find_cell(matrix, settings["profile"], cell)
+    name, facet = _recipe(settings, matrix, found, other)
+    facet = {**facet, "overrides": _changed(facet["overrides"], changes)}
     launch = rendered(
         facet,
         locations=_locations(matrix, runner, given),
@@ -74,6 +78,7 @@ def render(
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,
+        known=_known(facet, found.axes),
     )
     if as_json:
         schema = {"name": "npu-matrix.recipe", "version": 1}
@@ -84,13 +89,33 @@ def render(
     return EXIT_UNEXPECTED if launch.problems else 0
 
 
+def _changed(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The overrides with those of --set in the place of the ones they name, with Hydra's `+` or without."""
+    found = dict(overrides)
+    for pair in changes:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip("+"):
+            raise InputError(f"--set {pair!r} is not KEY=VALUE")
+        there = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
+        found[there] = value
+    return found
+
+
+def _known(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
+    """What rules call an error in these versions, as the recipe's authors have it."""
+    from harness.compat.lint import lint_recipe
+    from harness.compat.recipe import Recipe
+
+    findings = lint_recipe(Recipe.of_facet(facet), versions).findings
+    return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
+
+
 def _recipe(
-    settings: Settings, matrix: Matrix, wanted: str, other: str | None
+    settings: Settings, matrix: Matrix, cell: Any, other: str | None
 ) -> tuple[str, Mapping[str, Any]]:
     from harness.cli.app import no_match
     from harness.plan.facets import facet_values
 
-    cell = find_cell(matrix, settings["profile"], wanted)
     if other is not None:
         if other not in matrix.recipes:
             raise no_match("recipe", other, sorted(matrix.recipes))
@@ -135,7 +160,13 @@ def _lines(name: str, launch: Launch) -> list[str]:
         rollout = f"rollout weights {memory.rollout:g} of {memory.budget:g} GB"
         lines += ["", f"memory per card, without activations: training {memory.training:g} GB, {rollout}"]
     if launch.unknown:
-        lines += ["", f"not placed: {', '.join(launch.unknown)} (--location NAME=FOLDER)"]
+        places = ", ".join(launch.unknown)
+        lines += ["", f"not placed: {places}; the command does not work before (--location NAME=FOLDER)"]
+    if launch.folder:
+        lines += ["", f"to be given in: {launch.folder}"]
+    if launch.settings:
+        said = [f"  {key}: {value}" for key, value in launch.settings.items()]
+        lines += ["", "to be said in its own configuration file:", *said]
     if launch.problems:
         lines += ["", "would fail:", *(f"  {problem}" for problem in launch.problems)]
     if launch.twin:

@@ -121,7 +121,9 @@ class Twin:
 class Launch:
     """A rendered recipe. argv: of the training itself; submit: the command to give.
 
-    problems: what would make it fail, found before it starts. unknown: locations nobody has named.
+    problems: what would make it fail, found before it starts. unknown: locations nobody has named. folder:
+    where to give the command, "" for anywhere. settings: what the recipe's own file has to say, where the
+    command line does not.
     """
 
     argv: tuple[str, ...]
@@ -131,6 +133,8 @@ class Launch:
     problems: tuple[str, ...]
     unknown: tuple[str, ...]
     twin: Twin | None
+    folder: str
+    settings: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """JSON values, with the command as one would type it."""
@@ -143,6 +147,8 @@ class Launch:
             "problems": list(self.problems),
             "unknown_locations": list(self.unknown),
             "twin": vars(self.twin) if self.twin else None,
+            "folder": self.folder,
+            "settings": dict(self.settings),
         }
 
 
@@ -154,12 +160,14 @@ def render(
     deterministic: bool = False,
     exists: Callable[[str], bool] | None = None,
     address: str = "",
+    known: Sequence[str] = (),
 ) -> Launch:
     """The launch of `recipe`, the matrix's facet of that name.
 
     locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe; what it lacks stays.
     config: Hydra's configuration name, if it is not the entry's own. exists: whether a path is on the runner;
-    None when nobody can say. address: of the cluster that takes jobs of several nodes.
+    None when nobody can say. address: of the cluster that takes jobs of several nodes. known: what
+    makes it fail in the versions it is for.
     """
     settings = {key: _placed(_text(value), locations) for key, value in recipe["overrides"].items()}
     environment = _environment(recipe["env"], deterministic=deterministic)
@@ -167,8 +175,11 @@ def render(
     variables = {variable.name: variable.value for variable in environment}
     if int(recipe["nodes"]) > 1:
         runtime = json.dumps({"env_vars": variables}, separators=(",", ":"))
-        place = [f"--address={address}"] if address else []
-        submit = ["ray", "job", "submit", *place, f"--runtime-env-json={runtime}", "--", *argv]
+        options = [f"--address={address}"] if address else []
+        options += [f"--runtime-env-json={runtime}"] if variables else []
+        # What no wheel brings to the nodes, Ray does.
+        options += ["--working-dir=."] if _of_checkout(recipe) else []
+        submit = ["ray", "job", "submit", *options, "--", *argv]
     else:
         given = [f"{name}={value}" for name, value in variables.items()]
         submit = ["env", *given, *argv] if given else argv
@@ -180,11 +191,15 @@ def render(
         memory=memory,
         problems=(
             *_missing(settings, exists),
+            *_too_many(recipe, settings),
             *_indivisible(recipe, settings),
             *_too_large(memory),
+            *known,
         ),
         unknown=tuple(sorted({name for value in settings.values() for name in _PLACE.findall(value)})),
         twin=twin_of(recipe),
+        folder=_folder(recipe),
+        settings=settings if _is_script(recipe) else {},
     )
 
 
@@ -203,11 +218,26 @@ def twin_of(recipe: Mapping[str, Any]) -> Twin | None:
 
 def _argv(recipe: Mapping[str, Any], settings: Mapping[str, str], config: str) -> list[str]:
     entry = str(recipe["entry"])
-    if entry.endswith(".sh"):
-        # What it reads stands in its own files, not on its command line.
+    if _is_script(recipe):
         return ["bash", entry]
     chosen = ["--config-path=config", f"--config-name={config}.yaml"] if config else []
     return [PYTHON, "-m", entry, *chosen, *(f"{key}={value}" for key, value in settings.items())]
+
+
+def _is_script(recipe: Mapping[str, Any]) -> bool:
+    """What it reads stands in its own files, not on its command line."""
+    return str(recipe["entry"]).endswith(".sh")
+
+
+def _of_checkout(recipe: Mapping[str, Any]) -> bool:
+    """verl's wheels have no package `recipe`."""
+    return str(recipe["entry"]).startswith("recipe.")
+
+
+def _folder(recipe: Mapping[str, Any]) -> str:
+    if _of_checkout(recipe):
+        return "the root of a checkout of verl, whose wheels have no package recipe"
+    return f"the root of the repository that has {recipe['entry']}" if _is_script(recipe) else ""
 
 
 def _environment(given: Mapping[str, Any], *, deterministic: bool) -> list[Variable]:
@@ -240,6 +270,16 @@ def _missing(settings: Mapping[str, str], exists: Callable[[str], bool] | None) 
         for key, path in paths
         if path.startswith("/") and not exists(path)
     ]
+
+
+def _too_many(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
+    """Cards that verl asks Ray for, and that the recipe's hosts have not: it waits, then stops."""
+    each = _number(settings, "trainer.n_gpus_per_node")
+    nodes = max(1, _number(settings, "trainer.nnodes"))
+    if not each or (nodes <= int(recipe["nodes"]) and each <= int(recipe["cards"])):
+        return []
+    asked = f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each}"
+    return [f"{asked} ask for more than {recipe['nodes']} x {recipe['cards']} cards"]
 
 
 def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:

@@ -43,6 +43,39 @@ def test_several_nodes_are_submitted_with_megatrons_configuration():
     assert report["unknown_locations"] == ["MODEL_ROOT"]
 
 
+def test_what_the_rules_call_an_error_would_fail():
+    code, out = ask("one-step-off-2card", "--location", "DATA_ROOT=/data", "--location", "MODEL_ROOT=/models")
+
+    assert code == 1
+    assert 'would fail:\n  one_step_off_policy stops with "NCCL is not available" (HCCL-ONESTEP)' in out
+    assert "to be given in: the root of a checkout of verl" in out
+
+
+def test_a_setting_can_be_changed():
+    code, out = ask("gspo-qwen25-3b")
+    assert code == 1
+    assert "ask for more than 1 x 8 cards" in out
+
+    code, out = ask("gspo-qwen25-3b", "--set", "trainer.n_gpus_per_node=8", "--json")
+    assert code == 0
+    assert "trainer.n_gpus_per_node=8" in json.loads(out)["argv"]
+    assert "trainer.n_gpus_per_node=16" not in json.loads(out)["argv"]
+
+
+def test_a_setting_replaces_its_name_with_hydras_plus():
+    _, out = ask("gspo-async", "--set", "reward_model.reward_kwargs.max_resp_len=64", "--json")
+
+    words = [word for word in json.loads(out)["argv"] if "max_resp_len" in word]
+    assert words == ["+reward_model.reward_kwargs.max_resp_len=64"]
+
+
+def test_a_script_is_told_with_what_its_file_has_to_say():
+    code, out = ask("gptoss-infer", "--location", "MODEL_ROOT=/models")
+
+    assert code == 0
+    assert "to be said in its own configuration file:\n  model_name: gpt_oss_20b" in out
+
+
 def test_another_recipe_can_be_put_on_a_cell():
     _, out = ask("verl-0-9-1-sim", "--recipe", "gspo-async", "--json")
 
@@ -63,6 +96,7 @@ def test_files_that_are_not_here_make_it_exit_with_1(tmp_path):
         ("gspo-async", "--recipe", "no-such-recipe"),
         ("gspo-async", "--runner", "nowhere"),
         ("gspo-async", "--location", "DATA_ROOT"),
+        ("gspo-async", "--set", "trainer.nnodes"),
     ],
 )
 def test_what_cannot_be_meant_is_named(arguments):

@@ -125,6 +125,38 @@ def test_experts_are_spread_over_data_parallel_ranks():
     assert render(facet(overrides=spread, model="30B"), locations={}).memory.rollout == 60 / 8
 
 
+def test_more_cards_than_the_hosts_have_are_found_before_the_start():
+    """verl would wait for Ray to have them."""
+    launch = render(facet(overrides={"trainer.n_gpus_per_node": 16, "trainer.nnodes": 1}), locations={})
+
+    assert any("ask for more than 1 x 8 cards" in problem for problem in launch.problems)
+
+
+def test_what_no_wheel_has_is_brought_to_the_nodes():
+    recipes = (facet(entry="recipe.dapo.main_dapo", env={}, nodes=nodes) for nodes in (1, 2))
+    one, two = (render(recipe, locations={}) for recipe in recipes)
+
+    assert one.folder == two.folder == "the root of a checkout of verl, whose wheels have no package recipe"
+    assert "--working-dir=." in two.submit
+    assert not any("--runtime-env-json" in word for word in two.submit)
+    assert "--working-dir=." not in render(facet(nodes=2), locations={}).submit
+
+
+def test_a_script_says_what_its_own_file_has_to_hold():
+    launch = render(
+        facet(entry="models/infer.sh", kind="infer", overrides={"world_size": 1, "model_path": "${M}/a"}),
+        locations={"M": "/models"},
+    )
+
+    assert launch.argv == ("bash", "models/infer.sh")
+    assert launch.as_json()["settings"] == {"world_size": "1", "model_path": "/models/a"}
+    assert "models/infer.sh" in launch.folder
+
+
+def test_what_is_known_to_fail_is_a_problem():
+    assert render(facet(), locations={}, known=["it stops"]).problems == ("it stops",)
+
+
 def test_determinism_is_asked_for():
     plain, equal = (render(facet(), locations={}, deterministic=flag) for flag in (False, True))
     names = {variable.name for variable in equal.environment} - {
@@ -136,6 +168,7 @@ def test_determinism_is_asked_for():
 
 # Findings of these recipes, which stand beside them in matrix.yaml.
 KNOWN = {
+    "gspo-qwen25-3b": ("trainer.nnodes=1 and trainer.n_gpus_per_node=16 ask for more than 1 x 8 cards",),
     "gspo-qwen3-30b-a3b": ("tensor parallel size 4 x data parallel size 8",),
 }
 
