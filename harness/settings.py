@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class Option:
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: What cells can be built with; the first is embedded and needs nothing.
 ENGINES = ("venv", "docker", "podman")
+#: How an image is named: by registry, name and tag, by digest, or by its id.
+IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 #: The profile of a bare `npu-matrix run`.
 DEFAULT_PROFILE = "default"
 
@@ -73,6 +76,11 @@ OPTIONS = (
 )
 
 
+def flag_of(name: str) -> str:
+    """How a setting is given on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """A value and where it came from."""
@@ -95,7 +103,7 @@ class Settings:
     def overridden(self, flags: Mapping[str, str | None]) -> Settings:
         """The same with a command's own flags on top; None leaves a setting as it is."""
         made = {
-            name: Setting(name=name, value=value, origin=f"--{name}")
+            name: Setting(name=name, value=value, origin=flag_of(name))
             for name, value in flags.items()
             if value is not None
         }
@@ -107,7 +115,7 @@ class Settings:
             text
             for name in names
             if self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
-            for text in (f"--{name.replace('_', '-')}", self[name])
+            for text in (flag_of(name), self[name])
         )
 
     def exported(self) -> Mapping[str, str]:
@@ -148,7 +156,7 @@ class Settings:
 
     @property
     def engine(self) -> Mapping[str, str]:
-        """Container engine and base image, empty for the embedded engine; InputError for another name."""
+        """Container engine and base image, empty for the embedded engine; InputError for names of neither."""
         setting = self.values["engine"]
         if setting.value not in ENGINES:
             raise InputError(
@@ -158,7 +166,18 @@ class Settings:
             )
         if setting.value == ENGINES[0]:
             return {}
-        return {"engine": setting.value, "base_image": self["base_image"]}
+        return {"engine": setting.value, "base_image": self._base_image}
+
+    @property
+    def _base_image(self) -> str:
+        setting = self.values["base_image"]
+        if setting.value and not IMAGE.fullmatch(setting.value):
+            raise InputError(
+                f"base_image is {setting.value!r}, which names no image",
+                why=f"set by {setting.origin}",
+                fix="write NAME:TAG or NAME@sha256: and 64 hex digits",
+            )
+        return setting.value
 
     @property
     def cache(self) -> Path:
@@ -179,7 +198,7 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
         variable = ENVIRONMENT_PREFIX + option.name.upper()
         flag = flags.get(option.name)
         if flag is not None:
-            values[option.name] = Setting(name=option.name, value=flag, origin=f"--{option.name}")
+            values[option.name] = Setting(name=option.name, value=flag, origin=flag_of(option.name))
         elif variable in environ:
             values[option.name] = Setting(name=option.name, value=environ[variable], origin=variable)
         elif option.name in from_file:

@@ -202,6 +202,15 @@ def full_daemon(engine: str, what: str, why: str) -> InfrastructureError:
     )
 
 
+def no_shell(engine: str, what: str, why: str) -> InfrastructureError:
+    """The image lacks what starts every command of ours."""
+    return InfrastructureError(
+        f"{engine} could not {what}: the base image has no bash",
+        why=why,
+        fix="name one that has: --base-image (NPU_MATRIX_BASE_IMAGE); those of CANN and of Python do",
+    )
+
+
 def wrong_architecture(reference: str, image: str, wanted: str) -> InputError:
     """The image's programs cannot run for this cell."""
     return InputError(

@@ -34,6 +34,7 @@ from harness.builds.engine import (
     layer_image,
     no_daemon,
     no_permission,
+    no_shell,
     remote_daemon,
 )
 from harness.builds.labels import OWNER, is_ours
@@ -134,6 +135,7 @@ class SdkEngine:
             with self._errors("be given a layer's files"):
                 if layer.files:
                     self.client.api.put_archive(container, "/", archive_of(layer.files))
+            with self._errors("start a layer's commands"):
                 self.client.api.start(container)
             tail = bytearray()
 
@@ -317,6 +319,8 @@ class SdkEngine:
     def _error(self, what: str, error: Exception) -> InfrastructureError:
         reason = _reason(error)
         if isinstance(error, APIError):
+            if SHELL[0] in reason and "no such file" in reason:
+                return no_shell(self.name, what, reason)
             return storage_failure(self.name, what, reason) or InfrastructureError(
                 f"{self.name} could not {what}", why=reason, fix="see the daemon's log, then run again"
             )

@@ -306,7 +306,7 @@ def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path)
 
 
 def test_a_foreign_architecture_and_an_unknown_base_are_named(docker: DockerEngine) -> None:
-    docker.client.api.load_image(foreign_image("foreign:1"))
+    docker.client.api.load_image(empty_image("foreign:1", "arm64"))
     with pytest.raises(InputError) as foreign:
         base_image(docker, "foreign:1", "x86_64")
     assert "aarch64" in str(foreign.value)
@@ -315,12 +315,29 @@ def test_a_foreign_architecture_and_an_unknown_base_are_named(docker: DockerEngi
     assert "cannot be fetched" in str(unknown.value)
 
 
-def foreign_image(name: str) -> bytes:
-    """An image of nothing for another architecture, as `docker save` writes one."""
+def test_a_base_image_without_a_shell_is_named(docker: DockerEngine, tmp_path: Path) -> None:
+    docker.client.images.load(empty_image("bare:1", "amd64"))
+    base = base_image(docker, "bare:1", "x86_64")
+    with pytest.raises(InfrastructureError, match="the base image has no bash"):
+        build_image(
+            docker,
+            base,
+            [layer("true")],
+            lent=Lent(),
+            labels=labels(),
+            locks=tmp_path,
+            tell=lambda _text: None,
+        )
+    assert not left(docker)
+    docker.client.images.remove("bare:1")
+
+
+def empty_image(name: str, arch: str) -> bytes:
+    """An image of nothing, as `docker save` writes one."""
     layer_tar = io.BytesIO()
     tarfile.open(fileobj=layer_tar, mode="w").close()
     digest = f"sha256:{digest_bytes(layer_tar.getvalue())}"
-    config = {"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest]}}
+    config = {"architecture": arch, "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest]}}
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     files = {
         "layer.tar": layer_tar.getvalue(),

@@ -58,6 +58,22 @@ def test_jobs_that_is_no_number_says_who_set_it(tmp_path):
         _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": "many"}).jobs
 
 
+@pytest.mark.parametrize("name", ["cann@sha256:12", "cann@latest", "two words", "-rm", "cann:1@sha256:"])
+def test_a_base_image_that_is_no_name_says_who_set_it(tmp_path, name):
+    environ = {"NPU_MATRIX_ENGINE": "docker", "NPU_MATRIX_BASE_IMAGE": name}
+    with pytest.raises(InputError, match="names no image") as caught:
+        _ = settings(tmp_path, environ=environ).engine
+    assert "NPU_MATRIX_BASE_IMAGE" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "base", "localhost/base:1", "host:5000/a/cann:8.5", f"a/cann:8@sha256:{'0' * 64}"]
+)
+def test_a_base_image_is_named_in_every_way_engines_know(tmp_path, name):
+    environ = {"NPU_MATRIX_ENGINE": "docker", "NPU_MATRIX_BASE_IMAGE": name}
+    assert settings(tmp_path, environ=environ).engine == {"engine": "docker", "base_image": name}
+
+
 def test_what_cells_read_goes_into_their_environment_with_absolute_paths(tmp_path):
     found = settings(tmp_path, environ={"NPU_MATRIX_CELL_MEMORY": "16g"}, file='mirrors = "clones"\n')
     assert found.exported() == {
