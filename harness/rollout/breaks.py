@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.numerics.ending import MEASURED, ended, last_words
 from harness.outcome import Judgement, Status
+from harness.rollout.unsimulated import not_simulated
 
 MOST_CAUSES = 12
 MOST_MODULES = 4
@@ -96,7 +97,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     """Passes when every module imports, but for those whose optional package is not installed. A module that
     needs others to be imported before it is named and does not fail the cell.
 
-    A package that the environment leaves out on purpose counts as optional.
+    A package that the environment leaves out on purpose counts as optional. Inconclusive where nothing else
+    breaks than what the simulation does not compute.
     """
     if measurements["state"] != MEASURED:
         how = ended(measurements)
@@ -111,7 +113,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     causes = root_causes(measurements["breaks"])
     optional = [cause for cause in causes if is_optional(cause, tuple(required))]
     late = [cause for cause in causes if cause.kind == "order"]
-    broken = [cause for cause in causes if cause not in (*optional, *late)]
+    lacking = sorted({name for cause in causes for name in not_simulated(cause.text)})
+    broken = [cause for cause in causes if cause not in (*optional, *late) and not not_simulated(cause.text)]
     looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())
     remarks = [f"Imported modules: {looked}, each in a process of its own."]
     if optional:
@@ -121,6 +124,13 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if late:
         names = ", ".join(sorted(module for cause in late for module in cause.modules))
         remarks.append(f"Importable only after the others: {names}.")
+    remarks += [f"not simulated: {name}" for name in lacking]
+    if not broken and lacking:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=("Modules call operators while they are imported that are not simulated.", *remarks),
+            remedies=("Run this cell on an NPU, or write the reference in harness/devices/sim/references.",),
+        )
     if not broken:
         return Judgement(status=Status.PASS, reasons=tuple(remarks))
     hit = sum(len(cause.modules) for cause in broken)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 import traceback
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.rollout import engine
+from harness.rollout.unsimulated import not_simulated
 
 FORMAT = "npu-matrix-generation/1"
 PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
@@ -113,18 +113,6 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
 }
 """Case -> family of operators (`operator_cases`) -> the fault that strikes those of them that were called.
 Most leave all tokens as they are."""
-
-_NOT_SIMULATED = (
-    re.compile(r"not simulated: (\S+)"),
-    re.compile(r"the simulated device does not compute (\S+)"),
-    re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
-    re.compile(r"(\w+Operation) CreateOperation failed"),
-)
-
-
-def not_simulated(text: str) -> list[str]:
-    """Operators an error text names as having no reference on the simulated device."""
-    return sorted({match for pattern in _NOT_SIMULATED for match in pattern.findall(text)})
 
 
 def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from typing import Any
 
 from harness.rollout import engine
 from harness.rollout.checkpoints import make_checkpoint
-from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED, not_simulated
+from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED
+from harness.rollout.unsimulated import not_simulated
 
 FORMAT = "npu-matrix-plumbing/1"
 KIND, DTYPE = "qwen2", "float32"

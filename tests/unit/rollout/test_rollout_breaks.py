@@ -53,6 +53,20 @@ def test_what_needs_others_before_it_is_named_and_does_not_fail() -> None:
     assert judgement.reasons[-1] == "Importable only after the others: vllm_ascend.late."
 
 
+def test_an_operator_that_is_not_simulated_is_listed_and_is_neither_a_pass_nor_the_cells_fault() -> None:
+    message = (
+        "aclnnAscendQuant or aclnnAscendQuantGetWorkspaceSize not in libopapi.so, or libopapi.so not found"
+    )
+    quantised = broken("vllm_ascend.quantised", "error", type="RuntimeError", message=message)
+    alone = judge(measured(quantised), {})
+    assert alone.status is Status.INCONCLUSIVE
+    assert alone.reasons[-1] == "not simulated: aclnnAscendQuant"
+    both = judge(measured(quantised, broken("vllm_ascend.a", "api", "vllm.x")), {})
+    assert both.status is Status.FAIL
+    assert both.reasons[0] == "1 modules break, one root cause."
+    assert "not simulated: aclnnAscendQuant" in both.reasons
+
+
 def test_a_required_package_that_is_absent_fails_unless_it_was_left_out() -> None:
     found = broken("a", "absent", "triton_ascend.runtime")
     assert judge(measured(found), {}).status is Status.FAIL

@@ -6,8 +6,8 @@ import pytest
 
 from harness.outcome import Status
 from harness.rollout import verdicts
-from harness.rollout.generate import not_simulated
 from harness.rollout.generation_checks import GENERATION_CHECKS, needs_engine
+from harness.rollout.unsimulated import not_simulated
 
 
 def fault(**changes: Any) -> dict[str, Any]:
