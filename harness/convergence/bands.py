@@ -40,6 +40,8 @@ class Statistic:
     """A summary of n candidate runs against its band.
 
     look: fraction of the steps seen. t: Student units. p: corrected for the number of statistics.
+    shared: whether each of the runs lies to the side of their mean by more than chance lets one run
+        (`Rule.share_alpha`).
     """
 
     name: str
@@ -50,6 +52,7 @@ class Statistic:
     sd: float
     t: float
     p: float
+    shared: bool
 
     @property
     def distance(self) -> float:
@@ -95,9 +98,13 @@ class Reference:
         result = []
         for name in shared:
             band = self.bands[look][name]
-            candidate = float(np.mean([one[name].value for one in found]))
+            values = [one[name].value for one in found]
+            candidate = float(np.mean(values))
             t = (candidate - band.mean) / (band.sd * math.sqrt(1 / len(runs) + 1 / self.runs))
             p = min(1.0, tail(t, band.sides, self.runs - 1) * len(shared))
+            reach = (
+                quantile(1 - self.rule.share_alpha, self.runs - 1) * band.sd * math.sqrt(1 + 1 / self.runs)
+            )
             result.append(
                 Statistic(
                     name=name,
@@ -108,6 +115,7 @@ class Reference:
                     sd=band.sd,
                     t=t,
                     p=p,
+                    shared=min(math.copysign(1, t) * (value - band.mean) for value in values) > reach,
                 )
             )
         return sorted(result, key=lambda one: (one.p, -abs(one.t), one.name))

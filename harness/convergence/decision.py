@@ -254,8 +254,10 @@ class _Trial:
             level = alpha * self.rule.spend[look]
             here = [one for one in self.heard if len(one[self.rule.reward]) >= seen]
             found = self.bands.statistics(here, look)
-            worst = found[0] if found else None
-            alarm = worst is not None and worst.p < level
+            # A confirmed fault is one of the stack: each run shows it.
+            against = [one for one in found if one.p < level and (purpose == "screen" or one.shared)]
+            alarm = bool(against)
+            worst = next(iter(against or found), None)
             self.looks.append(
                 Look(
                     purpose=purpose,
@@ -288,6 +290,16 @@ class _Trial:
         if not whole:
             return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", wanted=1)
         shortfall = self.bands.shortfall(whole, last)
+        alone, level = self.looks[-1].statistic, self.looks[-1].level
+        if alone is not None and alone.p < level:
+            return self._final(
+                Status.INCONCLUSIVE,
+                "statistic",
+                f"{sentence(alone)}, but not in each of them: chance, or a fault that comes and goes.",
+                remedies=("Run other seeds, and look at the run that is unlike the others.",),
+                statistic=alone,
+                shortfall=shortfall,
+            )
         if shortfall < self.rule.margin:
             return self._pass(shortfall, last)
         return self._final(
@@ -301,9 +313,13 @@ class _Trial:
 
     def _pass(self, shortfall: float, look: int) -> Decision:
         bound = f"{max(0.0, shortfall):.0%} of its rise (accepted: {self.rule.margin:.0%})"
-        reasons = [
-            f"{_runs(len(self.heard))} within the reference's bands, and not below it by more than {bound}."
-        ]
+        seen = self.rule.steps_at(look, self.bands.steps)
+        whole = sum(len(run[self.rule.reward]) >= seen for run in self.heard)
+        reasons = [f"{_runs(whole)} within the reference's bands, and not below it by more than {bound}."]
+        if whole < len(self.heard):
+            reasons.append(
+                f"{_runs(len(self.heard) - whole)} more, stopped at a suspicion, is not confirmed by them."
+            )
         if look != self.rule.last_look:
             reasons.append(
                 f"Accepted at {self.rule.looks[look]:.0%} of the steps; what comes after was not looked at."

@@ -91,17 +91,18 @@ def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, S
 
 
 def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
-    """Start, mean and final fifth of a telemetry series on its feature's scale, and its spike."""
+    """Start, whole and final fifth of a telemetry series on its feature's scale, and its spike."""
     scaled = on_scale(values, feature)
     parts = {
         "start": scaled[:FIRST],
-        "mean": scaled,
+        "median" if feature.median else "mean": scaled,
         "final": scaled[-max(FIRST, len(scaled) // 5) :],
     }
     if not feature.start:
         del parts["start"]
+    centre = np.median if feature.median else np.mean
     result = {
-        name: Summary(value=float(part.mean()), sides=feature.sides, floor=feature.floor)
+        name: Summary(value=float(centre(part)), sides=feature.sides, floor=feature.floor)
         for name, part in parts.items()
     }
     if feature.spike:

@@ -94,6 +94,41 @@ def test_no_statistic_fails_a_stack_on_one_run(references, rng, make_curve):
     assert "suspicious" in decision.reasons[0]
 
 
+def test_one_freak_run_among_healthy_ones_fails_no_stack(references, rng, make_curve):
+    runs = [make_curve(rng) for _ in range(3)]
+    runs[0]["entropy"] = [20 * value for value in runs[0]["entropy"]]
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.runs_used == 3
+    assert decision.statistic is not None
+    assert decision.statistic.name.startswith("entropy")
+    assert "not in each of them" in decision.reasons[0]
+    assert "other seeds" in decision.remedies[0]
+
+
+def test_a_suspicious_run_that_was_stopped_is_told_of_in_a_pass(references, rng, make_curve):
+    runs = [make_curve(rng) for _ in range(3)]
+    runs[0] = {name: values[:24] for name, values in make_curve(rng, "flat").items()}
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.PASS
+    assert decision.reasons[0].startswith("2 runs within")
+    assert "1 run more, stopped at a suspicion" in decision.reasons[1]
+
+
+def test_a_solved_step_without_gradient_is_no_fault(references, rng, make_curve):
+    run = make_curve(rng)
+    run["grad_norm"][55] = 0.0
+
+    decision = decide(references, [run])
+
+    assert decision.status is Status.PASS
+    assert decision.runs_used == 1
+
+
 def test_stopping_at_an_alarm_saves_steps_and_is_not_truncation(references, rng, make_curve):
     runs = [make_curve(rng, "flat") for _ in range(3)]
     stopped = [{name: values[:24] for name, values in run.items()} for run in runs]
