@@ -68,7 +68,8 @@ class CellLock:
     contradictions of what the cell's source publishes; `compiled` are packages of the index that are built
     here from their source package, because their build is told something by `build_env`; `left_out` are
     packages of the resolution that the cell's device does not need, and why; `unread` are packages from
-    source whose own requirements took no part in the resolution: what they need is not pinned."""
+    source whose own requirements took no part in the resolution: what they need is not pinned. `beside` are
+    those whose requirements were resolved over the pins, with what each asks for that the pins overrule."""
 
     cell: str
     title: str
@@ -87,6 +88,7 @@ class CellLock:
     inconsistencies: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def base(self) -> str:
@@ -107,8 +109,15 @@ class CellLock:
             found.append(
                 "What these packages from source need beside the pins is neither pinned nor installed: "
                 f"{', '.join(self.unread)}. On hardware their authors install them over their pins, which "
-                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards."
+                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards. With "
+                "NPU_MATRIX_MIRRORS, a folder of clones, `npu-matrix lock` pins what their trees require."
             )
+        for name, wishes in self.beside.items():
+            if wishes:
+                found.append(
+                    f"{name} asks for other versions than the pins, which stay: {', '.join(wishes)}. "
+                    "`python3 -m pip check` names these."
+                )
         return tuple(found)
 
     def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:

@@ -21,12 +21,17 @@ def with_trees(lock: CellLock, mirrors: Path | None) -> CellLock:
 
 
 def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
-    repository = find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
+    repository = repository_of(source, mirrors)
     if repository is None:
         return source
     commit = str(repository.commit(source.commit))
     found = repository.objects.revparse_single(f"{commit}^{{tree}}")
     return replace(source, tree=str(found.id), commit=commit if source.abbreviated else source.commit)
+
+
+def repository_of(source: SourcePackage, mirrors: Path) -> Repository | None:
+    """The repository below `mirrors` that holds the source's commit or tag, if one does."""
+    return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
 
 
 def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:

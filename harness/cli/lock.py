@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def command(
 
 
 def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
+    from harness.builds.beside import with_needs
     from harness.builds.lock import make_lock
     from harness.builds.trees import with_trees
     from harness.plan.facets import facet_values
@@ -110,7 +112,8 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         settings["base_image"],
         read=outcome.measurements.get("source_requirements", ()),
     )
-    return with_trees(made, settings.path("mirrors") if settings["mirrors"] else None)
+    mirrors = settings.path("mirrors") if settings["mirrors"] else None
+    return with_needs(with_trees(made, mirrors), mirrors, os.environ)
 
 
 def _write(path: Path, data: bytes) -> None:
