@@ -23,6 +23,8 @@ ALPHA = 0.005
 LEAST_RUNS = 4
 # Steps at the start that load, compile and fill caches, and are of no step's usual cost.
 WARM_UP = 2
+# A run that ends has had a processor for some time.
+LEAST_SHARE = 0.001
 # Doubles end at e^709.
 LARGEST_LOG = 700.0
 # Smallest spread between runs that is believed, relative: what a quiet machine's clock and allocator show.
@@ -49,7 +51,8 @@ METRICS = (
 class Comparison:
     """One metric of a run against the other runs' geometric mean.
 
-    ratio: above 1 is worse, also for throughput. bound: the largest ratio that chance explains.
+    ratio: above 1 is worse, also for throughput. bound: the largest ratio that chance explains, and the
+    others on the machine: `crowding` times as much as on a machine of its own.
     """
 
     metric: str
@@ -58,6 +61,7 @@ class Comparison:
     ratio: float
     bound: float
     runs: int
+    crowding: float = 1.0
 
     @property
     def worse(self) -> bool:
@@ -67,22 +71,30 @@ class Comparison:
     def sentence(self) -> str:
         """Both values and what chance explains."""
         verdict = "more than" if self.worse else "within what"
+        who = "chance explains" if self.crowding == 1 else "chance and the others on the machine explain"
         return (
             f"{self.metric} is {self.value:.4g} where {self.runs} runs had {self.usual:.4g}: worse by a "
-            f"factor of {self.ratio:.3f}, {verdict} chance explains ({self.bound:.3f})"
+            f"factor of {self.ratio:.3f}, {verdict} {who} ({self.bound:.3f})"
         )
 
 
 def compare(
-    reference_runs: Sequence[Series], candidate: Series, metrics: Sequence[Metric] = METRICS
+    reference_runs: Sequence[Series],
+    candidate: Series,
+    metrics: Sequence[Metric] = METRICS,
+    *,
+    others: float = 0.0,
 ) -> tuple[list[Comparison], list[str]]:
     """Every metric that can be judged, and why others cannot; the worst first.
 
     A run's value is the median of its steps after the warm-up (a peak's: the largest), so that single slow
     steps, which other work on the machine makes, do not count. The candidate's logarithm is held against the
     one-sided Student prediction bound of the reference's (Hahn, Meeker and Escobar, Statistical Intervals,
-    2017, section 4.7).
+    2017, section 4.7). `others`: the share of the machine's processors that others used during the
+    candidate's run. A run that could have used all of them got 1 - others, so its times may be 1 / (1 -
+    others) of what they were alone, and the bounds of times are that much wider.
     """
+    crowding = 1 / max(LEAST_SHARE, 1 - others)
     found, notes = [], []
     for metric in metrics:
         values = [value for run in reference_runs if (value := _value(run, metric)) is not None]
@@ -92,7 +104,8 @@ def compare(
         elif len(values) < LEAST_RUNS:
             notes.append(f"{metric.name} is not judged: {len(values)} runs have it, {LEAST_RUNS} are needed")
         else:
-            found.append(_compared(metric, mine, values, ALPHA / len(metrics)))
+            slack = 1.0 if metric.peak else crowding
+            found.append(_compared(metric, mine, values, ALPHA / len(metrics), slack))
     return sorted(found, key=lambda one: one.bound - one.ratio), notes
 
 
@@ -103,7 +116,9 @@ def regressions(
     return [one for one in compare(reference_runs, candidate, metrics)[0] if one.worse]
 
 
-def _compared(metric: Metric, mine: float, values: Sequence[float], alpha: float) -> Comparison:
+def _compared(
+    metric: Metric, mine: float, values: Sequence[float], alpha: float, crowding: float
+) -> Comparison:
     logs = np.sort(np.log(values))
     usual, runs = float(logs.mean()), len(logs)
     spread = max(float(logs.std(ddof=1)), SMALLEST_SPREAD)
@@ -113,8 +128,9 @@ def _compared(metric: Metric, mine: float, values: Sequence[float], alpha: float
         value=mine,
         usual=math.exp(usual),
         ratio=math.exp(min(LARGEST_LOG, metric.worse * (math.log(mine) - usual))),
-        bound=math.exp(min(LARGEST_LOG, reach)),
+        bound=math.exp(min(LARGEST_LOG, reach + math.log(crowding))),
         runs=runs,
+        crowding=crowding,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.convergence import recipe as recipes
 from harness.convergence import reference_set
+from harness.convergence.host import together
 from harness.convergence.telemetry import read
 from harness.convergence.train import train
 from harness.errors import HarnessError, InfrastructureError
@@ -74,7 +75,7 @@ def record(options: argparse.Namespace) -> Path:
             "versions": header["versions"],
             "python": header["python"],
             "machine": header["machine"],
-            "host": header["host"],
+            "host": together([run.header["host"] for run in telemetry.runs]),
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.record",
         },

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.convergence.performance import Comparison, compare
+from harness.convergence.performance import LEAST_SHARE, Comparison, compare
 from harness.convergence.reference_set import ReferenceSet
 from harness.convergence.telemetry import decode_series
 
-# With more runnable processes than processors a step's time is a matter of who else is there.
-MOST_LOAD = 1.0
+# A share of the machine that changes times by no more than bounds from ten quiet runs do: 1 / (1 - 0.1).
+HIDDEN_BY = 0.1
 REMEDY = "Look at what changed since the reference was recorded; record it again if the change is wanted."
 
 
@@ -35,13 +35,24 @@ def speed(reference: ReferenceSet, runs: Sequence[Mapping[str, Any]], device: Ma
     why = _incomparable(reference, whole.get("host", {}), device)
     if why:
         return Speed(sentences=(f"Times are not judged: {why}.",))
-    found, notes = compare(reference.performance, decode_series(whole["performance"]))
+    others = whole["host"]["others"]
+    found, notes = compare(reference.performance, decode_series(whole["performance"]), others=others)
     worse = tuple(one for one in found if one.worse)
     shown = worse or tuple(found[:1])
-    return Speed(
-        regressions=worse,
-        sentences=(*(f"{one.sentence()}." for one in shown), *(f"{note}." for note in notes if not found)),
-    )
+    sentences = [f"{one.sentence()}." for one in shown] + [f"{note}." for note in notes if not found]
+    return Speed(regressions=worse, sentences=(*sentences, *_hidden(reference)))
+
+
+def _hidden(reference: ReferenceSet) -> tuple[str, ...]:
+    """What a reference that was not recorded on a quiet machine cannot show."""
+    theirs = reference.provenance["host"].get("others")
+    if theirs is None:
+        return ("It is not known how busy the machine was with others when the reference was recorded.",)
+    if theirs <= HIDDEN_BY:
+        return ()
+    factor = 1 / max(LEAST_SHARE, 1 - theirs)
+    found = f"Others used up to {theirs:.0%} of the machine when the reference was recorded"
+    return (f"{found}: a slow-down by up to a factor of {factor:.2g} may be hidden.",)
 
 
 def _incomparable(reference: ReferenceSet, host: Mapping[str, Any], device: Mapping[str, Any]) -> str:
@@ -51,7 +62,6 @@ def _incomparable(reference: ReferenceSet, host: Mapping[str, Any], device: Mapp
     different = [key for key in ("kind", "simulated", "soc") if theirs.get(key) != device.get(key)]
     if different:
         return f"the reference is of another device ({', '.join(different)})"
-    for whose, load in (("run", host["load"]), ("reference", reference.provenance["host"]["load"])):
-        if load > MOST_LOAD:
-            return f"the {whose}'s machine had {load:g} runnable processes per processor"
+    if host.get("others") is None:
+        return "nothing says how much of the machine others used"
     return ""

@@ -125,7 +125,7 @@ def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
         elif kind == "step":
             builders[run].add(record, where)
         elif kind == "end":
-            builders[run].ended = True
+            builders[run].end(record)
         else:
             problems.append(f"{where}: unknown kind of line {kind!r}")
     if not builders:
@@ -163,6 +163,13 @@ class RunBuilder:
             except ValueError:
                 self.problems.append(f"{where}: {metric} is {value!r}, not a number")
         self.steps[step] = values
+
+    def end(self, record: Mapping[str, Any]) -> None:
+        """Take the end line: what became known of the host while the run went on joins the header's."""
+        self.ended = True
+        before, after = self.header.get("host"), record.get("host")
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            self.header = {**self.header, "host": {**before, **after}}
 
     def build(self) -> Run:
         """The run so far."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness.convergence import recipe as recipes
-from harness.convergence.host import host_facts
+from harness.convergence.host import Others, host_facts
 from harness.convergence.recipe import TinyRecipe
 from harness.convergence.telemetry import SCHEMA, encode
 from harness.errors import HarnessError
@@ -106,7 +106,7 @@ def train(
         "host": host_facts(),
     }
     _write(out, {"schema": SCHEMA, "kind": "run", "run": name, **header})
-    started = time.perf_counter()
+    started, others = time.perf_counter(), Others()
     last: Mapping[str, float] = {}
     for step, last in enumerate(training):
         values = {metric: encode(value) for metric, value in last.items()}
@@ -114,7 +114,8 @@ def train(
         if stop_file is not None and stop_file.exists():
             break
     seconds = time.perf_counter() - started
-    _write(out, {"kind": "end", "run": name, "seconds": encode(seconds)})
+    host = {"others": others.share()}
+    _write(out, {"kind": "end", "run": name, "seconds": encode(seconds), "host": host})
     sys.stdout.write(f"{name}: reward {last.get('reward', float('nan')):.3f} after {seconds:.1f} s\n")
     sys.stdout.flush()
 
