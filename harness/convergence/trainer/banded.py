@@ -15,6 +15,7 @@ from typing import Any
 from harness.convergence import reference_set
 from harness.convergence.bands import Series
 from harness.convergence.decision import decide
+from harness.convergence.host import together
 from harness.convergence.reference_set import ReferenceSet
 from harness.convergence.rule import Rule
 from harness.convergence.telemetry import decode_series
@@ -80,7 +81,7 @@ def content(runs: Sequence[Mapping[str, Any]], *, name: str) -> dict[str, Any]:
             "device": first["device"],
             "versions": first["versions"],
             "ray": first["ray"],
-            "host": {"id": first["host"]["id"], "load": max(run["host"]["load"] for run in runs)},
+            "host": together([run["host"] for run in runs]),
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.trainer.run",
         },

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.convergence import gates
 from harness.convergence.bands import arrays
-from harness.convergence.host import host_facts
+from harness.convergence.host import Others, host_facts
 from harness.convergence.rule import Rule
 from harness.convergence.telemetry import encode_series
 from harness.convergence.train import versions
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """What the trainer did, as JSON values."""
     chosen = _recipe(options)
     verl = _verl()
-    host = host_facts()
+    host, others = host_facts(), Others()
     folder = options.folder.resolve()
     prepared = time.monotonic()
     task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "versions": versions(options.device),
         "ray": _version("ray"),
         "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
-        "host": host,
+        "host": {**host, "others": others.share()},
         "processes": _facts(folder / "processes"),
         "seconds": {
             "prepare": round(time.monotonic() - prepared - ending.seconds, 3),

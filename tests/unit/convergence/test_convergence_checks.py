@@ -200,7 +200,7 @@ def test_the_checks_are_declared_as_the_plan_expects():
         assert check.params == {"algorithm": check.name}
 
 
-HERE = {"id": "0123456789abcdef", "load": 0.5}
+HERE = {"id": "0123456789abcdef", "load": 0.5, "others": 0.0}
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_a_slower_step_fails_and_a_faster_one_does_not(tmp_path, seconds, status
     ("changed", "said"),
     [
         ({"host": {"id": "another", "load": 0.5}}, "another machine"),
-        ({"host": {**HERE, "load": 3.0}}, "3 runnable processes per processor"),
+        ({"host": {**HERE, "others": None}}, "nothing says how much of the machine others used"),
         ({"host": HERE, "device": {**SIMULATED, "soc": "Ascend310P"}}, "another device (soc)"),
     ],
 )
@@ -252,6 +252,17 @@ def test_times_that_cannot_be_compared_are_not_judged(tmp_path, changed, said):
 
     assert judgement.status is Status.PASS
     assert any(said in reason for reason in judgement.reasons if reason.startswith("Times are not judged"))
+
+
+@pytest.mark.usefixtures("own_reference")
+@pytest.mark.parametrize(("others", "status"), [(0.0, "fail"), (0.3, "fail"), (0.6, "pass"), (1.0, "pass")])
+def test_a_run_that_is_twice_as_slow_fails_unless_others_used_the_machine(tmp_path, others, status):
+    host = {**HERE, "others": others}
+    _, judgement = judged(Cell(tmp_path, curves=[healthy()], seconds=0.2, host=host))
+
+    assert judgement.status.value == status
+    (told,) = [reason for reason in judgement.reasons if reason.startswith("seconds is")]
+    assert ("others on the machine" in told) == (others > 0)
 
 
 class SlowCell(Cell):

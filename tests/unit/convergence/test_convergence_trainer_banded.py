@@ -21,7 +21,7 @@ from harness.outcome import Status
 
 STEPS = RECIPES["grpo"].steps
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True, "soc": "Ascend910B3"}
-HERE = {"id": "0123456789abcdef", "load": 0.4}
+HERE = {"id": "0123456789abcdef", "load": 0.4, "others": 0.02}
 WORDS = ["--algorithm", "grpo", "--device", "npu", "--folder", "f", "--out", "o"]
 SETTINGS = run.settings_digest(run.parser().parse_args(WORDS))
 
@@ -128,6 +128,17 @@ def test_slower_steps_fail_and_faster_ones_do_not(tmp_path, seconds, status):
 
     assert judgement.status.value == status
     assert judgement.reasons[0].startswith("seconds is") == (status == "fail")
+
+
+def test_a_reference_of_a_busy_machine_says_what_it_may_hide(references, tmp_path):
+    (path,) = references.glob("*.json")
+    path.unlink()
+    runs = [run_file(seed, host={**HERE, "others": seed / 200}) for seed in banded.REFERENCE_SEEDS]
+    reference_set.write(references, banded.content(runs, name="trainer-grpo"))
+    _, judgement = judged(Cell(tmp_path, lambda seed, _: run_file(seed)))
+
+    assert judgement.status is Status.PASS
+    assert any("a slow-down by up to a factor of 2.2 may be hidden" in one for one in judgement.reasons)
 
 
 @pytest.mark.usefixtures("references")

@@ -1,0 +1,73 @@
+"""How much of the machine others use while a training runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness.convergence import host
+from harness.convergence.host import Others, together
+
+STAT = "cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 2 3 4\n"
+
+
+@pytest.fixture
+def times(tmp_path, monkeypatch):
+    """Writes the machine's times, in seconds; of this process there are none."""
+    path = tmp_path / "stat"
+    monkeypatch.setattr(host, "_TIMES", path)
+    monkeypatch.setattr(host.os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
+    ticks = host.os.sysconf("SC_CLK_TCK")
+
+    def write(**seconds):
+        given = {"user": 0, "idle": 0, "steal": 0, **seconds}
+        path.write_text(STAT.format(**{name: value * ticks for name, value in given.items()}))
+
+    return write
+
+
+def test_the_share_of_others_is_what_is_busy_and_not_ours(times, monkeypatch):
+    times(user=100, idle=100)
+    others = Others()
+    times(user=106, idle=102, steal=2)
+    monkeypatch.setattr(host.os, "times", lambda: (1.0, 1.0, 2.0, 0.0, 0.0))
+
+    assert others.share() == pytest.approx(0.4)
+
+
+def test_a_machine_of_its_own_has_no_others(times):
+    times(user=100, idle=100)
+    others = Others()
+    times(user=100, idle=120)
+
+    assert others.share() == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "cpu\n", "cpu a b\n"])
+def test_what_cannot_be_read_is_not_known(tmp_path, monkeypatch, text):
+    path = tmp_path / "stat"
+    path.write_text(text)
+    monkeypatch.setattr(host, "_TIMES", path)
+
+    assert Others().share() is None
+
+
+def test_a_child_that_was_waited_for_is_no_other():
+    others = Others()
+    before = host._used()
+    subprocess.run([sys.executable, "-c", "for _ in range(5_000_000): pass"], check=True)
+    after = host._used()
+    time.sleep(0.05)
+
+    assert after[2] - before[2] > 0.02
+    assert 0.0 <= others.share() <= 1.0
+
+
+def test_several_runs_are_as_crowded_as_the_most_crowded():
+    quiet, busy = {"id": "x", "load": 0.1, "others": 0.0}, {"id": "x", "load": 2.0, "others": 0.7}
+
+    assert together([quiet, busy]) == {"id": "x", "load": 2.0, "others": 0.7}
+    assert together([quiet, {"id": "x", "load": 0.1}])["others"] is None
