@@ -225,17 +225,20 @@ def _set(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _configured_nz() -> Iterator[None]:
-    """The same setting where a release has read it when the engine started (0.23.0)."""
-    config = import_module("vllm_ascend.ascend_config").get_ascend_config()
-    before = getattr(config, "weight_nz_mode", None)
-    if before is None:
-        yield
-        return
-    config.weight_nz_mode = 1
+    """The same setting where a release has read it when the engine started: 0.11.0 and 0.23.0."""
+    places = (
+        (import_module("vllm_ascend.utils"), "_ENABLE_NZ"),
+        (import_module("vllm_ascend.ascend_config").get_ascend_config(), "weight_nz_mode"),
+    )
+    read = [(place, name, getattr(place, name, None)) for place, name in places]
+    read = [(place, name, value) for place, name, value in read if value is not None]
+    for place, name, _ in read:
+        setattr(place, name, 1)
     try:
         yield
     finally:
-        config.weight_nz_mode = before
+        for place, name, value in read:
+            setattr(place, name, value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
