@@ -64,8 +64,8 @@ IMPORT_CHECKS: tuple[Check, ...] = (
         run=run,
         judge=breaks.judge,
         needs=("environment",),
-        # Released pairs have dead modules, which no engine loads; in a wrong pair none starts, and `generation`
-        # says so within a minute.
+        # Released pairs have dead modules, which no engine loads. In a wrong pair no engine starts, which
+        # `generation` says within a minute.
         stops=False,
         device=True,
         timeout_s=IMPORT_TIMEOUT_S + 60.0,
