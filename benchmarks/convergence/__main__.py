@@ -1,5 +1,5 @@
-"""`python -m benchmarks.convergence [--repetitions N] [--recorded FOLDER]`: the decision rule against its
-rivals.
+"""`python -m benchmarks.convergence [--repetitions N] [--healthy N] [--recorded FOLDER]`: the decision rule
+against its rivals.
 
 --recorded: a folder made by `benchmarks.convergence.recorded` in a cell; without it only synthetic curves
 are judged.
@@ -8,112 +8,99 @@ are judged.
 from __future__ import annotations
 
 import argparse
-import math
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.convergence import recorded, synthetic
-from benchmarks.convergence.rivals import RIVALS
-from benchmarks.convergence.tables import Row, drawn, measure, print_table, resampled
+from benchmarks.convergence.tables import (
+    Row,
+    Trial,
+    alarms,
+    drawn,
+    measure,
+    print_shares,
+    print_table,
+    resampled,
+    sum_up,
+)
 from harness.convergence.faults import ARITHMETIC
-from harness.convergence.recipe import ALGORITHMS
-from harness.convergence.reference_set import shipped
+from harness.convergence.reference_set import for_recipe
 from harness.convergence.rule import Rule
-from harness.outcome import Status
+
+EARLY = Rule(accept_early=True)
+# How many references, and whether candidates have twins.
+WAYS = ((10, False), (20, False), (20, True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.convergence")
-    parser.add_argument("--repetitions", type=int, default=100)
+    parser.add_argument("--repetitions", type=int, default=100, help="trials of each kind of fault")
+    parser.add_argument("--healthy", type=int, default=4000, help="trials of healthy stacks")
     parser.add_argument("--recorded", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for runs in (10, 20):
-        rows = [
-            measure(
-                kind,
-                drawn(
-                    synthetic.curve,
-                    kind,
-                    runs=runs,
-                    repetitions=options.repetitions * (8 if kind == "healthy" else 1),
-                    seed=options.seed,
-                ),
-                Rule(),
-            )
-            for kind in synthetic.KINDS
-        ]
-        print_table(f"Synthetic reward curves, {runs} reference runs; rivals: refused % of first runs", rows)
-        _sum_up(rows)
-    started = time.perf_counter()
-    early = Rule(accept_early=True)
-    healthy = drawn(synthetic.curve, "healthy", runs=20, repetitions=options.repetitions, seed=1)
-    print_table("Early acceptance, 20 reference runs", [measure("healthy", healthy, early)])
-    spent = (time.perf_counter() - started) / options.repetitions
-    print(f"\n{1000 * spent:.0f} ms a decision, bands and rivals included")
+    _synthetic(options.repetitions, options.healthy, options.seed)
     if options.recorded:
-        _recorded(options.recorded, options.repetitions)
+        for name in recorded.RECIPES:
+            _recorded(options.recorded, name, options.repetitions, options.healthy)
 
 
-def _recorded(folder: Path, repetitions: int) -> None:
-    for algorithm in ALGORITHMS:
-        path = folder / f"{algorithm}.jsonl"
-        if not path.is_file():
-            print(f"\n{path.name} is not there: {algorithm} is not judged")
-            continue
-        found = recorded.groups(path)
-        references = next(one.runs for one in shipped() if one.name == algorithm)
-        healthy = found.pop(recorded.HEALTHY)
-        # What equals the clean run is no fault of this algorithm, and what another arithmetic does is no
-        # fault.
-        first = next(iter(found["nan-loss"]))
-        equal = [name for name, runs in found.items() if runs[first] == healthy[first]]
-        print(f"\nThe same as a clean {algorithm} run: {', '.join(equal)}")
-        for runs, twins in ((10, False), (20, False), (20, True)):
-            rows = [
-                measure(
-                    name,
-                    resampled(references, healthy, faulty, runs=runs, twins=twins, repetitions=number),
-                    Rule(),
-                )
-                for name, faulty, number in [
-                    (recorded.HEALTHY, None, 5 * repetitions),
-                    *(
-                        (name, faulty, repetitions // 4)
-                        for name, faulty in found.items()
-                        if name not in equal
-                    ),
-                ]
-            ]
-            with_twins = ", with twins" if twins else ""
-            number = len(references) + len(healthy)
-            print_table(
-                f"Real {algorithm} runs ({number} healthy), {runs} references{with_twins}",
-                rows,
-            )
-            _sum_up([row for row in rows if row.kind not in ARITHMETIC])
+def _synthetic(repetitions: int, healthy: int, seed: int) -> None:
+    def trials(kind: str, runs: int, number: int) -> Iterator[Trial]:
+        return drawn(synthetic.curve, kind, runs=runs, repetitions=number, seed=seed)
+
+    for runs in (10, 20):
+        rows = [measure(kind, trials(kind, runs, repetitions), Rule()) for kind in synthetic.KINDS]
+        print_table(f"Synthetic reward curves, {runs} references; rivals: refused % of first runs", rows)
+        sum_up(rows)
+        started = time.perf_counter()
+        alarms(measure("healthy", trials("healthy", runs, healthy), Rule(), rivals={}))
+        print(f"{1000 * (time.perf_counter() - started) / healthy:.1f} ms a decision, its curves included")
+    rows = [measure(kind, trials(kind, 20, repetitions), EARLY) for kind in synthetic.KINDS]
+    print_table("Early acceptance, 20 references", rows)
 
 
-def _sum_up(rows: list[Row]) -> None:
-    healthy, faulty = rows[0], rows[1:]
-    caught = sum(row.share(Status.FAIL) >= 0.8 for row in faulty)
-    alarms = healthy.verdicts.get(Status.FAIL, 0)
-    cost = sum(row.runs for row in faulty) / sum(row.trials for row in faulty)
-    print(f"\nOurs: {caught} of {len(faulty)} faults found (80 % of trials); false alarms {alarms} of")
-    print(f"{healthy.trials} (95 % bound {100 * _upper_bound(alarms, healthy.trials):.2f} %), inconclusive")
-    undecided = healthy.verdicts.get(Status.INCONCLUSIVE, 0)
-    print(f"{undecided}; runs for a verdict: healthy {healthy.runs / healthy.trials:.2f}, faulty {cost:.2f}.")
-    for name in RIVALS:
-        found = sum(row.refused[name] >= 0.8 * row.trials for row in faulty)
-        refused = 100 * healthy.refused[name] / healthy.trials
-        print(f"{name}: {found} of {len(faulty)} found, false alarms {refused:.1f} %.")
+def _recorded(folder: Path, name: str, repetitions: int, healthy_trials: int) -> None:
+    path = folder / f"{name}.jsonl"
+    if not path.is_file():
+        print(f"\n{path.name} is not there: {name} is not judged")
+        return
+    found = recorded.groups(path)
+    reference = for_recipe(recorded.RECIPES[name].digest())
+    assert reference is not None
+    healthy = found.pop(recorded.HEALTHY)
+    # What equals the clean run is no fault of this algorithm, and what another arithmetic does is no fault.
+    first = next(iter(found["nan-loss"]))
+    equal = [fault for fault, runs in found.items() if runs[first] == healthy[first]]
+    print(f"\n## {name}: {len(reference.runs)} + {len(healthy)} healthy runs")
+    print(f"\nThe same as a clean run: {', '.join(equal) or 'none'}")
+    judged: Mapping[str, recorded.Runs] = {fault: runs for fault, runs in found.items() if fault not in equal}
 
+    def row(fault: str, runs: int, twins: bool, number: int, rule: Rule, rivals: bool) -> Row:
+        trials = resampled(
+            reference.runs, healthy, judged.get(fault), runs=runs, twins=twins, repetitions=number
+        )
+        return measure(fault, trials, rule) if rivals else measure(fault, trials, rule, rivals={})
 
-def _upper_bound(count: int, trials: int) -> float:
-    """Clopper-Pearson, one-sided 95 %."""
-    from scipy.special import betaincinv
-
-    return float(betaincinv(count + 1, trials - count, 0.95)) if trials > count else math.nan
+    # Four seeds of a fault make four sets of three.
+    faulty = [(fault, max(1, repetitions // 4)) for fault in judged]
+    columns = {}
+    for runs, twins in WAYS:
+        title = f"{runs} references{', twins' if twins else ''}"
+        rows = [
+            row(fault, runs, twins, number, Rule(), rivals=True)
+            for fault, number in ((recorded.HEALTHY, 2 * repetitions), *faulty)
+        ]
+        columns[title] = rows
+        print(f"\n### {title}")
+        sum_up([one for one in rows if one.kind not in ARITHMETIC])
+        alarms(row(recorded.HEALTHY, runs, False, healthy_trials, Rule(), rivals=False))
+    columns["20 references, early acceptance"] = [
+        row(fault, 20, False, number, EARLY, rivals=False)
+        for fault, number in ((recorded.HEALTHY, 2 * repetitions), *faulty)
+    ]
+    print_shares(f"{name}: FAIL % of trials, steps saved %", columns)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import betaincinv
 
 from benchmarks.convergence.recorded import Runs
-from benchmarks.convergence.rivals import RIVALS, Run
+from benchmarks.convergence.rivals import RIVALS, Accepts, Run
 from harness.convergence.bands import reference
 from harness.convergence.decision import judge
 from harness.convergence.rule import Rule
 from harness.outcome import Status
 
+# The share of trials in which a fault must fail to count as found.
+FOUND = 0.8
 # References, the candidate runs of one stack, and their twins.
 Trial = tuple[Sequence[Run], Sequence[Run], Sequence[Run | None]]
 
@@ -34,7 +37,7 @@ class Row:
         return self.verdicts.get(status, 0) / max(1, self.trials)
 
 
-def measure(kind: str, trials: Iterator[Trial], rule: Rule) -> Row:
+def measure(kind: str, trials: Iterator[Trial], rule: Rule, rivals: Mapping[str, Accepts] = RIVALS) -> Row:
     """Judge every trial; the rivals judge its first candidate run."""
     row = Row(kind)
     for references, candidates, twins in trials:
@@ -46,7 +49,7 @@ def measure(kind: str, trials: Iterator[Trial], rule: Rule) -> Row:
         if decision.status is Status.FAIL:
             cause = decision.statistic.name if decision.statistic else decision.decided_by
             row.why[cause] = row.why.get(cause, 0) + 1
-        for name, accepts in RIVALS.items():
+        for name, accepts in rivals.items():
             row.refused[name] = row.refused.get(name, 0) + (not accepts(references, candidates[0]))
     return row
 
@@ -90,3 +93,43 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
             f"| {100 * row.share(Status.INCONCLUSIVE):.1f} | {row.runs / row.trials:.2f} "
             f"| {100 * row.saved / row.trials:.0f} | {cause} | {rivals} |"
         )
+
+
+def print_shares(title: str, columns: Mapping[str, Sequence[Row]]) -> None:
+    """One line for each kind, and for each way of judging its share of failures and the steps it saved."""
+    print(f"\n### {title}\n")
+    print(f"| kind | {' | '.join(columns)} |")
+    print("|---" * (1 + len(columns)) + "|")
+    for rows in zip(*columns.values(), strict=True):
+        cells = (f"{100 * row.share(Status.FAIL):.0f}, {100 * row.saved / row.trials:.0f}" for row in rows)
+        print(f"| {rows[0].kind} | {' | '.join(cells)} |")
+
+
+def sum_up(rows: Sequence[Row]) -> None:
+    """Faults found, and what it took; the first row is of healthy stacks."""
+    healthy, faulty = rows[0], rows[1:]
+    caught = [row for row in faulty if row.share(Status.FAIL) >= FOUND]
+    cost = sum(row.runs for row in faulty) / sum(row.trials for row in faulty)
+    saved = sum(row.saved for row in caught) / max(1, sum(row.trials for row in caught))
+    missed = [row.kind for row in faulty if row not in caught]
+    print(f"\nOurs: {len(caught)} of {len(faulty)} found (in {FOUND:.0%} of trials or more).")
+    print(f"{cost:.2f} runs for a verdict; {saved:.0%} of the steps of those found saved.")
+    print(f"Not found: {', '.join(missed) or 'none'}.")
+    for name in RIVALS:
+        found = sum(row.refused[name] >= FOUND * row.trials for row in faulty)
+        refused = 100 * healthy.refused[name] / healthy.trials
+        print(f"{name}: {found} of {len(faulty)} found, false alarms {refused:.1f} %.")
+
+
+def alarms(healthy: Row) -> None:
+    """How often healthy stacks fail, and what a verdict on them costs."""
+    failed, trials = healthy.verdicts.get(Status.FAIL, 0), healthy.trials
+    undecided = healthy.verdicts.get(Status.INCONCLUSIVE, 0)
+    bound = 100 * upper_bound(failed, trials)
+    print(f"Healthy: {failed} of {trials} fail (with 95 % confidence at most {bound:.2f} %),")
+    print(f"{undecided} inconclusive; {healthy.runs / trials:.2f} runs for a verdict.")
+
+
+def upper_bound(count: int, trials: int) -> float:
+    """Of a share, one-sided 95 % (Clopper and Pearson, Biometrika 26, 1934)."""
+    return float(betaincinv(count + 1, trials - count, 0.95)) if trials > count else 1.0

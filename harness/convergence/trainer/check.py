@@ -155,8 +155,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         return not_measured(measurements)
     steps = int(measurements["recipe"]["steps"])
     decision, reference = _decision(measurements)
-    if decision is not None and decision.status is not Status.PASS:
-        return _not_passed(measurements, decision)
+    if decision is not None and reference is not None and decision.status is not Status.PASS:
+        said = (*decision.reasons, *_cost(measurements, decision, reference), *notes(measurements))
+        return Judgement(status=decision.status, reasons=said, remedies=decision.remedies)
     series = decode_series(measurements["series"])
     if crossed := _gate(measurements, series):
         return crossed
@@ -196,14 +197,6 @@ def _decision(measurements: Mapping[str, Any]) -> tuple[Decision | None, Referen
     return decide(reference.runs, [decode_series(one["series"]) for one in runs]), reference
 
 
-def _not_passed(measurements: Mapping[str, Any], decision: Decision) -> Judgement:
-    return Judgement(
-        status=decision.status,
-        reasons=(*decision.reasons, *_saved(measurements), *notes(measurements)),
-        remedies=decision.remedies,
-    )
-
-
 def _passed(
     measurements: Mapping[str, Any],
     decision: Decision | None,
@@ -221,18 +214,30 @@ def _passed(
     times = speed(reference, [run], measurements["device"])
     if times.regressions:
         return Judgement(status=Status.FAIL, reasons=(*times.sentences, *reasons), remedies=(REMEDY,))
-    said = (*decision.reasons, *reasons, *times.sentences, *_saved(measurements), *notes(measurements))
+    cost = _cost(measurements, decision, reference)
+    said = (*decision.reasons, *reasons, *times.sentences, *cost, *notes(measurements))
     return Judgement(status=Status.PASS, reasons=said)
 
 
-def _saved(measurements: Mapping[str, Any]) -> list[str]:
+def _cost(measurements: Mapping[str, Any], decision: Decision, reference: ReferenceSet) -> list[str]:
+    """What was run for the decision, what stopping saved, and what it was held against."""
     from harness.convergence.live import sentence
 
-    return [
+    runs = (measurements, *measurements.get("more", ()))
+    seeds = ", ".join(str(one["recipe"]["seed"]) for one in runs)
+    device = reference.provenance["device"]
+    simulated = "the simulated " if device.get("simulated") else ""
+    saved = [
         f"Seed {one['recipe']['seed']}: {sentence(one['stop'], len(one['series'].get('reward', ())))}"
-        for one in (measurements, *measurements.get("more", ()))
+        for one in runs
         if one.get("stop")
     ]
+    number = "1 run" if decision.runs_used == 1 else f"{decision.runs_used} runs"
+    against = (
+        f"{reference.name} {reference.digest[:12]}, {len(reference.runs)} runs of verl "
+        f"{reference.provenance['versions']['verl']} on {simulated}{device['device']}"
+    )
+    return [*saved, f"Decided from {number} (seed {seeds}) against the reference {against}."]
 
 
 def _gate(measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]) -> Judgement | None:

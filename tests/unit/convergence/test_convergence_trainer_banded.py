@@ -106,6 +106,8 @@ def test_a_healthy_run_lies_in_the_band(tmp_path):
     assert judgement.status is Status.PASS, judgement.reasons
     assert cell.seeds == [0]
     assert any("within the reference's bands" in reason for reason in judgement.reasons)
+    (cost,) = [reason for reason in judgement.reasons if reason.startswith("Decided from 1 run (seed 0)")]
+    assert cost.endswith("10 runs of verl 0.6.1 on the simulated npu:0.")
     assert len(measured.measurements["curves"]["reference"]["mean"]) == STEPS
 
 
