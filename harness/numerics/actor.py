@@ -8,11 +8,13 @@ gradients are compared as vectors: norms would hide a wrong sign.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.check import Completed, TaskContext
+from harness.numerics.actor_compare import compare
 from harness.numerics.ending import (
     CRASHED,
     LAST_WORDS,
@@ -28,9 +30,14 @@ PROGRAM = "harness.numerics.actor_run"
 REFERENCE_TIMEOUT_S = 240.0
 DEVICE_TIMEOUT_S = 300.0
 UNSUPPORTED = "unsupported"
-MOST_NAMED = 12
 MOST_OPERATORS = 10
-REMEDY = "Look X tensor in the order it was made."
+MOST_UNOBSERVABLE = 0.1
+"""Of the gradients, as for the battery's ill-posed cases: above it a green says too little."""
+REMEDY = "Begin with the first tensor: they stand in the order of their making, and all before it are right."
+PRODUCTS_REMEDY = (
+    "Partial sums are kept in a low precision, or operands are not what was given: look for a switch of the "
+    "matrix unit, such as a reduced-precision reduction."
+)
 DETERMINISM = (
     "HCCL_DETERMINISTIC=true, CLOSE_MATMUL_K_SHIFT=1 and torch's deterministic algorithms where runs are "
     "to be compared"
@@ -42,25 +49,40 @@ Comparison = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 
 
 def run(context: TaskContext) -> Measured:
-    """The reference on a CPU without torch_npu, then the update on the device, with the same packages."""
+    """By each path that this verl trains with: the reference on a CPU without torch_npu, then the update on
+    the device, with the same packages."""
+    measured = _run_path(context, "")
+    others = []
+    for path in measured.measurements.get("reference", {}).get("paths", ())[1:]:
+        other = _run_path(context, path)
+        others.append({"path": path, **other.measurements})
+        measured = replace(measured, artifacts={**measured.artifacts, **other.artifacts})
+    return replace(measured, measurements={**measured.measurements, "others": others})
+
+
+def _run_path(context: TaskContext, path: str) -> Measured:
     from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.actor_case import DEFAULT_SEED
     from harness.numerics.actor_run import FORMAT
 
-    seed = str(context.params.get("seed", DEFAULT_SEED))
-    reference_file, device_file = (context.workdir / name for name in ("reference.npz", "device.json"))
+    given = [f"--seed={context.params.get('seed', DEFAULT_SEED)}", f"--path={path}"]
+    given.append(f"--compute={context.params.get('compute', 'float32')}")
+    suffix = f"-{path}" if path else ""
+    reference_file = context.workdir / f"reference{suffix}.npz"
+    device_file = context.workdir / f"device{suffix}.json"
     referenced = reference_process(
-        context, PROGRAM, "--out", str(reference_file), "--seed", seed, timeout=REFERENCE_TIMEOUT_S
+        context, PROGRAM, f"--out={reference_file}", *given, timeout=REFERENCE_TIMEOUT_S
     )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
         return without(context, {"state": UNSUPPORTED, "why": referenced.tail[-LAST_WORDS:].strip()})
+    require_setup(referenced, "the CPU reference")
     if referenced.returncode != 0 or not reference_file.is_file():
         return without(context, {**failure(referenced), "on": "the CPU reference"})
     device = device_name(context.facets.get("device", {}))
     updated = context.in_cell(
         PROGRAM,
-        *("--role", "device", "--device", device, "--reference", str(reference_file)),
-        *("--out", str(device_file), "--seed", seed),
+        *("--role=device", f"--device={device}", f"--reference={reference_file}", f"--out={device_file}"),
+        *given,
         timeout=DEVICE_TIMEOUT_S,
     )
     require_setup(updated, "the actor's update")
@@ -111,6 +133,8 @@ def held_together(
         **compare(reference, facts),
         "verl": facts["verl"],
         "path": facts["path"],
+        "compute": facts.get("compute", "float32"),
+        "finding": facts.get("finding", ""),
         "device": facts["device"],
         "reference": reference["facts"],
         "seconds": {
@@ -127,150 +151,32 @@ def held_together(
     )
 
 
-def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Which tensors are farther from the reference than they may be, and which of them was the first."""
-    tolerances, norms = reference["tolerances"], reference["norms"]
-    events = [
-        {**event, "budget": _budget(event["error"], tolerances.get(event["label"]))}
-        for event in facts["events"]
-        # A module that only one side calls (a fused kernel replaces it on the other) has no counterpart.
-        if event["label"] in tolerances
-    ]
-    diverged = [event for event in events if event["budget"] is None or event["budget"] > 1]
-    return {
-        "tensors": len(events),
-        "diverged": len(diverged),
-        "first": _named(diverged[0]) if diverged else None,
-        "named": [_named(event) for event in diverged[:MOST_NAMED]],
-        "kinds": _kinds(events),
-        "gradients": [
-            {
-                "name": event["label"].split("/")[2],
-                "step": int(event["label"].split("/")[1]) + 1,
-                "relative_error": _relative(event["error"], norms[event["label"]]),
-                "tolerance": _relative(tolerances[event["label"]], norms[event["label"]]),
-                "budget": event["budget"],
-            }
-            for event in events
-            if event["kind"] == "gradient"
-        ],
-        "missing": [label for label in facts["missing"] if not _is_module(label)],
-        "bypassed": sum(_is_module(label) for label in facts["missing"]),
-        "differing": facts["differing"][:MOST_NAMED],
-        "packed": packed_path(tolerances, reference["labels"], facts["packed"]),
-        "self_test": self_test(tolerances, facts["faults"]),
-    }
-
-
-def packed_path(
-    tolerances: Mapping[str, float], labels: Sequence[str], packed: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What packing and fused attention change of an update: `why` or `error` when it did not come to that.
-
-    labels: everything the reference recorded, in the order of its making.
-    """
-    from harness.numerics.actor_run import FAULT_PLACES, PACKED_FAULT
-
-    if "errors" not in packed:
-        return dict(packed)
-    lost = [label for label in tolerances if label not in packed["errors"] and not _is_module(label)]
-    budgets = {**_budgets(tolerances, packed["errors"]), **dict.fromkeys(lost)}
-    wrong = [label for label, budget in budgets.items() if not _within(budget)]
-    faulty = [
-        label for label, budget in _budgets(tolerances, packed["faulty"]).items() if not _within(budget)
-    ]
-    first = _nearest_to_the_loss(wrong, labels)
-    return {
-        "tensors": len(budgets),
-        "diverged": len(wrong),
-        "first": first.split("/", 2)[2].rstrip("/") if wrong else "",
-        "kind": first.split("/")[0],
-        "worst_budget": max((budget for budget in budgets.values() if budget is not None), default=0.0),
-        "fault_caught": bool(faulty) and faulty[0].split("/")[2] == FAULT_PLACES[PACKED_FAULT],
-    }
-
-
-def _nearest_to_the_loss(wrong: list[str], labels: Sequence[str]) -> str:
-    """Of the first pass's gradients that of the module called last: they flow from there to the first."""
-    gradients = [label for label in wrong if label.startswith("gradient/0/")]
-    if gradients and wrong[0].startswith("gradient/"):
-        modules = dict.fromkeys(label.split("/")[2] for label in labels if label.startswith("forward/0/"))
-        called = {module: place for place, module in enumerate(modules)}
-        return max(gradients, key=lambda label: called.get(label.split("/")[2].rpartition(".")[0], -1))
-    return wrong[0] if wrong else ""
-
-
-def _budgets(tolerances: Mapping[str, float], errors: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {
-        label: _budget(error, tolerances[label]) for label, error in errors.items() if label in tolerances
-    }
-
-
-def _is_module(label: str) -> bool:
-    return label.startswith(("forward/", "backward/"))
-
-
-def _within(budget: float | None) -> bool:
-    return budget is not None and budget <= 1
-
-
-def self_test(tolerances: Mapping[str, float], faults: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each seeded fault: whether it was caught, and whether the first tensor to diverge is where it sits."""
-    from harness.numerics.actor_run import FAULT_PLACES, FAULTS
-
-    report = []
-    for fault, what in FAULTS.items():
-        errors = faults.get(fault, {})
-        found = [
-            label
-            for label, error in errors.items()
-            if label in tolerances and ((budget := _budget(error, tolerances[label])) is None or budget > 1)
-        ]
-        place = FAULT_PLACES[fault]
-        report.append(
-            {
-                "fault": fault,
-                "what": what,
-                "place": place,
-                "caught": bool(found) and found[0].split("/")[2] == place,
-                "first": found[0] if found else "",
-            }
-        )
-    return report
-
-
-def _budget(error: float | None, tolerance: float | None) -> float | None:
-    """Error over tolerance; None where the tensor is missing, misshapen or not finite."""
-    if error is None or tolerance is None:
-        return None
-    return float(f"{error / max(tolerance, 1e-300):.4g}")
-
-
-def _relative(size: float | None, norm: float) -> float | None:
-    return None if size is None else float(f"{size / max(norm, 1e-300):.4g}")
-
-
-def _named(event: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: event[name] for name in ("label", "kind", "sentence", "operators", "budget")}
-
-
-def _kinds(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    kinds: dict[str, dict[str, Any]] = {}
-    for event in events:
-        entry = kinds.setdefault(event["kind"], {"tensors": 0, "diverged": 0, "worst_budget": 0.0})
-        entry["tensors"] += 1
-        entry["diverged"] += event["budget"] is None or event["budget"] > 1
-        if event["budget"] is not None:
-            entry["worst_budget"] = max(entry["worst_budget"], event["budget"])
-    return kinds
-
-
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pure: pass when no tensor diverges and both seeded faults were caught where they sit."""
+    """Pure: pass when by no path a tensor diverges, what diverges would show, and the seeded faults were
+    caught where they sit."""
+    judged = [_judge_path(measurements)]
+    for other in measurements.get("others", ()):
+        judgement = _judge_path(other)
+        reasons = tuple(f"{other['path']}: {reason}" for reason in judgement.reasons)
+        judged.append(replace(judgement, reasons=reasons))
+    worst = min(judged, key=lambda judgement: GRAVEST.index(judgement.status))
+    alike = [judgement for judgement in judged if judgement.status is worst.status]
+    return replace(worst, reasons=tuple(reason for judgement in alike for reason in judgement.reasons))
+
+
+GRAVEST = (Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED, Status.PASS)
+
+
+def _judge_path(measurements: Mapping[str, Any]) -> Judgement:
     if measurements["state"] == UNSUPPORTED:
         return Judgement(status=Status.UNSUPPORTED, reasons=(measurements["why"],))
     if measurements["state"] != MEASURED:
         return _judge_not_measured(measurements)
+    ill_posed = _ill_posed(measurements)
+    if ill_posed:
+        return ill_posed
+    if measurements["products"]["wrong"]:
+        return _judge_products(measurements)
     if measurements["diverged"] or measurements["missing"]:
         return _judge_diverged(measurements)
     packed = measurements["packed"]
@@ -287,7 +193,11 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             ),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
-    kinds = measurements["kinds"]
+    return _blind(measurements) or _passes(measurements)
+
+
+def _passes(measurements: Mapping[str, Any]) -> Judgement:
+    packed, kinds = measurements["packed"], measurements["kinds"]
     worst = max(kinds.values(), key=lambda entry: entry["worst_budget"])["worst_budget"]
     summary = (
         f"{measurements['tensors']} tensors of one update through {measurements['path']} agree with the "
@@ -301,7 +211,64 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         else f"With packed rows and fused attention {packed['tensors']} tensors agree, too (worst "
         f"{packed['worst_budget']:.0%})."
     )
-    return Judgement(status=Status.PASS, reasons=(summary, told, *_repeatability(measurements)))
+    products, unseen = measurements["products"], measurements["unobservable"]
+    reasons = [summary, told]
+    if products["count"]:
+        reasons.append(
+            f"All {products['count']} matrix products of linear layers ({products['elements']} elements) are "
+            "to the last bit what bf16 operands and fp32 accumulation give."
+        )
+    if unseen:
+        reasons.append(f"Not observable: {_unseen(measurements)}.")
+    if measurements.get("finding"):
+        reasons.append(f"Finding: {measurements['finding']}.")
+    return Judgement(status=Status.PASS, reasons=(*reasons, *_repeatability(measurements)))
+
+
+def _ill_posed(measurements: Mapping[str, Any]) -> Judgement | None:
+    """No verdict where rounding alone may take another branch of the loss."""
+    slack = measurements.get("reference", {}).get("slack")
+    if slack is None or slack > 1:
+        return None
+    reason = (
+        f"Ill-posed: roundings of {measurements['compute']} may take a clip decision to its other side (the "
+        f"nearest is {slack:.3g} times as far from its bound as roundings go), so the device may differ."
+    )
+    return Judgement(
+        status=Status.INCONCLUSIVE, reasons=(reason,), remedies=("Compute in fp32, or use another seed.",)
+    )
+
+
+def _blind(measurements: Mapping[str, Any]) -> Judgement | None:
+    """No green where too many gradients could be anything."""
+    unseen, total = measurements["unobservable"], len(measurements["gradients"])
+    if len(unseen) <= MOST_UNOBSERVABLE * total:
+        return None
+    return Judgement(
+        status=Status.INCONCLUSIVE,
+        reasons=(f"Too many gradients are not observable: {_unseen(measurements)}.",),
+        remedies=("Compute in fp32.",),
+    )
+
+
+def _unseen(measurements: Mapping[str, Any]) -> str:
+    unseen = measurements["unobservable"]
+    names = ", ".join(name.split("/")[1] for name in unseen[:MOST_OPERATORS])
+    return (
+        f"{len(unseen)} of {len(measurements['gradients'])} gradients, for what {measurements['compute']} "
+        f"permits is as large as they are ({names})"
+    )
+
+
+def _judge_products(measurements: Mapping[str, Any]) -> Judgement:
+    products, where = measurements["products"], measurements["device"]["device"]
+    first = products["wrong"][0]
+    what = f"Matrix products on {where} are not those of bf16 operands and fp32 accumulation."
+    which = (
+        f"The first is {first['what']} of {first['name']} (pass {first['call'] + 1}): {first['wrong']} of "
+        f"{first['elements']} elements, by up to {first['worst']:.3g} units in the last place of bf16."
+    )
+    return Judgement(status=Status.FAIL, reasons=(what, which), remedies=(PRODUCTS_REMEDY,))
 
 
 def _judge_packed(packed: Mapping[str, Any]) -> Judgement:

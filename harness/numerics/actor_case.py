@@ -31,7 +31,11 @@ UPDATE: Mapping[str, Any] = {
     "ppo_mini_batch_size": 4,
     "ppo_micro_batch_size_per_gpu": 2,
     "clip_ratio": 0.2,
+    # Wide, so that after the first step, too, no ratio is as near to a bound as roundings go (`decisions`).
+    "clip_ratio_low": 0.7,
+    "clip_ratio_high": 1.7,
     "loss_agg_mode": "token-mean",
+    "loss_mode": "vanilla",
     "entropy_coeff": 0.01,
     "use_kl_loss": True,
     "kl_loss_coef": 0.05,
@@ -44,8 +48,11 @@ UPDATE: Mapping[str, Any] = {
 
 BATCH, PROMPT, RESPONSE = 8, 6, 10
 
-DRIFTS = (-0.5, -0.1, 0.05, 0.12, 0.6)
-"""Log-ratios old to new: inside the clip range, and outside on both sides, none close to a bound."""
+DRIFTS = (-2.4, -0.1, 0.05, 0.12, 2.2)
+"""Log-ratios old to new: inside the clip range, and outside on both sides."""
+
+GAIN: Mapping[str, float] = {"float32": 1.5, "bfloat16": 1.0}
+"""How much larger matrices leave what passes through them; roundings grow with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +60,15 @@ class ActorCase:
     """weights: drawn by the name and shape a model has (`draw`). batch: int64 and float32 arrays.
 
     packed: how production runs it, rows without padding in one sequence and fused attention, instead of
-    padded rows and attention spelled out; the same function.
+    padded rows and attention spelled out; the same function. compute: torch's name of the format that verl
+    has the model compute in (autocast); parameters, optimizer and loss stay in fp32.
     """
 
     seed: int = DEFAULT_SEED
     model: Mapping[str, Any] = field(default_factory=lambda: MODEL)
     update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
     packed: bool = False
+    compute: str = "float32"
 
     @property
     def attention(self) -> str:
@@ -71,7 +80,7 @@ class ActorCase:
         rng = np.random.default_rng([self.seed, *name.encode()])
         noise = rng.normal(size=shape)
         if len(shape) > 1:
-            return np.asarray(noise * (1.5 / np.sqrt(shape[-1])), dtype=np.float32)
+            return np.asarray(noise * (GAIN[self.compute] / np.sqrt(shape[-1])), dtype=np.float32)
         return np.asarray((1.0 if "norm" in name else 0.0) + 0.1 * noise, dtype=np.float32)
 
     def tokens(self) -> Arrays:

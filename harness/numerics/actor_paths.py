@@ -1,7 +1,8 @@
 """verl's own classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
 
-`DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do. Which
-of them a release has is asked of the installed package.
+`DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do, and
+what 0.7 does where `trainer.use_legacy_worker_impl=disable`. Which of them a release has is asked of the
+installed package.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,21 +20,50 @@ from harness.numerics.actor_case import PROMPT, RESPONSE, ActorCase
 
 LEGACY = "verl.workers.actor.dp_actor"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+ENGINE_WORKER = "verl.workers.engine_workers"
+
+SHORT_MASK = (
+    "without use_remove_padding this verl's engine gives a row an attention mask only as long as its "
+    "response (verl issue 6278, mended in 0.8.0); here it was given whole rows"
+)
 
 Tensors = Mapping[str, Any]
 
 
-def actor_class() -> type[LegacyActor | EngineActor]:
-    """The path this verl trains with; NothingSelectedError when it is neither of those known here."""
+def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
+    """The paths this verl trains with, the default first; NothingSelectedError when none is known here."""
+    paths: list[type[LegacyActor | EngineActor]] = []
     if _has(LEGACY):
-        return LegacyActor
-    if _has(ENGINE):
-        return EngineActor
-    raise NothingSelectedError(
-        "this verl has no actor that can be driven here",
-        why=f"neither {LEGACY} nor {ENGINE} is in it",
-        fix="leave the check `actor` out for this cell",
-    )
+        paths.append(LegacyActor)
+    # Older releases have the engine, but no worker that trains a policy with it.
+    if _has(ENGINE) and (not paths or _has(ENGINE_WORKER)):
+        paths.append(EngineActor)
+    if not paths:
+        raise NothingSelectedError(
+            "this verl has no actor that can be driven here",
+            why=f"neither {LEGACY} nor {ENGINE} is in it",
+            fix="leave the check `actor` out for this cell",
+        )
+    return tuple(paths)
+
+
+def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
+    """The path of that name, the default one without; NothingSelectedError when this verl has none such."""
+    paths = actor_classes()
+    found = next((path for path in paths if path.name == name), None) if name else paths[0]
+    if found is None:
+        raise NothingSelectedError(f"this verl does not train with {name}", fix="leave the path out")
+    return found
+
+
+def finding(path: str) -> str:
+    """What the path of that name gets wrong on every device and is spared here, or ""."""
+    return SHORT_MASK if actor_class(path) is EngineActor and _masks_are_short() else ""
+
+
+def _masks_are_short() -> bool:
+    padding = import_module("verl.workers.utils.padding")
+    return not hasattr(padding, "build_attention_mask_from_nested")
 
 
 def _has(module: str) -> bool:
@@ -61,7 +92,7 @@ class LegacyActor:
             "use_torch_compile": False,
             "use_remove_padding": case.packed,
             "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
-            "fsdp_config": config.FSDPEngineConfig(dtype="float32"),
+            "fsdp_config": config.FSDPEngineConfig(dtype=case.compute),
             **update,
         }
         self.actor = import_module(LEGACY).DataParallelPPOActor(
@@ -109,14 +140,21 @@ class EngineActor:
             engine_module.get_device_id = lambda: "cpu"
             engine_module.get_device_name = lambda: "cpu"
         else:
-            import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches(None)
+            patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
+            # 0.7 asks for nothing, later releases for the model's configuration.
+            patches(*[None for _ in signature(patches).parameters])
+        if case.compute == "float32":
+            # 0.7 computes in bfloat16 whatever is asked for, so autocast ends where the model begins.
+            model.register_forward_pre_hook(
+                lambda *_: import_module("torch").set_autocast_enabled(device, False)
+            )
         self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead, packed=case.packed)
         settings = {
             "module": model,
             "optimizer": optimizer,
             "optimizer_config": SimpleNamespace(clip_grad=case.update["grad_clip"]),
             "compute_entropy_from_logits": functional.entropy_from_logits,
-            "_autocast_dtype": import_module("torch").float32,
+            "_autocast_dtype": getattr(import_module("torch"), case.compute),
         }
         for name, value in settings.items():
             setattr(self.engine, name, value)
@@ -167,12 +205,19 @@ class EngineActor:
         }
         dense = {name: tensor for name, tensor in tensors.items() if name not in jagged}
         size = len(mask)
+        loss_mask = tensors["response_mask"]
+        if _masks_are_short():
+            counted = [
+                torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), row[-RESPONSE:]])[row.bool()]
+                for row in tensors["attention_mask"]
+            ]
+            loss_mask = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
         data = tensordict(
             {
                 **dense,
                 **jagged,
                 "prompts": tensors["input_ids"][:, :PROMPT],
-                "loss_mask": tensors["response_mask"],
+                "loss_mask": loss_mask,
             },
             batch_size=[size],
         )

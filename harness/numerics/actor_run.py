@@ -4,9 +4,9 @@
     python -m harness.numerics.actor_run --role device --reference reference.npz --out device.json
 
 The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
-every operation off by what the fp32 contract permits; how far those scatter is each tensor's tolerance. The
-device runs fp32: twice, once more while operators are traced, once under each seeded fault, and with packed
-rows and fused attention.
+every operation off by what the contract permits; how far those scatter is each tensor's tolerance. The
+device runs twice, once more while operators are traced, once under each seeded fault, and with packed rows
+and fused attention. In bf16 (autocast by verl) every product of a linear layer is recomputed besides.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -28,10 +28,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InfrastructureError
 from harness.numerics.actor_case import DEFAULT_SEED, ActorCase, Arrays
+from harness.numerics.actor_faults import FAULTS, GRADIENT_SIGN, ActorFault
+from harness.numerics.actor_products import Products
 from harness.numerics.case import read_npz, write_npz
-from harness.numerics.contract import FP32
+from harness.numerics.contract import BF16_AUTOCAST, BF16_IO, FP32, Contract
+from harness.numerics.decisions import Clips
 from harness.numerics.device import device_facts
 from harness.numerics.recorder import BACKWARD, FORWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
 
@@ -40,16 +43,8 @@ SAMPLES = 8
 """Perturbed runs. The largest of eight and the contract's safety of two leave a legal device far below: its
 errors are not all at their limits at once."""
 
-FAULTS = {
-    "gradient-sign": "the gradient of one matrix has the wrong sign, its norm the right one",
-    "activation-bf16": "the output of one normalisation is rounded to bf16",
-}
-FAULT_PLACES = {
-    "gradient-sign": "model.layers.0.self_attn.k_proj.weight",
-    "activation-bf16": "model.layers.1.post_attention_layernorm",
-}
-
-PACKED_FAULT = "gradient-sign"
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
+PACKED_FAULT = GRADIENT_SIGN
 NO_FUSED_ATTENTION = "there is no fused attention on a CPU"
 LONGEST_ERROR = 300
 
@@ -77,15 +72,18 @@ def run_update(
     recorder: Recorder,
     *,
     mode: Any,
-    fault: str = "",
+    fault: ActorFault | None = None,
+    path: str = "",
+    products: Products | None = None,
 ) -> Arrays:
-    """Log-probabilities, then the update; everything goes to the recorder. Returns the targets used."""
+    """Log-probabilities, then the update by the path of that name; everything goes to the recorder, matrix
+    products to `products`. Returns the targets used."""
     from harness.numerics.actor_paths import actor_class
 
     torch = setting.torch
     model = build_model(case, setting)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
-    actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    actor = actor_class(path)(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
     parameters = list(model.named_parameters())
 
     def before_step(*_: Any) -> None:
@@ -93,12 +91,18 @@ def run_update(
             recorder.note(GRADIENT, name, parameter.grad)
 
     optimizer.register_step_pre_hook(before_step)
+    _keep_optimizer_in_fp32(optimizer, mode)
+    broken = fault.broken(model) if fault else nullcontext()
+    watched = products.watching(model) if products else nullcontext()
     tokens = {name: setting.tensor(array) for name, array in case.tokens().items()}
-    with _seeded(fault, model, torch), recorder.watching(model), mode:
+    # The recorder looks first: to watch products each layer gets an input of its own.
+    with broken, recorder.watching(model), watched, mode:
         log_probs, entropy = actor.log_probs(tokens)
         valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
-        recorder.note(OUTPUT, "log_prob", log_probs * valid)
-        recorder.note(OUTPUT, "entropy", entropy * valid)
+        # Masked before either is recorded: both are what the model's operators made.
+        scores = {"log_prob": log_probs * valid, "entropy": entropy * valid}
+        for name, tensor in scores.items():
+            recorder.note(OUTPUT, name, tensor)
         if targets is None:
             targets = case.targets(log_probs.detach().cpu().double().numpy())
         metrics = actor.update(tokens, {name: setting.tensor(array) for name, array in targets.items()})
@@ -107,6 +111,15 @@ def run_update(
     for name, parameter in parameters:
         recorder.note(PARAMETER, name, parameter)
     return targets
+
+
+def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
+    """Whatever the model computes in, verl's optimizer steps in fp32, and so do perturbed runs."""
+    contract = getattr(mode, "contract", None)
+    if contract is None:
+        return
+    optimizer.register_step_pre_hook(lambda *_: setattr(mode, "contract", FP32))
+    optimizer.register_step_post_hook(lambda *_: setattr(mode, "contract", contract))
 
 
 def build_model(case: ActorCase, setting: Setting) -> Any:
@@ -120,32 +133,18 @@ def build_model(case: ActorCase, setting: Setting) -> Any:
     return model.to(device=setting.device, dtype=setting.dtype)
 
 
-@contextmanager
-def _seeded(fault: str, model: Any, torch: Any) -> Iterator[None]:
-    if not fault:
-        yield
-        return
-    place = FAULT_PLACES[fault]
-    if fault == "gradient-sign":
-        handle = model.get_parameter(place).register_hook(lambda gradient: -gradient)
-    else:
-        handle = model.get_submodule(place).register_forward_hook(
-            lambda _module, _args, output: output.to(torch.bfloat16).to(output.dtype)
-        )
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def reference(out: Path, seed: int) -> dict[str, Any]:
+def reference(out: Path, seed: int, *, compute: str = "float32", path: str = "") -> dict[str, Any]:
     """Exact values and tolerances of every tensor; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start()
     from harness.numerics import stochastic
+    from harness.numerics.actor_paths import actor_classes
 
     started = time.monotonic()
-    case, setting = ActorCase(seed=seed), Setting(torch=torch, device="cpu", dtype=torch.float64)
+    contract = CONTRACTS[compute]
+    case = ActorCase(seed=seed, compute=compute)
+    setting = Setting(torch=torch, device="cpu", dtype=torch.float64)
+    paths = [known.name for known in actor_classes()]
     exact: Values = {}
     events: list[Event] = []
 
@@ -153,27 +152,35 @@ def reference(out: Path, seed: int) -> dict[str, Any]:
         exact[event.label] = values
         events.append(event)
 
-    targets = run_update(case, setting, None, Recorder(sink=keep), mode=stochastic.exact(FP32))
+    clips = Clips(case=case)
+    with clips.watched():
+        mode = stochastic.exact(contract)
+        targets = run_update(case, setting, None, Recorder(sink=keep), mode=mode, path=path)
     scatter = dict.fromkeys(exact, 0.0)
     unmodelled: set[str] = set()
     for sample in range(SAMPLES):
         errors: dict[str, float] = {}
-        mode = stochastic.perturbed(FP32, seed=sample)
-        run_update(case, setting, targets, Recorder(sink=_into(errors, exact)), mode=mode)
-        scatter = {label: max(scatter[label], errors[label]) for label in scatter}
+        mode = stochastic.perturbed(contract, seed=sample, casts=compute != "float32")
+        recorder = Recorder(sink=_into(errors, exact))
+        with clips.watched():
+            run_update(case, setting, targets, recorder, mode=mode, path=path)
+        scatter = {label: max(scatter[label], errors.get(label, np.inf)) for label in scatter}
         unmodelled.update(mode.unmodelled)
+    require_comparable(scatter)
     facts = {
         "verl": version("verl"),
         "torch": torch.__version__,
         "samples": SAMPLES,
-        "contract": FP32.to_json(),
+        "contract": contract.to_json(),
+        "paths": paths,
+        "slack": clips.slack(contract.safety),
         "unmodelled": sorted(unmodelled),
         "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
         "seconds": round(time.monotonic() - started, 3),
     }
     tolerances = {
-        event.label: FP32.safety * scatter[event.label]
-        + FP32.unit * float(np.linalg.norm(exact[event.label]))
+        event.label: contract.safety * scatter[event.label]
+        + contract.unit * float(np.linalg.norm(exact[event.label]))
         for event in events
     }
     index = {
@@ -191,6 +198,18 @@ def reference(out: Path, seed: int) -> dict[str, Any]:
     return facts
 
 
+def require_comparable(scatter: Mapping[str, float]) -> None:
+    """InfrastructureError when a perturbed run lacks a tensor or has another shape: no tolerance follows from
+    that, and an infinite one would let everything pass."""
+    strange = [label for label, distance in scatter.items() if not np.isfinite(distance)]
+    if strange:
+        raise InfrastructureError(
+            "a perturbed run of the reference is not comparable with the exact one",
+            why=f"{len(strange)} tensors are missing, misshapen or not finite, such as {strange[0]}",
+            fix="use another seed; if that does not help, report it with the reference's log",
+        )
+
+
 def _into(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]) -> Any:
     """A sink that keeps only the distance from the exact values; infinite without a counterpart."""
 
@@ -204,7 +223,9 @@ def _into(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]) ->
     return measure
 
 
-def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, Any]:
+def device(
+    name: str, reference_file: Path, out: Path, seed: int, *, compute: str = "float32", path: str = ""
+) -> dict[str, Any]:
     """Errors of every tensor on the device, repeatability, seeded faults; written to `out`."""
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
@@ -213,18 +234,20 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
     index, arrays = read_npz(reference_file, FORMAT)
     exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
     targets = {target: arrays[f"target.{target}"] for target in index["targets"]}
-    case, setting = ActorCase(seed=seed), Setting(torch=torch, device=name, dtype=torch.float32)
+    case = ActorCase(seed=seed, compute=compute)
+    setting = Setting(torch=torch, device=name, dtype=torch.float32)
     started = time.monotonic()
 
-    def run(sink: Any, *, mode: Any = None, fault: str = "", operators: list[str] | None = None) -> None:
+    def run(sink: Any, *, mode: Any = None, operators: list[str] | None = None, **given: Any) -> None:
         recorder = Recorder(sink=sink, operators=[] if operators is None else operators)
-        run_update(case, setting, targets, recorder, mode=mode or nullcontext(), fault=fault)
+        run_update(case, setting, targets, recorder, mode=mode or nullcontext(), path=path, **given)
 
     first: Values = {}
     second: Values = {}
     events: list[Event] = []
     errors: dict[str, float] = {}
-    run(lambda event, values: first.update({event.label: values}))
+    products = _products(compute)
+    run(lambda event, values: first.update({event.label: values}), products=products)
     run(lambda event, values: second.update({event.label: values}))
     names: list[str] = []
     run(lambda event, _values: events.append(event), mode=tracing(torch, names), operators=names)
@@ -232,15 +255,22 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
     for event in events:
         if event.label in first:
             measure(event, first[event.label])
-    faulty: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
-    for fault, found in faulty.items():
-        run(_into(found, exact), fault=fault)
+    faulty: dict[str, dict[str, float]] = {}
+    faulty_products: dict[str, list[dict[str, Any]]] = {}
+    for fault in FAULTS[compute]:
+        found, multiplied = faulty.setdefault(fault.id, {}), _products(compute)
+        run(_into(found, exact), fault=fault, products=multiplied)
+        faulty_products[fault.id] = _wrong(multiplied)
     differing = [label for label, values in first.items() if not _same(values, second.get(label))]
     facts = {
         "device": device_facts(name),
         "verl": version("verl"),
-        "path": import_module("harness.numerics.actor_paths").actor_class().name,
-        "packed": _packed(seed, setting, targets, exact) if kind == "npu" else {"why": NO_FUSED_ATTENTION},
+        "path": import_module("harness.numerics.actor_paths").actor_class(path).name,
+        "compute": compute,
+        "finding": import_module("harness.numerics.actor_paths").finding(path),
+        "packed": _packed(replace(case, packed=True), setting, targets, exact, path)
+        if kind == "npu"
+        else {"why": NO_FUSED_ATTENTION},
         "events": [
             {
                 "label": event.label,
@@ -257,25 +287,40 @@ def device(name: str, reference_file: Path, out: Path, seed: int) -> dict[str, A
             fault: {label: json_number(error) for label, error in found.items()}
             for fault, found in faulty.items()
         },
+        "products": {
+            "count": len(products.found) if products else 0,
+            "elements": sum(product.elements for product in products.found) if products else 0,
+            "wrong": _wrong(products),
+            "faults": faulty_products,
+        },
         "seconds": round(time.monotonic() - started, 3),
     }
     out.write_text(json.dumps(facts), encoding="utf-8")
     return facts
 
 
-def _packed(seed: int, setting: Setting, targets: Arrays, exact: Mapping[str, Any]) -> dict[str, Any]:
+def _products(compute: str) -> Products | None:
+    """Who judges matrix products: nobody in fp32, where what an update leaves behind shows as much."""
+    return None if compute == "float32" else Products(contract=BF16_IO)
+
+
+def _wrong(products: Products | None) -> list[dict[str, Any]]:
+    return [] if products is None else [asdict(product) for product in products.found if product.wrong]
+
+
+def _packed(
+    case: ActorCase, setting: Setting, targets: Arrays, exact: Mapping[str, Any], path: str
+) -> dict[str, Any]:
     """Errors of what an update returns and leaves when its rows are packed, clean and under a seeded fault.
 
     Modules are left out: what passes through them has another shape. why: what the path cannot be run for,
     error: what it raised.
     """
-    case = ActorCase(seed=seed, packed=True)
 
-    def errors(fault: str) -> dict[str, float | None]:
+    def errors(fault: ActorFault | None) -> dict[str, float | None]:
         found: dict[str, float] = {}
-        run_update(
-            case, setting, targets, Recorder(sink=_into(found, exact)), mode=nullcontext(), fault=fault
-        )
+        recorder = Recorder(sink=_into(found, exact))
+        run_update(case, setting, targets, recorder, mode=nullcontext(), fault=fault, path=path)
         return {
             label: json_number(error)
             for label, error in found.items()
@@ -283,7 +328,7 @@ def _packed(seed: int, setting: Setting, targets: Arrays, exact: Mapping[str, An
         }
 
     try:
-        return {"errors": errors(""), "faulty": errors(PACKED_FAULT)}
+        return {"errors": errors(None), "faulty": errors(PACKED_FAULT)}
     except ImportError as error:
         return {"why": f"{type(error).__name__}: {error}"}
     except Exception as error:  # noqa: BLE001 - whatever the device raises is a measurement of it
@@ -342,12 +387,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--reference", type=Path, help="what the reference wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--compute", choices=tuple(CONTRACTS), default="float32", help="by verl's autocast")
+    parser.add_argument("--path", default="", help="verl's class that trains; its default one without")
     arguments = parser.parse_args(argv)
+    given = {"compute": arguments.compute, "path": arguments.path}
     try:
         if arguments.role == "reference":
-            facts = reference(arguments.out, arguments.seed)
+            facts = reference(arguments.out, arguments.seed, **given)
         else:
-            facts = device(arguments.device, arguments.reference, arguments.out, arguments.seed)
+            facts = device(arguments.device, arguments.reference, arguments.out, arguments.seed, **given)
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code

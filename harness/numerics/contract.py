@@ -3,6 +3,7 @@ derived."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -83,6 +84,11 @@ class Contract:
         """Unit roundoff of accumulation."""
         return FORMATS[self.accumulate].unit_roundoff
 
+    def growth(self, terms: int) -> float:
+        """Error of a sum of `terms` in unit roundoffs of the sum of magnitudes (`bounds.Bounded.sum`)."""
+        longest = terms / self.lanes + math.log2(self.lanes) + 1.0
+        return min(float(terms), self.chain * math.sqrt(longest) + 2.0)
+
     def io_rounding(self, values: Array) -> Array:
         """Largest error of rounding `values` to the io format, subnormals included."""
         form = FORMATS[self.io]
@@ -114,8 +120,19 @@ FP16_IO = Contract(name="fp16-io", io="fp16")
 BF16_NATIVE = Contract(name="bf16-native", io="bf16", compute="bf16")
 FP16_NATIVE = Contract(name="fp16-native", io="fp16", compute="fp16")
 
+BF16_AUTOCAST = Contract(
+    name="bf16-autocast",
+    io="bf16",
+    compute="bf16",
+    # Half an ulp is the result's one rounding; the rest is fp32's error inside, 2^-16 ulps of bf16 each.
+    exp_ulp=0.5 + 3 * 2.0**-16,
+    exp_ulp_per_unit=2.0**-16,
+    function_ulp=0.5 + 3 * 2.0**-16,
+)
+"""What autocast to bf16 promises: every operator may read and return bf16, and computes in fp32 inside."""
+
 CONTRACTS: Mapping[str, Contract] = {
-    contract.name: contract for contract in (FP32, BF16_IO, FP16_IO, BF16_NATIVE, FP16_NATIVE)
+    contract.name: contract for contract in (FP32, BF16_IO, FP16_IO, BF16_NATIVE, FP16_NATIVE, BF16_AUTOCAST)
 }
 
 

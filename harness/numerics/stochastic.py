@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.numerics.contract import Contract
+from harness.numerics.contract import FORMATS, Contract
 
 Bound = Callable[["Stochastic", Any, tuple[Any, ...]], Any]
 
@@ -51,11 +51,16 @@ SUMS = frozenset(["sum", "mean", "linalg_vector_norm", "embedding_dense_backward
 
 class Stochastic(TorchDispatchMode):  # type: ignore[misc]
     """The mode behind `exact` and `perturbed`; `unmodelled` counts operations it has no bound of their own
-    for."""
+    for.
 
-    def __init__(self, contract: Contract, seed: int | None = None) -> None:
+    contract: what is permitted now; an optimizer that keeps to another one sets it. casts: whether matrix
+    products read their operands rounded to the io format, as under autocast.
+    """
+
+    def __init__(self, contract: Contract, seed: int | None = None, *, casts: bool = False) -> None:
         super().__init__()
         self.contract = contract
+        self.casts = casts
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
         self.unmodelled: Counter[str] = Counter()
 
@@ -68,11 +73,22 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
         name = func.overloadpacket.__name__
+        if self.casts and self.generator is not None and name in PRODUCTS:
+            args = self._cast(name, args)
         bound = None if self.generator is None or name in EXACT else self._bound(name, args)
         result = func(*args, **kwargs)
         if bound is not None:
             self._move(result, bound)
         return result
+
+    def _cast(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The operands of a product, rounded in either direction."""
+        unit = FORMATS[self.contract.io].unit_roundoff
+        given = list(args)
+        for place in PRODUCTS[name]:
+            direction = torch.rand(given[place].shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+            given[place] = given[place] * (1 + unit * direction)
+        return tuple(given)
 
     def _bound(self, name: str, args: tuple[Any, ...]) -> Any:
         """Permitted absolute error as a function of the first result; computed before operands change."""
@@ -107,9 +123,8 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
         return scale * result.abs()
 
     def growth(self, terms: int) -> float:
-        """Error of a sum of `terms` in unit roundoffs of the sum of magnitudes (`bounds.Bounded.sum`)."""
-        longest = terms / self.contract.lanes + math.log2(self.contract.lanes) + 1.0
-        return min(float(terms), self.contract.chain * math.sqrt(longest) + 2.0)
+        """Error of a sum of `terms` under the contract in force."""
+        return self.contract.growth(terms)
 
     def exponential(self, exponent: Any) -> Any:
         """Relative error of exp at `exponent`."""
@@ -193,7 +208,8 @@ def _log_sum_error(mode: Stochastic, size: Any, terms: int) -> Any:
 def _softmax_backward(mode: Stochastic, args: tuple[Any, ...]) -> Any:
     gradient, output, axis = args[0], args[1], args[2]
     terms = gradient.abs() + (gradient * output).abs().sum(axis, keepdim=True)
-    magnitude = output.abs() * terms * (mode.growth(output.shape[axis]) + 3) * mode.contract.unit
+    relative = mode.growth(output.shape[axis]) * mode.contract.unit_sum + 3 * mode.contract.unit
+    magnitude = output.abs() * terms * relative
     return lambda _result: magnitude
 
 
@@ -230,6 +246,6 @@ def exact(contract: Contract) -> Stochastic:
     return Stochastic(contract)
 
 
-def perturbed(contract: Contract, seed: int) -> Stochastic:
+def perturbed(contract: Contract, seed: int, *, casts: bool = False) -> Stochastic:
     """Float64, every operation off by up to what `contract` permits."""
-    return Stochastic(contract, seed)
+    return Stochastic(contract, seed, casts=casts)

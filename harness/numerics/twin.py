@@ -43,6 +43,7 @@ def run(context: TaskContext) -> Measured:
     )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
         return actor.without(context, {"state": actor.UNSUPPORTED, "why": referenced.tail.strip()})
+    require_setup(referenced, "the CPU twin")
     if referenced.returncode != 0 or not reference_file.is_file():
         return actor.without(context, {**failure(referenced), "on": "the CPU twin"})
     device = actor.device_name(context.facets.get("device", {}))

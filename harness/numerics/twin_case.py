@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,14 +123,3 @@ def blindness(case: TwinCase) -> str:
                 "by rounding on which side of a bound a ratio near 1 is"
             )
     return ""
-
-
-def clip_margin(case: TwinCase, log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Distance of each log-ratio from the nearest bound of the policy loss, in the same units."""
-    update = case.update
-    bounds = [1 - float(update["clip_ratio_low"]), 1 + float(update["clip_ratio_high"]), DUAL_CLIP]
-    return np.asarray(np.min([np.abs(log_ratio - math.log(bound)) for bound in bounds], axis=0))
-
-
-DUAL_CLIP = 3.0
-"""verl's default `clip_ratio_c`."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from harness.errors import HarnessError, InputError, NothingSelectedError
 from harness.numerics.actor_case import PROMPT, Arrays
-from harness.numerics.actor_run import Setting, json_number, start
+from harness.numerics.actor_run import Setting, json_number, require_comparable, start
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.device import device_facts
 from harness.numerics.recorder import PARAMETER
@@ -61,6 +61,7 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
             scatter[label] = max(scatter[label], _distance(twin.values.get(label), values))
         for label, (numbers, _) in exact.decisions.items():
             drift[label] = max(drift[label], _farthest(twin.decisions.get(label), numbers))
+    require_comparable(scatter)
     tolerances = {
         label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
         for label, values in exact.values.items()

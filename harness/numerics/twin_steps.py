@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 
 from harness.numerics.actor_case import PROMPT, RESPONSE, Arrays
 from harness.numerics.actor_run import Setting, build_model
-from harness.numerics.recorder import GRADIENT, OUTPUT, PARAMETER, Event, Recorder
-from harness.numerics.twin_case import EPSILON, TwinCase, clip_margin
+from harness.numerics.decisions import clip_margin, watched_loss
+from harness.numerics.recorder import BACKWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+from harness.numerics.twin_case import EPSILON, TwinCase
 from harness.numerics.twin_faults import Clock, TwinFault
 
 Values = NDArray[np.float64]
@@ -59,7 +59,8 @@ def follow(
     actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
     clock = Clock()
     broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
-    with mode, _watched_loss(case, trail), broken:
+    loss = watched_loss(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
+    with mode, loss, broken:
         for step in range(case.steps if steps is None else steps):
             clock.step = step
             prompts = case.prompts(step)
@@ -76,6 +77,9 @@ def follow(
 
 
 def _keep(trail: Trail, step: int, event: Event, values: Values) -> None:
+    if event.kind == BACKWARD:
+        # The parameters' gradients tell the module; this would double what is kept.
+        return
     trail.values[f"{step}/{event.label}"] = values
 
 
@@ -140,7 +144,8 @@ def _update(
     setting: Setting,
     recorder: Recorder,
 ) -> None:
-    """verl's update: parameters and gradients at each optimizer step, in the order of their making."""
+    """verl's update: what its forward passes hold, gradients and parameters at each optimizer step, in the
+    order of their making."""
     called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
     parameters = sorted(
         model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
@@ -160,7 +165,9 @@ def _update(
     targets = {"old_log_probs": log_probs, "advantages": setting.tensor(case.advantages(tokens))}
     handle = optimizer.register_step_pre_hook(before_step)
     try:
-        metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
+        # What a fault changes first that begins in the middle of an update is in its forward pass.
+        with recorder.watching(model):
+            metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
     finally:
         handle.remove()
     for name, parameter in parameters:
@@ -169,34 +176,7 @@ def _update(
         recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
 
 
-@contextmanager
-def _watched_loss(case: TwinCase, trail: Trail) -> Iterator[None]:
-    """verl's policy loss, keeping the log-ratios that it clips by."""
-    registry = import_module("verl.trainer.ppo.core_algos").POLICY_LOSS_REGISTRY
-    name = case.update["loss_mode"]
-    original: Callable[..., Any] = registry[name]
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        old, new, advantages, mask = (
-            kwargs[key].detach().cpu().double().numpy()
-            for key in ("old_log_prob", "log_prob", "advantages", "response_mask")
-        )
-        ratio = (new - old) * mask
-        if name == "gspo":
-            ratio = ratio.sum(axis=1, keepdims=True) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        matters = (
-            ((mask != 0) & (advantages != 0))
-            if ratio.shape == mask.shape
-            else (advantages != 0).any(1)[:, None]
-        )
-        step = len(trail.tokens) - 1
-        call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
-        margin = np.where(matters, clip_margin(case, ratio), np.inf)
-        trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)
-        return original(*args, **kwargs)
-
-    registry[name] = watched
-    try:
-        yield
-    finally:
-        registry[name] = original
+def _decide_clips(trail: Trail, ratio: Values, margin: Values) -> None:
+    step = len(trail.tokens) - 1
+    call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
+    trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)

@@ -1,4 +1,5 @@
-"""Steps of sampling and training on the device beside a float64 twin. Runs inside a cell.
+"""Steps of sampling and training on the device beside a float64 twin, and faults that begin late. Runs inside a
+cell.
 
 Takes about a minute, so it runs only where NPU_MATRIX_TWIN=1 asks for it.
 """
@@ -9,10 +10,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness.devices.sim.faultspec import parse_faults
 from harness.numerics import twin_run
 from harness.numerics.case import read_npz
 from harness.numerics.twin import compare, judge
@@ -20,11 +23,16 @@ from harness.outcome import Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"
 )
 SETTINGS = {"steps": 6}
+needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
+CALLS_PER_STEP = 32
+"""Of softmax: two layers and ten tokens while sampling, two micro-batches of log-probabilities and two of the
+update, each with two layers and the entropy's."""
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +53,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def followed(reference: Path, device: str, out: Path) -> dict:
-    """Measurements of the twin on the device."""
-    facts = twin_run.device(twin_run.case_of(SETTINGS), device, reference, out)
+def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
+    """Measurements of the twin on the device, with faults in it, all of which were struck."""
+    simulation = overlay.installed()
+    wrong = simulation.faults.injected(*parse_faults(faults)) if simulation and faults else nullcontext([])
+    with wrong as active:
+        facts = twin_run.device(twin_run.case_of(SETTINGS), device, reference, out)
+    assert all(fault.hits for fault in active)
     torch.distributed.destroy_process_group()
     index, _ = read_npz(reference, twin_run.FORMAT)
     return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
@@ -56,3 +68,33 @@ def followed(reference: Path, device: str, out: Path) -> dict:
 def test_six_steps_stay_with_their_twin(reference: Path, npu_device: str, tmp_path: Path) -> None:
     judgement = judge(followed(reference, npu_device, tmp_path / "twin.json"), {})
     assert judgement.status is Status.PASS, judgement.reasons
+
+
+@needs_simulation
+@pytest.mark.parametrize(
+    ("fault", "step", "first"),
+    [
+        ("_softmax;round", 1, "the input of model.layers.0.self_attn.o_proj"),
+        # From within the third update on, which samples and log-probabilities of its step do not see.
+        (f"_softmax;round;any;after={2 * CALLS_PER_STEP + 26}", 3, "self_attn.o_proj"),
+        (f"_softmax;round;any;after={4 * CALLS_PER_STEP}", 5, "the input of model.layers.0.self_attn.o_proj"),
+        ("embedding_dense_backward;zero;any;after=8", 5, "the gradient of model.embed_tokens.weight"),
+    ],
+)
+def test_a_faulty_operator_is_found_with_step_and_module(
+    reference: Path, npu_device: str, tmp_path: Path, fault: str, step: int, first: str
+) -> None:
+    measured = followed(reference, npu_device, tmp_path / "twin.json", fault)
+    judgement = judge(measured, {})
+    assert judgement.status is Status.FAIL
+    assert measured["first"]["step"] == step
+    assert f"{first} in step {step} of 6" in judgement.reasons[1]
+    assert all(worst is not None and worst <= 1 for worst in measured["worst_by_step"][: step - 1])
+
+
+@needs_simulation
+def test_a_late_rounding_that_the_contract_permits_is_not_flagged(
+    reference: Path, npu_device: str, tmp_path: Path
+) -> None:
+    measured = followed(reference, npu_device, tmp_path / "twin.json", "mm;ulp;any;after=60;ulps=1")
+    assert judge(measured, {}).status is Status.PASS

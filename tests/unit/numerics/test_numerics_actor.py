@@ -13,31 +13,45 @@ import pytest
 
 from harness.check import Completed
 from harness.digest import canonical_json
-from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
 from harness.numerics.actor import judge, run
 from harness.numerics.actor_case import BATCH, PROMPT, RESPONSE, ActorCase
-from harness.numerics.actor_run import FAULT_PLACES, FORMAT
+from harness.numerics.actor_faults import FAULTS
+from harness.numerics.actor_run import FORMAT, require_comparable
 from harness.numerics.case import write_npz
+from harness.numerics.contract import BF16_AUTOCAST, FP32
+from harness.numerics.decisions import clip_margin
 from harness.numerics.recorder import Event
 from harness.outcome import Evidence, Status
 
+HEAD_GRADIENT = Event(kind="gradient", name="lm_head.weight")
+NORM_GRADIENT = Event(kind="gradient", name="model.norm.weight")
 EVENTS = [
+    Event(kind="forward", name="model.rotary_emb", part="output 2", operators=("sin",)),
     Event(kind="forward", name="model.norm", part="output", operators=("npu::npu_rms_norm",)),
     Event(kind="forward", name="lm_head", part="output", operators=("mm",)),
     Event(kind="output", name="log_prob", operators=("npu::npu_cross_entropy_loss",)),
+    Event(kind="loss", name="the loss", operators=("sub_",)),
     Event(
         kind="backward", name="lm_head", part="output", operators=("npu::npu_cross_entropy_loss_backward",)
     ),
-    Event(kind="gradient", name="lm_head.weight"),
-    Event(kind="gradient", name="model.norm.weight"),
+    HEAD_GRADIENT,
+    NORM_GRADIENT,
     Event(kind="parameter", name="lm_head.weight"),
 ]
 PLACES = [
-    Event(kind="gradient", name=FAULT_PLACES["gradient-sign"]),
-    Event(kind="forward", name=FAULT_PLACES["activation-bf16"], part="output"),
+    Event(kind="gradient", name=FAULTS["float32"][0].place),
+    Event(kind="forward", name=FAULTS["float32"][1].place, part="output"),
 ]
-PACKED = {
-    event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind in {"output", "gradient", "parameter"}
+PACKED = {event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind not in {"forward", "backward"}}
+ENGINE = "FSDPEngineWithLMHead"
+PRODUCT = {
+    "name": FAULTS["bfloat16"][1].place,
+    "what": "the output",
+    "call": 0,
+    "elements": 64,
+    "wrong": 9,
+    "worst": 1.5,
 }
 DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 
@@ -49,6 +63,12 @@ class Context:
     differing: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     blind: bool = False
+    slack: float | None = None
+    norm: float = 1.0
+    paths: tuple[str, ...] = (ENGINE,)
+    products: list[dict[str, Any]] = field(default_factory=list)
+    finding: str = ""
+    asked: list[str] = field(default_factory=list)
     packed: dict[str, Any] = field(
         default_factory=lambda: {"errors": PACKED, "faulty": {PLACES[0].label: 1.0}}
     )
@@ -65,22 +85,30 @@ class Context:
         labels = [event.label for event in [*EVENTS, *PLACES]]
         index = {
             "format": FORMAT,
-            "facts": {"seconds": 1.0},
+            "facts": {
+                "seconds": 1.0,
+                "paths": list(self.paths),
+                "slack": self.slack,
+                "contract": (FP32 if self.compute == "float32" else BF16_AUTOCAST).to_json(),
+            },
             "tolerances": dict.fromkeys(labels, 1e-5),
-            "norms": dict.fromkeys(labels, 1.0),
+            "norms": dict.fromkeys(labels, self.norm),
             "labels": labels,
         }
         if self.reference.returncode == 0:
-            write_npz(Path(argv[argv.index("--out") + 1]), index, {"exact.0": np.zeros(1)})
+            write_npz(Path(_options(argv)["--out"]), index, {"exact.0": np.zeros(1)})
         return self.reference
 
     def in_cell(self, _module: str, *args: str, timeout: Any) -> Completed:
-        options = dict(zip(args[::2], args[1::2], strict=True))
+        options = _options(args)
+        self.asked.append(options["--path"])
         wrong = {} if self.blind else {PLACES[0].label: 1.0}
         facts = {
             "device": {"device": options["--device"], "kind": "npu", "simulated": True},
             "verl": "0.9.1",
-            "path": "FSDPEngineWithLMHead",
+            "path": options["--path"] or self.paths[0],
+            "compute": options["--compute"],
+            "finding": self.finding,
             "events": [
                 {
                     "label": event.label,
@@ -95,11 +123,25 @@ class Context:
             "missing": self.missing,
             "differing": self.differing,
             "faults": {"gradient-sign": wrong, "activation-bf16": {PLACES[1].label: None}},
+            "products": {
+                "count": 3,
+                "elements": 192,
+                "wrong": self.products,
+                "faults": {"accumulation-bf16": [] if self.blind else [PRODUCT]},
+            },
             "seconds": 1.0,
         }
         if self.device.returncode == 0 and not self.device.timed_out:
             Path(options["--out"]).write_text(json.dumps(facts))
         return self.device
+
+    @property
+    def compute(self) -> str:
+        return str(self.params.get("compute", "float32"))
+
+
+def _options(args: Any) -> dict[str, str]:
+    return dict(arg.split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
 
 
 @pytest.fixture
@@ -133,7 +175,7 @@ def test_a_wrong_tensor_is_red_and_the_first_one_is_named(context, place, error)
 
 
 def test_one_wrong_gradient_is_red_whatever_its_norm(context):
-    context.errors = {EVENTS[5].label: 2.0}
+    context.errors = {NORM_GRADIENT.label: 2.0}
     judgement = judged(context)
     assert judgement.status is Status.FAIL
     assert any("1 of 2 gradients are wrong (model.norm.weight" in reason for reason in judgement.reasons)
@@ -190,6 +232,17 @@ def test_what_could_not_be_set_up_is_no_measurement(context):
         run(context)
 
 
+@pytest.mark.parametrize("distance", [np.inf, np.nan])
+def test_no_tolerance_follows_from_a_reference_that_cannot_be_compared(context, distance):
+    require_comparable({"output/0/log_prob/": 0.1})
+    with pytest.raises(InfrastructureError, match="not comparable") as raised:
+        require_comparable({"output/0/log_prob/": 0.1, "gradient/0/lm_head.weight/": distance})
+    assert "gradient/0/lm_head.weight/" in str(raised.value)
+    context.reference = Completed(argv=(), returncode=EXIT_INCOMPLETE, tail=str(raised.value), seconds=1.0)
+    with pytest.raises(InfrastructureError, match="the CPU reference could not be set up"):
+        run(context)
+
+
 def test_the_case_is_the_same_everywhere_and_exact_in_fp32():
     first, second = ActorCase(), ActorCase()
     tokens, again = first.tokens(), second.tokens()
@@ -204,15 +257,16 @@ def test_the_case_is_the_same_everywhere_and_exact_in_fp32():
 def test_no_ratio_lies_at_a_clip_bound():
     case = ActorCase()
     log_probs = np.full((BATCH, RESPONSE), -1.5)
-    ratio = np.exp(log_probs - case.targets(log_probs)["old_log_probs"])
-    bounds = (1 - case.update["clip_ratio"], 1 + case.update["clip_ratio"])
-    assert min(np.abs(ratio - bound).min() for bound in bounds) > 0.01
-    assert {(ratio > bounds[1]).any(), (ratio < bounds[0]).any()} == {True}
+    log_ratio = log_probs - case.targets(log_probs)["old_log_probs"]
+    assert clip_margin(case, log_ratio).min() > 0.8
+    update = case.update
+    assert (log_ratio > np.log(1 + update["clip_ratio_high"])).any()
+    assert (log_ratio < np.log(1 - update["clip_ratio_low"])).any()
 
 
 def test_packed_rows_are_told_apart_from_padded_ones(context):
     assert f"{len(PACKED)} tensors agree, too" in judge(run(context).measurements, {}).reasons[1]
-    wrong = EVENTS[5].label
+    wrong = NORM_GRADIENT.label
     context.packed = {"errors": {**PACKED, wrong: 1.0}, "faulty": {PLACES[0].label: 1.0}}
     judgement = judged(context)
     assert judgement.status is Status.FAIL
@@ -220,7 +274,7 @@ def test_packed_rows_are_told_apart_from_padded_ones(context):
 
 
 def test_a_gradient_that_packed_rows_lose_is_wrong(context):
-    kept = {label: error for label, error in PACKED.items() if label != EVENTS[4].label}
+    kept = {label: error for label, error in PACKED.items() if label != HEAD_GRADIENT.label}
     context.packed = {"errors": kept, "faulty": {PLACES[0].label: 1.0}}
     assert "the gradient of lm_head.weight" in judged(context).reasons[0]
 
@@ -241,3 +295,71 @@ def test_green_is_withheld_when_a_fault_in_packed_rows_is_missed(context):
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
     assert "the one in packed rows" in judgement.reasons[0]
+
+
+def test_every_path_of_a_release_is_run_and_a_fault_in_the_second_is_named_with_it(context):
+    context.paths = ("DataParallelPPOActor", ENGINE)
+    measured = run(context)
+    judgement = judge(json.loads(canonical_json(measured.measurements)), {})
+    assert context.asked == ["", ENGINE]
+    assert judgement.status is Status.PASS
+    assert "through DataParallelPPOActor" in judgement.reasons[0]
+    assert any(reason.startswith(f"{ENGINE}: ") for reason in judgement.reasons)
+    assert f"device-{ENGINE}.json" in measured.artifacts
+    others = [{**measured.measurements["others"][0], "missing": ["gradient/0/lm_head.weight/"]}]
+    judgement = judge({**measured.measurements, "others": others}, {})
+    assert judgement.status is Status.FAIL
+    assert all(reason.startswith(f"{ENGINE}: ") for reason in judgement.reasons)
+
+
+def test_what_verl_itself_gets_wrong_is_told(context):
+    context.finding = "a mask is short"
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert "Finding: a mask is short." in judgement.reasons
+
+
+def test_bf16_tells_the_products_it_recomputed(context):
+    context.params = {"compute": "bfloat16"}
+    judgement = judged(context)
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert "All 3 matrix products of linear layers (192 elements) are to the last bit" in judgement.reasons[2]
+
+
+def test_coarse_partial_sums_are_red_with_the_layer(context):
+    context.params = {"compute": "bfloat16"}
+    context.products = [PRODUCT]
+    judgement = judged(context)
+    assert judgement.status is Status.FAIL
+    assert "the output of model.layers.1.mlp.down_proj (pass 1): 9 of 64 elements" in judgement.reasons[1]
+
+
+def test_green_is_withheld_when_coarse_partial_sums_are_missed(context):
+    context.params = {"compute": "bfloat16"}
+    context.blind = True
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "missed gradient-sign, accumulation-bf16" in judgement.reasons[0]
+
+
+@pytest.mark.parametrize("errors", [{}, {EVENTS[-1].label: 1.0}])
+def test_decisions_that_rounding_takes_are_ill_posed_whatever_the_device_gives(context, errors):
+    context.params = {"compute": "bfloat16"}
+    context.slack = 0.8
+    context.errors = errors
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.reasons[0].startswith("Ill-posed: roundings of bfloat16 may take a clip decision")
+    context.slack = 1.2
+    assert judged(context).status is (Status.FAIL if errors else Status.PASS)
+
+
+def test_gradients_that_could_be_anything_are_no_green(context):
+    context.params = {"compute": "bfloat16"}
+    context.norm = 9e-6
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "2 of 2 gradients, for what bfloat16 permits is as large as they are" in judgement.reasons[0]
+    # Nothing but what float64 leaves of a zero: there is nothing to observe.
+    context.norm = 1e-20
+    assert judged(context).status is Status.PASS

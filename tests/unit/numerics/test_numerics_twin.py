@@ -18,8 +18,9 @@ from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError, InputError
 from harness.numerics.actor_case import PROMPT, RESPONSE
 from harness.numerics.case import write_npz
+from harness.numerics.decisions import clip_margin
 from harness.numerics.twin import judge, run
-from harness.numerics.twin_case import GROUP, STOP, TwinCase, blindness, clip_margin
+from harness.numerics.twin_case import GROUP, STOP, TwinCase, blindness
 from harness.numerics.twin_faults import FAULTS
 from harness.numerics.twin_run import FORMAT, case_of, horizon
 from harness.numerics.twin_steps import Trail
@@ -38,6 +39,7 @@ LABELS = [
     for label in (
         *(PLACES[fault.id].format(place=fault.place) for fault in reversed(FAULTS)),
         "output/0/log_prob/",
+        "loss/0/the loss/",
         "output/0/actor/pg_loss/",
         "gradient/1/lm_head.weight/",
         "parameter/1/lm_head.weight/",
@@ -153,6 +155,7 @@ def test_the_first_divergence_names_step_and_module(tmp_path: Path) -> None:
         ("2/gradient/1/lm_head.weight/", "The first is the gradient of lm_head.weight in step 3"),
         ("2/parameter/1/lm_head.weight/", "The first is the updated lm_head.weight in step 3"),
         ("2/output/0/actor/pg_loss/", "The first is actor/pg_loss in step 3 of 10"),
+        ("2/loss/0/the loss/", "The first is the loss in step 3"),
         ("2/output/0/log_prob/", "The first is log_prob in step 3 of 10, 100 times what rounding explains."),
     ],
 )

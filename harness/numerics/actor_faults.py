@@ -1,0 +1,86 @@
+"""Faults that the check `actor` must find in one update, with the module they sit in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorFault:
+    """A defect in one place. product: it shows in a matrix product, recomputed from the device's operands;
+    otherwise in what an update leaves behind."""
+
+    id: str
+    what: str
+    place: str
+    breaks: Callable[[Any, str], Any]
+    product: bool = False
+
+    @contextmanager
+    def broken(self, model: Any) -> Iterator[None]:
+        """`model` with the fault in it."""
+        handle = self.breaks(model, self.place)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def _gradient_sign(model: Any, place: str) -> Any:
+    return model.get_parameter(place).register_hook(lambda gradient: -gradient)
+
+
+def _in_bfloat16(model: Any, place: str) -> Any:
+    return model.get_submodule(place).register_forward_hook(
+        lambda _module, _args, output: output.bfloat16().to(output.dtype)
+    )
+
+
+def _summed_in_bfloat16(model: Any, place: str) -> Any:
+    def summed(module: Any, args: Any, output: Any) -> None:
+        left, right = args[0].detach().bfloat16(), module.weight.detach().bfloat16()
+        total = None
+        for first in range(0, left.shape[-1], BLOCK):
+            part = left[..., first : first + BLOCK] @ right[:, first : first + BLOCK].T
+            total = part if total is None else total + part
+        # Without autograd's knowledge: the backward products stay right.
+        output.data.copy_(total)
+
+    return model.get_submodule(place).register_forward_hook(summed)
+
+
+BLOCK = 16
+"""Terms summed exactly before a partial sum is rounded, as in a tile of a matrix unit."""
+
+GRADIENT_SIGN = ActorFault(
+    id="gradient-sign",
+    what="the gradient of one matrix has the wrong sign, its norm the right one",
+    place="model.layers.0.self_attn.k_proj.weight",
+    breaks=_gradient_sign,
+)
+
+FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
+    "float32": (
+        GRADIENT_SIGN,
+        ActorFault(
+            id="activation-bf16",
+            what="the output of one normalisation is rounded to bf16",
+            place="model.layers.1.post_attention_layernorm",
+            breaks=_in_bfloat16,
+        ),
+    ),
+    "bfloat16": (
+        GRADIENT_SIGN,
+        ActorFault(
+            id="accumulation-bf16",
+            what="the partial sums of one matrix product are kept in bf16",
+            place="model.layers.1.mlp.down_proj",
+            breaks=_summed_in_bfloat16,
+            product=True,
+        ),
+    ),
+}
+"""By the format that the model computes in."""

@@ -1,0 +1,104 @@
+"""One update in bf16, as verl's autocast makes it: legal roundings, and faults that they must not hide. Runs inside
+a cell.
+
+Takes about a minute, so it runs only where NPU_MATRIX_TWIN=1 asks for it, as for the twin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from harness.devices.sim.faultspec import parse_faults
+from harness.numerics import actor_run
+from harness.numerics.actor import judge
+from harness.numerics.actor_case import DEFAULT_SEED
+from harness.numerics.actor_compare import compare
+from harness.numerics.case import read_npz
+from harness.outcome import Judgement, Status
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("verl")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"
+)
+needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The update on the CPU in a process that cannot import torch_npu."""
+    file = tmp_path_factory.mktemp("reference") / "reference.npz"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    environment.pop("NPU_SIM_FAULTS", None)
+    program = [sys.executable, "-m", "harness.numerics.actor_run", "--role", "reference"]
+    done = subprocess.run(
+        [*program, "--compute", "bfloat16", "--out", str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return file
+
+
+def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judgement:
+    """The verdict of the update on the device, with faults in it, all of which were struck."""
+    simulation = overlay.installed()
+    wrong = simulation.faults.injected(*parse_faults(faults)) if faults else nullcontext([])
+    with wrong as active:
+        facts = actor_run.device(device, reference, folder / "device.json", DEFAULT_SEED, compute="bfloat16")
+    torch.distributed.destroy_process_group()
+    assert all(fault.hits for fault in active)
+    index, _ = read_npz(reference, actor_run.FORMAT)
+    measured = {"state": "measured", **compare(index, facts), "reference": index["facts"], **only(facts)}
+    return judge(json.loads(json.dumps(measured)), {})
+
+
+def only(facts: dict) -> dict:
+    return {name: facts[name] for name in ("path", "device", "compute")}
+
+
+def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:
+    judgement = judged(reference, npu_device, tmp_path)
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert "to the last bit what bf16 operands and fp32 accumulation give" in judgement.reasons[2]
+
+
+@needs_simulation
+@pytest.mark.parametrize("fault", ["matmul;lowacc;any;dtype=float32;block=8", "npu_rms_norm;round"])
+def test_what_the_contract_permits_is_not_flagged(
+    reference: Path, npu_device: str, tmp_path: Path, fault: str
+) -> None:
+    """Sums in another order, and an activation that is rounded to what autocast may hand on."""
+    judgement = judged(reference, npu_device, tmp_path, fault)
+    assert judgement.status is Status.PASS, judgement.reasons
+
+
+@needs_simulation
+@pytest.mark.parametrize(
+    ("fault", "first"),
+    [
+        ("addmm;lowacc;forward", "the output of model.layers.0.self_attn.q_proj (pass 1)"),
+        ("matmul;lowacc;forward", "the output of model.layers.0.self_attn.o_proj (pass 1)"),
+        ("mm;lowacc;backward", "the gradient for the input of model.layers.1.self_attn.v_proj (pass 1)"),
+        ("_softmax_backward_data;sign", "model.layers.1.self_attn."),
+        ("npu_cross_entropy_loss;scale;forward;factor=1.5", "log_prob"),
+        ("embedding_dense_backward;zero", "the gradient of model.embed_tokens.weight"),
+    ],
+)
+def test_a_faulty_operator_is_located(
+    reference: Path, npu_device: str, tmp_path: Path, fault: str, first: str
+) -> None:
+    """Coarse partial sums in the very layer, wrong signs and sizes where they first show."""
+    judgement = judged(reference, npu_device, tmp_path, fault)
+    assert judgement.status is Status.FAIL, judgement.reasons
+    assert first in judgement.reasons[1]
