@@ -155,10 +155,11 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         return not_measured(measurements)
     steps = int(measurements["recipe"]["steps"])
     decision, reference = _decision(measurements)
-    if decision is not None and reference is not None and decision.status is not Status.PASS:
-        said = (*decision.reasons, *_cost(measurements, decision, reference), *notes(measurements))
-        return Judgement(status=decision.status, reasons=said, remedies=decision.remedies)
     series = decode_series(measurements["series"])
+    worst = _worst_difference(measurements, series)
+    unlike = [worst.sentence()] if worst is not None and worst.alarm else []
+    if decision is not None and reference is not None and decision.status is not Status.PASS:
+        return _not_passed(measurements, decision, reference, unlike)
     if crossed := _gate(measurements, series):
         return crossed
     whole = _whole(measurements, steps)
@@ -168,8 +169,6 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
     found = learned(whole["reward"], best_blind_reward())
-    worst = _worst_difference(measurements, series)
-    unlike = [worst.sentence()] if worst is not None and worst.alarm else []
     if not found.passed:
         return failed(measurements, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
     if unlike and _is_hardware(measurements):
@@ -195,6 +194,23 @@ def _decision(measurements: Mapping[str, Any]) -> tuple[Decision | None, Referen
         return None, None
     runs = [measurements, *measurements.get("more", ())]
     return decide(reference.runs, [decode_series(one["series"]) for one in runs]), reference
+
+
+def _not_passed(
+    measurements: Mapping[str, Any], decision: Decision, reference: ReferenceSet, unlike: Sequence[str]
+) -> Judgement:
+    """`unlike`: what is said of a first step that differs, which on hardware alone decides nothing."""
+    sure = decision.status is Status.FAIL or (bool(unlike) and not _is_hardware(measurements))
+    return Judgement(
+        status=Status.FAIL if sure else decision.status,
+        reasons=(
+            *decision.reasons,
+            *unlike,
+            *_cost(measurements, decision, reference),
+            *notes(measurements),
+        ),
+        remedies=(*decision.remedies, *([_TWIN_REMEDY] if unlike else ())),
+    )
 
 
 def _passed(

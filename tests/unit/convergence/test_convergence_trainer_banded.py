@@ -199,3 +199,22 @@ def test_seeds_make_one_set_and_settings_another():
     same = run.settings_digest(run.parser().parse_args([*WORDS, "--seed", "7"]))
 
     assert same == SETTINGS != other
+
+
+@pytest.mark.usefixtures("references")
+@pytest.mark.parametrize(
+    ("device", "status"), [(SIMULATED, "fail"), ({**SIMULATED, "simulated": False}, "inconclusive")]
+)
+def test_a_first_step_unlike_the_recorded_one_decides_what_the_bands_leave_open(tmp_path, device, status):
+    def make(seed, _):
+        series = curves(seed)
+        if seed == 0:
+            series["entropy"] = [4 * value for value in series["entropy"]]
+        digest = RECIPES["grpo"].digest() if seed == 0 else "another seed's"
+        return run_file(seed, series=series, digest=digest, device=device)
+
+    _, judgement = judged(Cell(tmp_path, make))
+
+    assert judgement.status.value == status
+    assert "not in each of them" in judgement.reasons[0]
+    assert "entropy of the first step is" in judgement.reasons[1]
