@@ -123,8 +123,9 @@ def _decision(measured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _cost(facts: ResultInput) -> Iterator[tuple[str, str]]:
     measured = facts.measurements
     decision = _mapping(measured.get("decision"))
-    # A check of one run has its series at the top.
-    runs = _mappings(measured.get("runs")) or ([measured] if "series" in measured else [])
+    # A trainer's check has its first run's series at the top.
+    alone = [measured, *_mappings(measured.get("more"))] if "series" in measured else []
+    runs = _mappings(measured.get("runs")) or alone
     steps = max((_length(run) for run in runs), default=0)
     if runs:
         yield "runs", str(decision.get("runs_used", len(runs)))

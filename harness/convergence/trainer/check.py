@@ -62,6 +62,10 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
     if len(runs) > 1 and found["state"] == MEASURED:
         found["more"] = [{key: one[key] for key in ("recipe", "series", "stop")} for one in runs[1:]]
     found["reference"] = reference.digest if reference is not None else ""
+    found["reference_provenance"] = dict(reference.provenance) if reference is not None else {}
+    decision, _ = _decision(found) if found["state"] == MEASURED else (None, None)
+    # For who looks at a report; `judge` decides again.
+    found["decision"] = decision.as_json() if decision is not None else None
     found["curves"] = _curves(runs, reference)
     facts = found.get("device", {})
     return Measured(

@@ -109,6 +109,7 @@ def test_a_healthy_run_lies_in_the_band(tmp_path):
     (cost,) = [reason for reason in judgement.reasons if reason.startswith("Decided from 1 run (seed 0)")]
     assert cost.endswith("10 runs of verl 0.6.1 on the simulated npu:0.")
     assert len(measured.measurements["curves"]["reference"]["mean"]) == STEPS
+    assert [look["alarm"] for look in measured.measurements["decision"]["looks"]] == [False] * 3
 
 
 @pytest.mark.usefixtures("references")
