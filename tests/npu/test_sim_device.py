@@ -280,8 +280,17 @@ def test_indexing_sorting_and_views() -> None:
 
 
 def test_devices_are_not_mixed() -> None:
+    device, host = torch.ones(3, device=NPU), torch.ones(3)
     with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
-        torch.ones(3, device=NPU) + torch.ones(3)
+        device + host
+    with pytest.raises(RuntimeError, match=r"same device.*aten::cat"):
+        torch.cat([device, host])
+    with pytest.raises(RuntimeError, match=r"same device.*aten::_foreach_add"):
+        torch._foreach_add([device, device], [host, device])
+    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+        torch.add(device, device, out=host)
+    with pytest.raises(RuntimeError, match=r"same device.*aten::add"):
+        torch.add(host, host, out=device)
     assert (torch.ones(3, device=NPU) + torch.tensor(1.0)).tolist() == [2, 2, 2]
 
 

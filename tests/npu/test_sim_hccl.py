@@ -41,6 +41,8 @@ parts = [full(-1.0, 2) for _ in range(WORLD)]; dist.all_gather(parts, full(float
 s = [torch.zeros((), device=NPU) for _ in range(WORLD)]; dist.all_gather(s, torch.tensor(float(RANK), device=NPU)); found["gather_scalars"] = [p.item() for p in s]
 out = full(0.0, 2 * WORLD); dist.all_gather_into_tensor(out, full(float(RANK), 2)); found["into_tensor"] = out.tolist()
 out = full(0.0, 2); dist.reduce_scatter_tensor(out, torch.arange(2.0 * WORLD, device=NPU)); found["reduce_scatter"] = out.tolist()
+out = full(0.0, 2); dist.reduce_scatter_tensor(out, torch.arange(2.0 * WORLD, device=NPU) + RANK, op=dist.ReduceOp.AVG); found["scatter_average"] = out.tolist()
+out = full(0.0, 2); dist.reduce_scatter(out, list((torch.arange(2.0 * WORLD, device=NPU) * (RANK + 1)).chunk(WORLD)), op=dist.ReduceOp.MAX); found["scatter_largest"] = out.tolist()
 out = full(0.0, WORLD); dist.all_to_all_single(out, torch.arange(float(WORLD), device=NPU) + 10 * RANK); found["all_to_all"] = out.tolist()
 objects = [None] * WORLD; dist.all_gather_object(objects, {"rank": RANK}); found["objects"] = objects
 dist.barrier()
@@ -122,6 +124,8 @@ def test_collectives_and_training(tmp_path: Path, world: int, group: str, what: 
     assert found["gather_scalars"] == [float(rank) for rank in range(world)]
     assert found["into_tensor"] == [float(rank) for rank in range(world) for _ in range(2)]
     assert found["reduce_scatter"] == [0.0, float(world)]
+    assert found["scatter_average"] == [(world - 1) / 2, 1 + (world - 1) / 2]
+    assert found["scatter_largest"] == [0.0, float(world)]
     assert found["all_to_all"] == [10.0 * rank for rank in range(world)]
     assert found["objects"] == [{"rank": rank} for rank in range(world)]
     if what == "train":

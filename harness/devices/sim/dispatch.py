@@ -48,6 +48,8 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     tensors = plan.tensors
     by_name = plan.by_name
     mixed = plan.mixed
+    # Operators of other namespaces take lengths and the like from the host, each its own.
+    strict = plan.name.startswith("aten::")
     tensor_type = torch.Tensor
     only = machine.devices[0] if len(machine.devices) == 1 else None
     plain = plan.device is None and not plan.random
@@ -71,6 +73,7 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
                     foreign = value
             elif many and value is not None:
                 values[position] = [v if v is None or v.is_cpu else alias(v) for v in value]
+                foreign = foreign if mixed else _on_host(value, foreign)
         named = kwargs
         if kwargs:
             named = dict(kwargs)
@@ -78,10 +81,12 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
                 if isinstance(value, tensor_type):
                     if not value.is_cpu:
                         named[name] = alias(value)
+                    elif strict and value.dim():
+                        foreign = value
                 elif value is not None and by_name.get(name):
                     named[name] = [v if v is None or v.is_cpu else alias(v) for v in value]
         if foreign is not None and not mixed:
-            _refuse_mixed(plan, foreign, args)
+            _refuse_mixed(plan, foreign, (*args, *kwargs.values()))
         if not (fresh or in_place):
             return finish(args, kwargs, values, named)
         result = interceptors[0](plan, compute, values, named) if interceptors else compute(*values, **named)
@@ -113,13 +118,21 @@ def _waiting(
     return waiting
 
 
+def _on_host(tensors: Sequence[torch.Tensor | None], known: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor of the list that is on the host and no mere number, or the one already known."""
+    return next(
+        (tensor for tensor in tensors if tensor is not None and tensor.is_cpu and tensor.dim()), known
+    )
+
+
 def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[Any]) -> None:
     for value in others:
-        if isinstance(value, torch.Tensor) and not value.is_cpu:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{value.device} and {foreign.device}! (when running {plan.name})"
-            )
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{tensor.device} and {foreign.device}! (when running {plan.name})"
+                )
 
 
 def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:

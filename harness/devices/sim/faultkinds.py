@@ -18,7 +18,7 @@ from harness.devices.sim.plan import OperatorPlan
 
 _DEFAULT_NAN_SHARE = 1e-3
 _REORDERED = frozenset({"mm", "bmm", "matmul"})
-_INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from harness.devices.sim import reductions
 from harness.devices.sim.aten import DEVICE_KEY
 from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
-from harness.devices.sim.torch_internals import HOST, overload, override, schemas
+from harness.devices.sim.torch_internals import GLOO_AVERAGES, HOST, overload, override, schemas
 
 BACKEND = "hccl"
 
@@ -33,11 +34,14 @@ def install(machine: Machine) -> int:
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
     covered = 0
-    for name, _schema in schemas("c10d"):
+    for name, schema in schemas("c10d"):
         operator = overload("c10d", name)
         if operator is None or name == "monitored_barrier_":
             continue
-        override(library, name, _collective(operator, machine), DEVICE_KEY)
+        arguments = [argument.name for argument in schema.arguments]
+        old = "reduce_op" in arguments and not GLOO_AVERAGES
+        compute = reductions.complete(operator, arguments) if old else operator
+        override(library, name, _collective(compute, machine), DEVICE_KEY)
         covered += 1
     return covered
 
@@ -65,7 +69,7 @@ def _gloo_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-def _collective(operator: Any, machine: Machine) -> Callable[..., Any]:
+def _collective(operator: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         originals: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -19,6 +19,9 @@ current_autograd_node = torch._C._current_autograd_node
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
+GLOO_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+"""Whether gloo knows ReduceOp.AVG; before, it says "Cannot use ReduceOp.AVG with Gloo"."""
+
 
 def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
     """Every registered operator of a namespace: its name with overload but without namespace, its schema."""

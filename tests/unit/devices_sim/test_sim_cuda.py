@@ -30,6 +30,19 @@ int speak(void) { int n; return ncclGetVersion(&n) + from_torch(); }
 """
 
 
+ALLOCATOR = """
+struct list { void *buckets; unsigned long count; void *first; unsigned long size; char rest[24]; };
+extern struct list keys __asm__("_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig7getKeysB5cxx11EvE4keys");
+extern long filled __asm__("_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig7getKeysB5cxx11EvE4keys");
+struct list keys;
+long filled;
+int registered_options(void) {
+    if (!filled) { keys.size = 7; filled = 1; }
+    return keys.first ? -1 : (int)keys.size;
+}
+"""
+
+
 @pytest.fixture(scope="session")
 def cuda_build(pretended: Path, compile_c, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """site-packages whose torch needs a versioned CUDA runtime and an unversioned NCCL, neither of them there."""
@@ -113,6 +126,21 @@ def test_torch_loads_and_finds_no_device(cuda_build: Path, tmp_path: Path) -> No
     # cudaErrorNoDevice is 100, and no devices.
     assert call(cuda_build, runtime, "devices").stdout.strip() == "100000"
     assert call(cuda_build, runtime, "registered").stdout.strip() == "1"
+
+
+def test_cuda_registers_no_options_of_its_allocator(cuda_build: Path, compile_c, tmp_path: Path) -> None:
+    """torch_npu registers some of the same name, which ends the process; torch loads NVIDIA's libraries first."""
+    allocator = compile_c(ALLOCATOR, tmp_path / "libc10_cuda.so")
+    runtime = build_runtime(cuda_build, tmp_path)
+    found = []
+    for first in ((), (runtime / "libcudart.so.12",)):
+        code = "import ctypes\n" + "".join(
+            f"ctypes.CDLL({str(path)!r}, ctypes.RTLD_GLOBAL)\n" for path in first
+        )
+        code += f"print(ctypes.CDLL({str(allocator)!r}).registered_options())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        found.append(done.stdout.strip())
+    assert found == ["7", "0"]
 
 
 @pytest.mark.parametrize(("function", "name"), [("use", "cudaMalloc"), ("speak", "ncclGetVersion")])

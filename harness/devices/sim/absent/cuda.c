@@ -43,3 +43,25 @@ ABSENT_API void __cudaRegisterVar(void **handle, char *host, char *device, const
                                   int global) {
     (void)handle; (void)host; (void)device; (void)name; (void)external; (void)size; (void)constant; (void)global;
 }
+
+/* The options of CUDA's allocator, as libc10_cuda lists them: none, since nothing is allocated here.
+ *
+ * From torch 2.11 on every backend registers its options while it loads, CUDA's first, and an option of two backends ends
+ * the process; torch_npu has pinned_reserve_segment_size_mb, too. A build of torch without CUDA has no such list, and this
+ * one stands in for that: libc10_cuda's own list and the flag that says it is filled are found here first. Layout: the
+ * empty unordered_set<string> of libstdc++, buckets, their count, first node, size, largest load, next resize, one bucket.
+ */
+#define OPTIONS "N3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig7getKeysB5cxx11EvE4keys"
+struct empty_set {
+    void *buckets;
+    size_t count;
+    void *first;
+    size_t size;
+    float largest_load;
+    size_t next_resize;
+    void *bucket;
+};
+ABSENT_API extern struct empty_set options __asm__("_ZZ" OPTIONS);
+ABSENT_API extern long long options_filled __asm__("_ZGVZ" OPTIONS);
+struct empty_set options = {&options.bucket, 1, 0, 0, 1.0f, 0, 0};
+long long options_filled = 1;
