@@ -23,12 +23,12 @@ def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> dict[s
     """Facts about `device` ("cpu", "npu:0", ...): name, simulated or not, SoC, versions of torch and
     torch_npu.
 
-    A device is simulated when its launcher says so or the loaded CANN runtime carries a sentinel symbol; a
+    An NPU is simulated when its launcher says so or there is no CANN runtime without a sentinel symbol; a
     launcher's "not simulated" is not believed over a sentinel.
     """
     kind = device.split(":", maxsplit=1)[0]
     told = _told(environ)
-    simulated = bool(told.get("simulated")) or (kind == "npu" and runtime_is_simulated())
+    simulated = bool(told.get("simulated")) or (kind == "npu" and not runtime_is_real())
     facts = {
         **told,
         "device": device,
@@ -49,13 +49,17 @@ def evidence_of(facts: Mapping[str, Any]) -> Evidence:
     return Evidence.HARDWARE if facts.get("kind") == "npu" else Evidence.CPU
 
 
-def runtime_is_simulated() -> bool:
-    """Whether the CANN runtime that this process sees carries a sentinel."""
+def runtime_is_real() -> bool:
+    """Whether this process has a CANN runtime without a sentinel.
+
+    Without any runtime there is no NPU, whatever torch calls `npu`: a backend of another make can take that
+    name.
+    """
     try:
         runtime = ctypes.CDLL(RUNTIME_LIBRARY)
     except OSError:
         return False
-    return any(hasattr(runtime, symbol) for symbol in SENTINELS)
+    return not any(hasattr(runtime, symbol) for symbol in SENTINELS)
 
 
 def _told(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -25,14 +25,14 @@ def test_evidence(facts, evidence):
 
 def test_what_the_launcher_says_is_taken(monkeypatch):
     told = json.dumps({"simulated": True, "soc": "Ascend910B3"})
-    monkeypatch.setattr(device, "runtime_is_simulated", lambda: False)
+    monkeypatch.setattr(device, "runtime_is_real", lambda: True)
     facts = device_facts("npu:0", {FACTS_VARIABLE: told})
     assert facts["simulated"]
     assert facts["soc"] == "Ascend910B3"
 
 
 def test_a_sentinel_outweighs_a_launcher_that_denies_it(monkeypatch):
-    monkeypatch.setattr(device, "runtime_is_simulated", lambda: True)
+    monkeypatch.setattr(device, "runtime_is_real", lambda: False)
     told = json.dumps({"simulated": False, "soc": "Ascend910B3"})
     assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
 
@@ -42,6 +42,16 @@ def test_a_damaged_variable_promotes_nothing(told):
     assert evidence_of(device_facts("cpu", {FACTS_VARIABLE: told})) is Evidence.CPU
 
 
-def test_without_a_runtime_nothing_is_simulated(monkeypatch):
+def test_an_npu_without_a_runtime_is_no_hardware(monkeypatch):
     monkeypatch.setattr(device, "RUNTIME_LIBRARY", "libnosuchruntime.so")
-    assert not device.runtime_is_simulated()
+    told = json.dumps({"soc": "Ascend910B3"})
+    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
+    assert evidence_of(device_facts("cpu", {})) is Evidence.CPU
+
+
+def test_a_runtime_without_a_sentinel_is_hardware(monkeypatch):
+    monkeypatch.setattr(device, "RUNTIME_LIBRARY", "libc.so.6")
+    told = json.dumps({"soc": "Ascend910B3"})
+    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.HARDWARE
+    monkeypatch.setattr(device, "SENTINELS", ("printf",))
+    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
