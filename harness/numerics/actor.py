@@ -203,7 +203,8 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
         f"{measurements['tensors']} tensors of one update through {measurements['path']} agree with the "
         f"float64 reference, {len(measurements['gradients'])} gradients and "
         f"{kinds.get('parameter', {}).get('tensors', 0)} updated parameters among them (worst error "
-        f"{worst:.0%} of its bound); {len(measurements['self_test'])} seeded faults were caught and located."
+        f"{worst:.0%} of its bound; {_resolution(measurements)}); "
+        f"{len(measurements['self_test'])} seeded faults were caught and located."
     )
     told = (
         f"With packed rows and fused attention the path was not run: {packed['why']}."
@@ -223,6 +224,12 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
     if measurements.get("finding"):
         reasons.append(f"Finding: {measurements['finding']}.")
     return Judgement(status=Status.PASS, reasons=(*reasons, *_repeatability(measurements)))
+
+
+def _resolution(measurements: Mapping[str, Any]) -> str:
+    """From which error on every gradient that is observable at all would have shown it."""
+    bounds = [entry["tolerance"] for entry in measurements["gradients"] if entry["tolerance"] < 1]
+    return f"a gradient shows errors above {max(bounds, default=1.0):.1g} of its norm"
 
 
 def _ill_posed(measurements: Mapping[str, Any]) -> Judgement | None:

@@ -42,7 +42,7 @@ UPDATE: Mapping[str, Any] = {
     "kl_loss_type": "low_var_kl",
     # Far above the norm that occurs: clipping would hide what scales all gradients.
     "grad_clip": 1e4,
-    "lr": 1e-3,
+    "lr": 5e-4,
 }
 """Two optimizer steps of two micro-batches each, off-policy, with every term of the loss."""
 

@@ -160,6 +160,7 @@ def test_an_update_within_its_tolerances_passes(context):
     assert judgement.status is Status.PASS, judgement.reasons
     assert measured.evidence is Evidence.SIMULATED
     assert "2 gradients and 1 updated parameters" in judgement.reasons[0]
+    assert "a gradient shows errors above 1e-05 of its norm" in judgement.reasons[0]
     assert set(measured.artifacts) == {"reference.npz", "device.json"}
 
 
