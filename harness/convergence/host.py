@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 from harness.digest import digest_json
 
 _PROCESSORS = Path("/proc/cpuinfo")
-_TIMES = Path("/proc/stat")
+_TIMES, _PROCESSES = Path("/proc/stat"), Path("/proc/self").parent
+_TICKS = os.sysconf("SC_CLK_TCK")
+LOOK_SECONDS = 1.0
 # Fields of the line "cpu" (man proc_stat): what processors did when they were busy, and when not. Guests'
 # time is part of user's; steal is what a hypervisor gave to others.
 _BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)
@@ -39,27 +43,59 @@ def together(hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Others:
-    """How much of the machine is used from now on by others than this process and those it has waited for."""
+    """How much of the machine is used from now on by others than this process and those below it.
+
+    A process that somebody below has ended without waiting for it counts with what `look` last saw.
+    """
 
     def __init__(self) -> None:
         self._start = _used()
+        self._below: dict[tuple[int, int], float] = {}
+        self._looked = -LOOK_SECONDS
+
+    def look(self) -> None:
+        """Note how long the processes below this one have run; call it as often as you like."""
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._below.update(_below())
 
     def share(self) -> float | None:
         """Their share of all processors' time since this was made, 0 to 1; None where nothing tells."""
         now = _used()
         if now is None or self._start is None:
             return None
-        all_of_it, busy, own = (late - early for late, early in zip(now, self._start, strict=True))
-        return round(min(1.0, max(0.0, (busy - own) / all_of_it)), 3) if all_of_it > 0 else None
+        time_of_all, busy, own, waited_for = (
+            late - early for late, early in zip(now, self._start, strict=True)
+        )
+        mine = own + max(waited_for, sum(self._below.values()))
+        return round(min(1.0, max(0.0, (busy - mine) / time_of_all)), 3) if time_of_all > 0 else None
 
 
-def _used() -> tuple[float, float, float] | None:
-    """Seconds of all processors, of those the busy ones, and of those this process's own."""
+def _below() -> dict[tuple[int, int], float]:
+    """Seconds that the living processes below this one have run, by their numbers and starts."""
+    parents, found = {}, {}
+    for entry in _PROCESSES.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # Fields as in man proc_pid_stat; the command stands in parentheses and may itself contain any.
+            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
+            process = int(entry.parent.name)
+            parents[process] = int(fields[1])
+            found[process] = (int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS)
+    below: set[int] = set()
+    nearer = {os.getpid()}
+    while nearer:
+        nearer = {process for process, parent in parents.items() if parent in nearer} - below
+        below |= nearer
+    return {(process, found[process][0]): found[process][1] for process in below}
+
+
+def _used() -> tuple[float, float, float, float] | None:
+    """Seconds of all processors, of those the busy ones, of those this process's, and those it waited for."""
     try:
         fields = _TIMES.read_text(encoding="ascii").splitlines()[0].split()[1:]
-        ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in fields]
-        busy = sum(ticks[place] for place in _BUSY)
-        return busy + sum(ticks[place] for place in _IDLE), busy, sum(os.times()[:4])
+        seconds = [int(field) / _TICKS for field in fields]
+        busy, own = sum(seconds[place] for place in _BUSY), os.times()
+        return busy + sum(seconds[place] for place in _IDLE), busy, sum(own[:2]), sum(own[2:4])
     except (OSError, ValueError, IndexError):
         return None
 

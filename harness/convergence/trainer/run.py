@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cwd=folder,
             process_folder=folder / "processes",
             take=lambda text: _take(log, text),
-            steps=lambda: _steps(log),
+            steps=lambda: _steps(log, others),
             hopeless=lambda: _after_step(log, options),
             limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
         )
@@ -260,7 +260,9 @@ def _take(log: VerlLog, text: str) -> None:
     log.feed(text)
 
 
-def _steps(log: VerlLog) -> int:
+def _steps(log: VerlLog, others: Others) -> int:
+    """Steps so far; asked so often that what runs meanwhile is noted here, too."""
+    others.look()
     return max((run.steps for run in log.telemetry().runs), default=0)
 
 

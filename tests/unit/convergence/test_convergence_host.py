@@ -55,14 +55,40 @@ def test_what_cannot_be_read_is_not_known(tmp_path, monkeypatch, text):
     assert Others().share() is None
 
 
+WORK = "import time\nwhile time.process_time() < 0.4: pass\n"
+
+
 def test_a_child_that_was_waited_for_is_no_other():
+    before = host._used()
+    subprocess.run([sys.executable, "-c", WORK], check=True)
+    after = host._used()
+
+    assert after[3] - before[3] >= 0.39
+    assert after[2] - before[2] < 0.39
+
+
+def test_a_grandchild_that_nobody_waits_for_is_no_other(monkeypatch):
+    """As Ray's: it ignores the ends of its workers, so their times reach nobody."""
+    monkeypatch.setattr(host, "LOOK_SECONDS", 0.0)
+    ignoring = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", {WORK + "time.sleep(30)"!r}], stdout=subprocess.PIPE)
+sys.stdin.readline()
+child.kill()
+"""
     others = Others()
     before = host._used()
-    subprocess.run([sys.executable, "-c", "for _ in range(5_000_000): pass"], check=True)
+    with subprocess.Popen([sys.executable, "-c", ignoring], stdin=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 20
+        while sum(others._below.values()) < 0.4 and time.monotonic() < deadline:
+            others.look()
+            time.sleep(0.02)
+        process.communicate(b"\n")
     after = host._used()
-    time.sleep(0.05)
 
-    assert after[2] - before[2] > 0.02
+    assert after[3] - before[3] < 0.39
+    assert sum(others._below.values()) >= 0.4
     assert 0.0 <= others.share() <= 1.0
 
 
