@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -356,64 +358,80 @@ print((y * 2).device)
     )
 
 
-def test_soc_cann_version_and_a_hang_are_configured(tmp_path: Path) -> None:
-    code = """
-import time, torch, torch_npu
+CONFIGURED = {
+    "NPU_SIM_SOC": "Ascend910_9391",
+    "NPU_SIM_CANN": "8.3.RC2",
+    "NPU_SIM_HANG": "1:0.4",
+    "NPU_SIM_COUNT": "2",
+    "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+    "NPU_SIM_FAULTS": "exp;scale;any;factor=3",
+    "NPU_SIM_COUNT_CALLS": "1",
+}
+PROGRAM = """
+import json, os, sys, time, torch, torch_npu
 from torch_npu.npu.utils import get_cann_version
-x = torch.ones(3, device="npu")
+found = {"name": __name__, "script": sys.argv[0], "facts": json.loads(os.environ["NPU_MATRIX_DEVICE_FACTS"])}
 begun = time.monotonic()
 torch.npu.synchronize()
-print(torch.npu.get_device_name(0), get_cann_version("CANN"), time.monotonic() - begun >= 0.4)
-"""
-    settings = {"NPU_SIM_SOC": "Ascend910_9391", "NPU_SIM_CANN": "8.3.RC2", "NPU_SIM_HANG": "1:0.4"}
-    assert launched(tmp_path, code, **settings).splitlines()[-1] == "Ascend910_9391 8.3.RC2 True"
-
-
-def test_several_devices_and_expandable_segments(tmp_path: Path) -> None:
-    code = """
-import torch
+found["hang"] = time.monotonic() - begun
+found["soc"], found["cann"] = torch.npu.get_device_name(0), get_cann_version("CANN")
 a, b = torch.ones(3, device="npu:0"), torch.ones(3, device="npu:1")
 c = a.to("npu:1") + b
-print(torch.npu.device_count(), c.device, c.tolist(), torch.zeros(2, device="npu:1").device)
+found["sum"] = [torch.npu.device_count(), str(c.device), c.tolist(), str(torch.zeros(2, device="npu:1").device)]
 try:
     a + b
 except RuntimeError as error:
-    print("refused")
+    found["refused"] = str(error)
 with torch.npu.device(1):
-    print(torch.ones(2, device="npu").device, torch.rand(2, device="npu").device)
+    found["current"] = [str(torch.ones(2, device="npu").device), str(torch.rand(2, device="npu").device)]
 w = torch.ones(3, device="npu:1", requires_grad=True)
 (w * b).sum().backward()
-print(w.grad.device, torch.npu.memory_allocated(1) > 0)
+found["gradient"], found["allocated"] = str(w.grad.device), torch.npu.memory_allocated(1)
+found["exp"] = torch.exp(torch.zeros(2, device="npu")).tolist()
+print(json.dumps(found))
+sys.exit(7)
 """
-    out = launched(
-        tmp_path, code, NPU_SIM_COUNT="2", PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"
-    ).splitlines()
-    assert out == ["2 npu:1 [2.0, 2.0, 2.0] npu:1", "refused", "npu:1 npu:1", "npu:1 True"]
 
 
-def test_faults_from_the_environment_are_reported(tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    out = launched(
-        tmp_path,
-        'import torch; print(torch.exp(torch.zeros(2, device="npu")).tolist())',
-        NPU_SIM_FAULTS="exp;scale;any;factor=3",
-        NPU_SIM_REPORT=str(report),
-        NPU_SIM_COUNT_CALLS="1",
-    )
-    assert out.strip() == "[3.0, 3.0]"
-    assert '"hits": 1' in report.read_text()
-    assert '"aten::exp": 1' in report.read_text()
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a program says that runs under all settings of the environment at once, and its report.
+
+    One process for all of them: most of a process is the import of torch_npu.
+    """
+    folder = tmp_path_factory.mktemp("configured")
+    report = folder / "report.jsonl"
+    out = launched(folder, PROGRAM, **CONFIGURED, NPU_SIM_REPORT=str(report))
+    (line,) = (line for line in out.splitlines() if line.startswith("{"))
+    return {**json.loads(line), "report": json.loads(report.read_text())}
+
+
+def test_soc_cann_version_and_a_hang_are_configured(configured: dict[str, Any]) -> None:
+    assert (configured["soc"], configured["cann"]) == ("Ascend910_9391", "8.3.RC2")
+    assert configured["hang"] >= 0.4
+
+
+def test_several_devices_and_expandable_segments(configured: dict[str, Any]) -> None:
+    assert configured["sum"] == [2, "npu:1", [2.0, 2.0, 2.0], "npu:1"]
+    assert "same device" in configured["refused"]
+    assert configured["current"] == ["npu:1", "npu:1"]
+    assert configured["gradient"] == "npu:1"
+    assert configured["allocated"] > 0
+
+
+def test_faults_from_the_environment_are_reported(configured: dict[str, Any], tmp_path: Path) -> None:
+    assert configured["exp"] == [3.0, 3.0]
+    assert [fault["hits"] for fault in configured["report"]["faults"]] == [1]
+    assert configured["report"]["calls"]["aten::exp"] == 1
     assert "unknown kind" in launched(tmp_path, "", NPU_SIM_FAULTS="exp;explode")
 
 
-def test_the_program_is_main_with_its_own_arguments(tmp_path: Path) -> None:
-    code = """
-import json, os, sys
-facts = json.loads(os.environ["NPU_MATRIX_DEVICE_FACTS"])
-print(__name__, sys.argv[0].endswith("program.py"), facts["simulated"], facts["device"], facts["torch_npu"] != "")
-sys.exit(7)
-"""
-    assert "__main__ True True npu:0 True" in launched(tmp_path, code)
+def test_the_program_is_main_with_its_own_arguments(configured: dict[str, Any]) -> None:
+    facts = configured["facts"]
+    assert configured["name"] == "__main__"
+    assert configured["script"].endswith("program.py")
+    assert (facts["simulated"], facts["device"]) == (True, "npu:0")
+    assert facts["torch_npu"]
 
 
 def test_ray_counts_the_devices() -> None:

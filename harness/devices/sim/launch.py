@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.devices.sim import probe
+from harness.devices.sim import faultspec, probe
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def set_up() -> None:
             why=f"{probe.RUNTIME} carries no sentinel",
             fix="run without the simulated device, or put its folder first on LD_LIBRARY_PATH",
         )
+    # Before the seconds that the imports take.
+    faultspec.parse_faults(os.environ.get(faultspec.VARIABLE, ""))
     try:
         import torch  # noqa: F401
         import torch_npu  # noqa: F401
