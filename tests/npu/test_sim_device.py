@@ -389,7 +389,6 @@ w = torch.ones(3, device="npu:1", requires_grad=True)
 found["gradient"], found["allocated"] = str(w.grad.device), torch.npu.memory_allocated(1)
 found["exp"] = torch.exp(torch.zeros(2, device="npu")).tolist()
 print(json.dumps(found))
-sys.exit(7)
 """
 
 
