@@ -93,7 +93,7 @@ def test_a_trainer_is_run_once_for_every_seed(tmp_path):
     (path,) = record(recordings, tmp_path, cell.enter, cell.run)
 
     found = load(Path(path))
-    assert len(cell.arguments) == len(found.runs) == len(found.performance) == 10
+    assert len(cell.arguments) == len(found.runs) == len(found.performance) == 20
     assert found.name == "trainer-grpo"
     assert "seed" not in found.recipe
     assert [file.name for file in tmp_path.iterdir()] == [Path(path).name]
@@ -107,8 +107,8 @@ def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
         list(record(recordings, tmp_path, broken.enter, broken.run))
     (path,) = record(recordings, tmp_path, mended.enter, mended.run)
 
-    assert len(mended.arguments) == 6
-    assert len(load(Path(path)).runs) == 10
+    assert len(mended.arguments) == 16
+    assert len(load(Path(path)).runs) == 20
 
 
 def test_a_cpu_cell_is_recorded_on_its_cpu():

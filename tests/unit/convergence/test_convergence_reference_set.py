@@ -5,6 +5,7 @@ import pytest
 from harness.convergence import reference_set
 from harness.convergence.checks import CANDIDATE_SEEDS
 from harness.convergence.recipe import PAPER_CLIP, RECIPES, recipe
+from harness.convergence.trainer import banded, run
 from harness.errors import InputError
 
 SETS = reference_set.shipped()
@@ -26,10 +27,27 @@ def test_a_reference_set_is_shipped_for_the_settings_that_are_trained(name):
 
 @pytest.mark.parametrize("found", SETS, ids=lambda found: found.name)
 def test_a_reference_set_says_where_it_comes_from(found):
-    assert found.provenance["device"]["device"] == "cpu"
+    device = found.provenance["device"]
+    # Trainers' sets are of the simulated device that their checks train on, and must say that it is.
+    trainer = found.name.startswith("trainer-")
+    assert (device["device"], device["simulated"]) == (("npu:0", True) if trainer else ("cpu", False))
     assert {"verl", "torch", "numpy"} <= set(found.provenance["versions"])
     assert found.provenance["date"]
     assert reference_set.by_digest(found.digest) == found
+
+
+@pytest.mark.parametrize("algorithm", ["grpo"])
+def test_a_trainers_reference_set_is_shipped_for_the_settings_that_its_check_trains(algorithm):
+    words = ["--algorithm", algorithm, "--device", "npu", "--folder", "f", "--out", "o"]
+    settings = run.settings_digest(run.parser().parse_args(words))
+
+    found = banded.reference_for(settings, "0.6.1")
+
+    assert found is not None, "record it again: the recipe changed (npu-matrix run --record-reference)"
+    assert found.name == f"trainer-{algorithm}"
+    assert banded.too_few(found) == ""
+    assert set(found.seeds) == set(banded.REFERENCE_SEEDS)
+    assert not set(found.seeds) & set(banded.CANDIDATE_SEEDS)
 
 
 def test_gspo_trains_the_objective_of_its_paper():
