@@ -7,14 +7,20 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
-pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
+from harness.devices.sim.faultspec import FaultSpec  # noqa: E402 - needs the guard above
+
+SIMULATION = overlay.installed()
+pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
 
 PROGRAM = """
 import json, os, sys, warnings
@@ -83,6 +89,33 @@ dist.destroy_process_group()
 if RANK == 0:
     json.dump(found, open(sys.argv[1], "w"))
 """
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_collectives_can_be_struck() -> None:
+    def gathered() -> list[list[float]]:
+        parts = [torch.zeros(2, device="npu:0")]
+        dist.all_gather(parts, torch.ones(2, device="npu:0"))
+        return [part.tolist() for part in parts]
+
+    x = torch.ones(2, device="npu:0")
+    with SIMULATION.faults.injected(FaultSpec(op="allreduce_", kind="scale", factor=3.0)) as (fault,):
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+    assert (x.tolist(), fault.hits) == ([3.0, 3.0], 1)
+    with SIMULATION.faults.injected(FaultSpec(op="c10d::allgather_", kind="zero", output=-1)):
+        assert gathered() == [[0.0, 0.0]]
+    broken = FaultSpec(op="broadcast_", kind="raise")
+    with SIMULATION.faults.injected(broken), pytest.raises(RuntimeError, match=r"EZ9999.*broadcast_"):
+        dist.broadcast(x, 0)
+    assert gathered() == [[1.0, 1.0]]
 
 
 def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, object]:

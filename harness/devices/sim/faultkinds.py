@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,8 +49,8 @@ class Call:
         found: list[torch.Tensor] = []
         for position, name in self.plan.mutable:
             value = self.args[position] if position < len(self.args) else self.kwargs.get(name)
-            found.extend(value if isinstance(value, (list, tuple)) else [value])
-        return [value for value in found if value is not None]
+            found.extend(_tensors(value))
+        return found
 
 
 def distort(fault: Fault, call: Call) -> Any:
@@ -176,6 +176,15 @@ def _changed(
         altered(value) if index in hit and isinstance(value, torch.Tensor) else value
         for index, value in enumerate(result)
     )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an argument: itself, those of a list, or of the lists in it."""
+    if isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _tensors(entry)
+    elif value is not None:
+        yield value
 
 
 def _picked(fault: Fault, entries: list[Any]) -> list[Any]:

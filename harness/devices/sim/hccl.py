@@ -6,6 +6,7 @@ HCCL itself is not exercised. What is: everything above it, from init_process_gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,12 @@ import torch
 from harness.devices.sim import reductions
 from harness.devices.sim.aten import DEVICE_KEY
 from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
+from harness.devices.sim.plan import OperatorPlan, plan_of
 from harness.devices.sim.torch_internals import GLOO_AVERAGES, HOST, overload, override, schemas
 
 BACKEND = "hccl"
+# Waiting for a send whose receive is not posted yet could last for ever, so these are not waited for.
+_WRITE_NOTHING = frozenset({"barrier", "recv_", "recv_any_source_", "send"})
 
 # The dispatcher keeps what is registered for the life of the process.
 _libraries: list[Any] = []
@@ -41,7 +45,11 @@ def install(machine: Machine) -> int:
         arguments = [argument.name for argument in schema.arguments]
         old = "reduce_op" in arguments and not GLOO_AVERAGES
         compute = reductions.complete(operator, arguments) if old else operator
-        override(library, name, _collective(compute, machine), DEVICE_KEY)
+        plan = plan_of(operator, schema)
+        if name not in _WRITE_NOTHING:
+            # Schemas of collectives do not say so.
+            plan = replace(plan, mutable=((0, arguments[0]),))
+        override(library, name, _collective(compute, plan, machine), DEVICE_KEY)
         covered += 1
     return covered
 
@@ -69,7 +77,16 @@ def _gloo_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-def _collective(operator: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+def _collective(operator: Callable[..., Any], plan: OperatorPlan, machine: Machine) -> Callable[..., Any]:
+    interceptors = machine.interceptors
+
+    def finished(*args: Any, **kwargs: Any) -> Any:
+        result = operator(*args, **kwargs)
+        if plan.mutable:
+            # Faults strike what has arrived.
+            reductions.finish(result)
+        return result
+
     def run(*args: Any, **kwargs: Any) -> Any:
         originals: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -86,8 +103,10 @@ def _collective(operator: Callable[..., Any], machine: Machine) -> Callable[...,
                 return [to_host(entry) for entry in value]
             return HOST if isinstance(value, torch.device) else value
 
-        result = operator(*map(to_host, args), **{name: to_host(value) for name, value in kwargs.items()})
-        return _to_device(result, originals)
+        hosts, named = [*map(to_host, args)], {name: to_host(value) for name, value in kwargs.items()}
+        if not interceptors:
+            return _to_device(operator(*hosts, **named), originals)
+        return _to_device(interceptors[0](plan, finished, hosts, named), originals)
 
     return run
 

@@ -34,12 +34,12 @@ def _averaging(operator: Any, arguments: Sequence[str]) -> Reduction:
     def run(*args: Any) -> Any:
         result = operator(*args)
         try:
-            _finish(result)
+            finish(result)
         except RuntimeError as error:
             if "ReduceOp.AVG" not in str(error):
                 raise
             result = operator(*args[:kind_at], _sum_kind(), *args[kind_at + 1 :])
-            _finish(result)
+            finish(result)
             # All reductions write what comes first.
             for tensor in _listed(args[0]):
                 tensor.div_(_group(args[group_at]).size())
@@ -75,7 +75,7 @@ def _group(boxed: Any) -> Any:
     return torch.distributed.ProcessGroup.unbox(boxed)
 
 
-def _finish(result: Any) -> None:
+def finish(result: Any) -> None:
     """Wait for a collective: its work is the last of its results."""
     _listed(result)[-1].wait()
 
