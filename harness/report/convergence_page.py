@@ -142,7 +142,8 @@ def _cost(facts: ResultInput) -> Iterator[tuple[str, str]]:
     provenance = _mapping(measured.get("reference_provenance"))
     if provenance:
         device = _mapping(provenance.get("device"))
-        yield "reference", clip(f"{device.get('device', '?')}, {provenance.get('date', '?')}", 100)
+        where = f"{'simulated ' if device.get('simulated') else ''}{device.get('device', '?')}"
+        yield "reference", clip(f"{where}, {provenance.get('date', '?')}", 100)
 
 
 def _seed(run: Mapping[str, Any]) -> Any:

@@ -307,7 +307,8 @@ def _worst_difference(
 def _agreement(worst: Difference | None) -> str:
     if worst is None:
         return "There is no recorded run of these settings to hold the first step against."
-    return f"The first step agrees with the recorded run of the same seed to {worst.size:.1e} or better."
+    how = f"to {worst.size:.1e} or better" if worst.size else "exactly"
+    return f"The first step agrees with the recorded run of the same seed {how}."
 
 
 def _is_hardware(measurements: Mapping[str, Any]) -> bool:
