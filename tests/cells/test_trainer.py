@@ -85,7 +85,9 @@ def test_a_device_with_a_wrong_gradient_of_attention_turns_it_red(trainer_cell, 
     assert outcome.state is State.COMPLETED
     assert outcome.evidence is Evidence.SIMULATED
     assert judgement.status is Status.FAIL
-    assert any("not surely above 0.400" in reason for reason in judgement.reasons), judgement.reasons
+    # By the bands of the shipped reference, at their first look, on two seeds.
+    assert "between-run standard deviations" in judgement.reasons[0], judgement.reasons
+    assert sum("It was stopped after" in reason for reason in judgement.reasons) == 2, judgement.reasons
     assert any("of the first step is" in reason for reason in judgement.reasons), judgement.reasons
 
 
