@@ -27,10 +27,12 @@ MOST_FRAMES = 30
 # Autograd runs a device's backward in a thread of its own while the main thread waits for it.
 MOST_THREADS = 3
 
+# Programs beside the trainer that wait as long as it lives: Ray's own, and what starts its workers for us.
+_SERVING = re.compile(r"trainer[./]zygote|/ray/(dashboard|autoscaler|_private/log_monitor)|^ray::\w+Agent$")
 # Code that waits for others' sake: the frame below it says what for.
 _WAITING = re.compile(
     r"(^|/)(ray|asyncio|concurrent|multiprocessing|selectors|threading|queue|subprocess|runpy|hydra|codetiming"
-    r"|contextlib|importlib|<frozen)(/|\.py|\b)"
+    r"|contextlib|importlib|socketserver|zmq|<frozen)(/|\.py|\b)|trainer/zygote\.py"
 )
 _HANDLER_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$')
 _HANDLER_THREAD = re.compile(r"^(Current t|T)hread (?P<name>0x[0-9a-f]+)")
@@ -89,7 +91,13 @@ def where(stacks: Sequence[Stack]) -> str:
     """Which actor of verl waits in which calls, one per thread; "" when no stack says."""
     ranked = sorted(
         (stack for stack in stacks if _telling(stack) is not None),
-        key=lambda stack: (_waits_for_ray(stack), not _is_actor(stack), not _of_verl(stack), stack.pid),
+        key=lambda stack: (
+            not _has_task(stack),
+            _waits_for_ray(stack),
+            not _is_actor(stack),
+            not _of_verl(stack),
+            stack.pid,
+        ),
     )
     if not ranked:
         return ""
@@ -171,11 +179,18 @@ def _by_handler(process: Process, folder: Path) -> list[Stack]:
 
 def _is_python(process: Process) -> bool:
     program = process.command.split(" ")[0]
+    if _SERVING.search(process.command):
+        return False
     return Path(program).name.startswith("python") or program.startswith("ray::")
 
 
 def _is_actor(stack: Stack) -> bool:
     return stack.process.startswith("ray::")
+
+
+def _has_task(stack: Stack) -> bool:
+    """Ray names an actor by the method it runs; without one its threads wait for what others ask."""
+    return _is_actor(stack) and "." in stack.process
 
 
 def _of_verl(stack: Stack) -> bool:

@@ -50,6 +50,26 @@ def test_who_waits_for_another_actor_is_not_who_hangs():
     )
 
 
+def test_an_actor_without_a_task_is_not_who_hangs():
+    """verl 0.9.1 with storage units that nobody has processors for: those that are there wait for requests."""
+    runner = of_py_spy(
+        RUNNER,
+        dump(
+            ("get", "ray/_private/worker.py", 1),
+            ("process_zmq_server_info", "transfer_queue/utils/zmq_utils.py", 674),
+        ),
+    )
+    unit = of_py_spy(
+        Process(pid=6, command="ray::SimpleStorageUnit"),
+        dump(("poll", "zmq/sugar/poll.py", 106), ("_serve", "transfer_queue/storage/simple_storage.py", 9)),
+    )
+
+    assert where([*unit, *runner]) == (
+        "ray::TaskRunnerV1.run stands in process_zmq_server_info (transfer_queue/utils/zmq_utils.py:674)"
+    )
+    assert where(unit).startswith("ray::SimpleStorageUnit stands in _serve")
+
+
 def test_every_thread_of_who_hangs_is_named():
     worker = Process(pid=9, command="ray::WorkerDict.actor_rollout_update_actor")
     main = of_py_spy(worker, dump(("_engine_run_backward", "torch/autograd/graph.py", 979)))
