@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.check import Check, Completed, TaskContext
 from harness.convergence.inference.check import CHECK as GPT_OSS
 from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
+from harness.convergence.trainer.one_step_check import CHECK as ONE_STEP_OFF
 from harness.convergence.trainer.twin_check import CHECK as RECIPE_TWIN
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
@@ -292,4 +293,4 @@ def _check(algorithm: str) -> Check:
     )
 
 
-CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, RECIPE_TWIN, GPT_OSS)
+CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, ONE_STEP_OFF, RECIPE_TWIN, GPT_OSS)

@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli.bench import open_bench
 from harness.convergence.trainer.check import PROGRAM, judge
+from harness.convergence.trainer.one_step_check import STEPS
 from harness.outcome import Evidence, State, Status
 from harness.sources.git import find_mirror
 from harness.sources.mirrors import mirrors_folder
@@ -25,6 +26,20 @@ COMMIT = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"
 CHECK = f"trainer-{ALGORITHM}"
 # Turned red below: both algorithms have one judge, and a run takes a minute.
 OTHER = "trainer-grpo"
+ONE_STEP = "trainer-one-step-off"
+# Takes part in the hand-over of weights and hands nothing over: the rollout's card gets what its memory holds.
+LOSES_WEIGHTS = """
+from harness.convergence.trainer import weight_group
+
+def broadcast(self, tensor, src):
+    self.all_reduce(tensor.new_zeros(1))
+
+weight_group.Communicator.broadcast = broadcast
+"""
+MINUTES = pytest.mark.skipif(
+    bool(os.environ.get("CI")), reason="takes two minutes or more, which CI has not: run this file by hand"
+)
+ENGINE = "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module"
 # Attention learns nothing with it, and a policy without attention cannot read its prompt.
 WRONG_ATTENTION = {"op": "_softmax_backward_data", "kind": "sign"}
 
@@ -34,6 +49,13 @@ def trainer_cell(built_cells):
     """The cell of verl 0.6.1 with the tasks that the default profile leaves out."""
     cell = next(one for one in built_cells if one.verl == "0.6.1")
     return with_checks(cell, CHECK, OTHER)
+
+
+@pytest.fixture
+def queue_cell(built_cells):
+    """The cell of verl 0.9.1, whose trainer moves its data through TransferQueue."""
+    cell = next(one for one in built_cells if one.verl == "0.9.1")
+    return with_checks(cell, ONE_STEP)
 
 
 def with_checks(cell, *checks):
@@ -54,6 +76,23 @@ def one_step_cell(twin_cells):
     if found is None or mirror is None:
         pytest.skip("its cell is not built: run `npu-matrix --profile twins run` with NPU_MATRIX_MIRRORS set")
     return found, mirror.tree(COMMIT)
+
+
+def run_program(cell, folder, *arguments, faults=(), path=""):
+    """What the trainer's program wrote, and what it printed; path: a folder that modules are first looked for in."""
+    task, out = folder / "task", folder / "run.json"
+    task.mkdir()
+    argv, variables = cell.command(
+        PROGRAM, "--device", "npu", "--folder", str(task), "--out", str(out), *arguments, faults=faults
+    )
+    if path:
+        variables["PYTHONPATH"] = os.pathsep.join([str(path), variables["PYTHONPATH"]])
+    done = subprocess.run(
+        argv, env={**os.environ, **variables}, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert processes_of(folder) == []
+    return {**json.loads(out.read_text()), "tail": done.stdout[-4000:]}
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -93,49 +132,95 @@ def test_a_device_with_a_wrong_gradient_of_attention_turns_it_red(trainer_cell, 
 
 def test_a_trainer_that_stands_still_is_ended_and_says_where(trainer_cell, tmp_path):
     hang = {"op": "_softmax_backward_data", "kind": "hang", "after": 20}
-    folder, out = tmp_path / "task", tmp_path / "run.json"
-    folder.mkdir()
-    argv, variables = trainer_cell.command(
-        PROGRAM,
-        *("--algorithm", ALGORITHM, "--device", "npu", "--folder", str(folder), "--out", str(out)),
-        *("--step-seconds", "15"),
-        faults=[hang],
-    )
-    done = subprocess.run(
-        argv, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True, check=False
+
+    found = run_program(
+        trainer_cell, tmp_path, "--algorithm", ALGORITHM, "--step-seconds", "15", faults=[hang]
     )
 
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(out.read_text())
     assert found["state"] == "hung"
     assert "harness/devices/sim" in found["where"], found["where"]
     assert found["swept"] > 3
-    assert processes_of(folder) == []
+
+
+def test_a_transfer_queue_that_nobody_has_processors_for_is_ended_and_says_where(queue_cell, tmp_path):
+    """verl's default: eight storage units that want a processor each. On a small host it waits for ever."""
+    name = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+
+    found = run_program(
+        queue_cell,
+        tmp_path,
+        *("--algorithm", ALGORITHM, "--start-up-seconds", "45"),
+        *("--set", f"{name}=8", "--set", "ray_kwargs.ray_init.num_cpus=4"),
+    )
+    judgement = judge(found, {})
+
+    assert found["state"] == "hung"
+    assert found["returncode"] is None
+    assert "transfer_queue/" in found["where"], (found["where"], found["stacks"])
+    assert judgement.status is Status.FAIL
+    assert "before its first step" in judgement.reasons[0]
+    assert found["where"] in judgement.reasons[0]
 
 
 def test_one_step_off_policy_training_stops_without_our_patch(one_step_cell, tmp_path):
     """Unpatched it asks Ray for a backend that Ray has not; patched it trains, which is the check recipe-twin."""
     cell, tree = one_step_cell
-    folder, out = tmp_path / "task", tmp_path / "run.json"
-    folder.mkdir()
     for path in tree.paths():
         if path.startswith("recipe/one_step_off_policy/"):
             unpatched = tmp_path / "unpatched" / path
             unpatched.parent.mkdir(parents=True, exist_ok=True)
             unpatched.write_bytes(tree.read(path))
-    argv, variables = cell.command(
-        PROGRAM,
-        *("--algorithm", "grpo", "--one-step-off", "--device", "npu", "--steps", "2"),
-        *("--folder", str(folder), "--out", str(out)),
-    )
-    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "unpatched"), variables["PYTHONPATH"]])
-    done = subprocess.run(
-        argv, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
 
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(out.read_text())["state"] == "crashed"
-    judgement = judge({**json.loads(out.read_text()), "tail": done.stdout[-4000:]}, {})
+    found = run_program(
+        cell,
+        tmp_path,
+        *("--algorithm", "grpo", "--one-step-off", "--steps", "2"),
+        path=tmp_path / "unpatched",
+    )
+    judgement = judge(found, {})
+
+    assert found["state"] == "crashed"
     assert judgement.status is Status.FAIL
     assert "HCCL" in judgement.reasons[1] or "NCCL" in judgement.reasons[1], judgement.reasons
-    assert processes_of(folder) == []
+
+
+def test_without_a_group_it_stops_and_says_so(queue_cell, tmp_path):
+    found = run_program(
+        queue_cell,
+        tmp_path,
+        *("--algorithm", "grpo", "--one-step-off", "--steps", "2", "--set", f"{ENGINE}=null"),
+    )
+    judgement = judge(found, {})
+
+    assert found["state"] == "crashed"
+    assert judgement.status is Status.FAIL
+    assert "Checkpoint engine nccl not registered" in judgement.reasons[1], judgement.reasons
+
+
+@MINUTES
+def test_released_one_step_off_policy_training_learns_on_two_devices(queue_cell, tmp_path):
+    outcome = queue_cell.execute(ONE_STEP, tmp_path)
+    judgement = judge_outcome(queue_cell.tasks[ONE_STEP].check, outcome)
+
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert {one["visible"] for one in outcome.measurements["processes"]} >= {"0", "1"}
+    assert processes_of(tmp_path) == []
+
+
+@MINUTES
+def test_a_group_that_loses_the_weights_turns_it_red(queue_cell, tmp_path):
+    """Nothing stops: only the reward shows that the rollout never hears of what was learned."""
+    (tmp_path / "loses_weights.py").write_text(LOSES_WEIGHTS)
+    found = run_program(
+        queue_cell,
+        tmp_path,
+        *("--algorithm", "grpo", "--one-step-off", "--steps", str(STEPS)),
+        *("--set", f"{ENGINE}=loses_weights"),
+        path=tmp_path,
+    )
+    judgement = judge(found, {})
+
+    assert found["state"] == "measured"
+    assert judgement.status is Status.FAIL
+    assert any("not surely above 0.400" in reason for reason in judgement.reasons), judgement.reasons

@@ -6,6 +6,8 @@ In-cell module; standard library only.
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +18,11 @@ from harness.convergence.trainer.task import PROMPT_TOKENS, RESPONSE_TOKENS
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
-# Samples one step ahead of its updates, on cards of its own. Up to verl 0.7.0, and in checkouts only; later
-# ones hand weights over with vllm-ascend's communicator, which our rollout has not.
-ONE_STEP_OFF = "recipe.one_step_off_policy.main_ppo"
+# Samples one step ahead of its updates, on cards of its own: in releases, and in checkouts up to verl 0.7.0.
+# The wheel of 0.7.1 has the former's configuration without its modules.
+ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
+ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
+WEIGHT_GROUP = "harness.convergence.trainer.weight_group"
 ALGORITHMS = ("grpo", "gspo")
 # From here on rollouts are servers.
 SERVER_MODE = (0, 7)
@@ -161,28 +165,40 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
     return {key: _text(value) for key, value in settings.items()}
 
 
-def one_step_off_overrides() -> dict[str, str]:
-    """What `ONE_STEP_OFF` wants beside `overrides`: a card that trains, and one that samples.
+def one_step_off_overrides(entry: str) -> dict[str, str]:
+    """What training one step off its policy wants beside `overrides`: a card to train, and one to sample.
 
-    It hands weights to the engines whose names it knows; `one_step` puts our rollout under that of vLLM.
+    entry: `ONE_STEP_OFF` or `ONE_STEP_OFF_RECIPE`.
     """
     settings: dict[str, Any] = {
         # The trainer's own configuration names the folder of verl's relative to a checkout.
         "hydra.searchpath": "[pkg://verl/trainer/config]",
         "actor_rollout_ref.hybrid_engine": False,
-        "actor_rollout_ref.rollout.name": "vllm",
         "critic.strategy": "fsdp2",
         "trainer.n_gpus_per_node": 1,
         "rollout.nnodes": 1,
         "rollout.n_gpus_per_node": 1,
     }
+    engine = "actor_rollout_ref.rollout.checkpoint_engine"
+    if entry == ONE_STEP_OFF:
+        settings |= {
+            # verl's name for HCCL, too.
+            f"{engine}.backend": "nccl",
+            f"{engine}.custom_backend_module": WEIGHT_GROUP,
+            # Two buckets of 2 GiB per process are for other models than this.
+            f"{engine}.update_weights_bucket_megabytes": 1,
+        }
+    else:
+        # It hands weights to engines whose names it knows; `one_step` puts our rollout under that of vLLM.
+        settings |= {"actor_rollout_ref.rollout.name": "vllm"}
     return {key: _text(value) for key, value in settings.items()}
 
 
-def ray_overrides(folder: Path, *, device: str) -> dict[str, str]:
+def ray_overrides(folder: Path, *, device: str, worker: Sequence[str] = ()) -> dict[str, str]:
     """Overrides for a Ray of the run's own: never joins another, leaves everything in `folder`.
 
-    16 logical processors: verl's actors ask for one each, and what they ask for is no measure of their load.
+    worker: the program that starts its workers, in the place of Python. 16 logical processors: verl's actors
+    ask for one each, and what they ask for is no measure of their load.
     """
     settings: dict[str, Any] = {
         "ray_kwargs.ray_init.num_cpus": 16,
@@ -192,6 +208,8 @@ def ray_overrides(folder: Path, *, device: str) -> dict[str, str]:
         "+ray_kwargs.ray_init.include_dashboard": False,
         "+ray_kwargs.ray_init.object_store_memory": 200_000_000,
     }
+    if worker:
+        settings |= {"+ray_kwargs.ray_init.runtime_env.py_executable": f"'{shlex.join(worker)}'"}
     if device == "cpu":
         # verl asks Ray for GPUs where it knows no NPU; its pools ask for the resource "cpu".
         settings |= {"+ray_kwargs.ray_init.num_gpus": 1, "+ray_kwargs.ray_init.resources.cpu": 4}

@@ -27,8 +27,14 @@ from harness.convergence.host import Others, host_facts
 from harness.convergence.rule import Rule
 from harness.convergence.telemetry import encode_series
 from harness.convergence.train import versions
-from harness.convergence.trainer import environment, recipe, task, watch
-from harness.convergence.trainer.recipe import ENTRY, ONE_STEP_OFF, RECIPES, TrainerRecipe
+from harness.convergence.trainer import environment, recipe, task, watch, zygote_client
+from harness.convergence.trainer.recipe import (
+    ENTRY,
+    ONE_STEP_OFF,
+    ONE_STEP_OFF_RECIPE,
+    RECIPES,
+    TrainerRecipe,
+)
 from harness.convergence.verl_log import VerlLog
 from harness.digest import digest_json
 from harness.errors import HarnessError, InfrastructureError, InputError
@@ -48,6 +54,7 @@ DEVICE_PLUGIN = "harness.devices.sim.plugin"
 CPU_PLUGIN = "harness.convergence.trainer.cpu"
 # How many cards the simulated device has.
 CARDS = "NPU_SIM_COUNT"
+ZYGOTE = "harness.convergence.trainer.zygote"
 ONE_STEP_PLUGIN = "harness.convergence.trainer.one_step"
 
 
@@ -102,25 +109,26 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
     (folder / "processes").mkdir()
     ray_folder = _short_folder()
+    entry = _one_step_off() if options.one_step_off else ENTRY
     settings = {
         **recipe.overrides(chosen, recipe.version_of(verl), task=folder, device=options.device),
-        **(recipe.one_step_off_overrides() if options.one_step_off else {}),
-        **recipe.ray_overrides(ray_folder, device=options.device),
+        **(recipe.one_step_off_overrides(entry) if options.one_step_off else {}),
+        **recipe.ray_overrides(ray_folder, device=options.device, worker=_worker(options, ray_folder)),
         **_given(options.set),
     }
-    entry = _one_step_off() if options.one_step_off else ENTRY
     argv = [sys.executable, "-m", entry, *(f"{key}={value}" for key, value in settings.items())]
     log = VerlLog("verl", steps=chosen.steps)
     try:
         ending = watch.run(
             argv,
-            env=_environment(chosen, options, folder / "processes"),
+            env=_environment(chosen, options, entry, folder / "processes"),
             cwd=folder,
             process_folder=folder / "processes",
             take=lambda text: _take(log, text),
             steps=lambda: _steps(log, others),
             hopeless=lambda: _after_step(log, options),
             limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
+            beside=[sys.executable, "-m", ZYGOTE, str(_socket(ray_folder))] if _forks(options) else (),
         )
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
@@ -132,7 +140,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "digest": _identity(chosen.digest(), options),
         "settings": settings_digest(options),
         "argv": argv[1:],
-        "plugins": _plugins(options),
+        "plugins": _plugins(options, entry),
         "versions": versions(options.device),
         "ray": _version("ray"),
         "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
@@ -181,21 +189,25 @@ def _verl() -> str:
 
 
 def _one_step_off() -> str:
-    try:
-        found = importlib.util.find_spec(ONE_STEP_OFF)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise InfrastructureError(
-            "this verl has no one-step-off-policy training that can be driven here",
-            why=f"there is no {ONE_STEP_OFF}",
-            fix="use a checkout of verl up to 0.7.0: profile twins has one",
-        )
-    return ONE_STEP_OFF
+    """The module that trains so in this verl."""
+    for entry in (ONE_STEP_OFF, ONE_STEP_OFF_RECIPE):
+        package, *inside = entry.split(".")
+        # Asking for the module itself would import verl.
+        spec = importlib.util.find_spec(package)
+        folders = (spec.submodule_search_locations if spec else None) or ()
+        if any(Path(folder, *inside).with_suffix(".py").is_file() for folder in folders):
+            return entry
+    raise InfrastructureError(
+        "this verl has no one-step-off-policy training",
+        why=f"there is neither {ONE_STEP_OFF} nor {ONE_STEP_OFF_RECIPE}; the wheel of 0.7.1 leaves it out",
+        fix="use verl 0.9.1, or a checkout of verl up to 0.7.0: profile twins has one",
+    )
 
 
-def _plugins(options: argparse.Namespace) -> list[str]:
-    return [*PLUGINS, *([ONE_STEP_PLUGIN] if options.one_step_off else []), *options.plugin]
+def _plugins(options: argparse.Namespace, entry: str) -> list[str]:
+    # Where vLLM is installed, its own engines take the weights.
+    stands_in = entry == ONE_STEP_OFF_RECIPE and importlib.util.find_spec("vllm") is None
+    return [*PLUGINS, *([ONE_STEP_PLUGIN] if stands_in else []), *options.plugin]
 
 
 def _version(package: str) -> str:
@@ -215,14 +227,16 @@ def _given(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _environment(chosen: TrainerRecipe, options: argparse.Namespace, processes: Path) -> dict[str, str]:
+def _environment(
+    chosen: TrainerRecipe, options: argparse.Namespace, entry: str, processes: Path
+) -> dict[str, str]:
     """This process's environment and what keeps verl and Ray to themselves."""
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     device = [DEVICE_PLUGIN] if _simulated() else []
     device = [CPU_PLUGIN] if options.device == "cpu" else device
     return {
         **inherited,
-        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *_plugins(options)]),
+        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *_plugins(options, entry)]),
         environment.SEED: str(chosen.seed),
         environment.PROCESSES: str(processes),
         "HYDRA_FULL_ERROR": "1",
@@ -241,6 +255,23 @@ def _environment(chosen: TrainerRecipe, options: argparse.Namespace, processes: 
         "RAY_worker_niceness": "0",
         **({CARDS: str(chosen.cards + 1)} if options.one_step_off and _simulated() else {}),
     }
+
+
+def _forks(options: argparse.Namespace) -> bool:
+    """Whether workers are forks: never on a real device, whose driver may not survive one, and not with vLLM,
+    which starts processes of its own."""
+    own = _given(options.set).get("actor_rollout_ref.rollout.name") == "vllm"
+    return (options.device == "cpu" or _simulated()) and not own
+
+
+def _socket(ray_folder: Path) -> Path:
+    return ray_folder / "zygote"
+
+
+def _worker(options: argparse.Namespace, ray_folder: Path) -> tuple[str, ...]:
+    if not _forks(options):
+        return ()
+    return (sys.executable, "-I", "-S", zygote_client.__file__, str(_socket(ray_folder)))
 
 
 def _simulated() -> bool:

@@ -125,8 +125,8 @@ class Replica(RolloutReplica):  # type: ignore[misc]
     """Registered as "hf" with verl's RolloutReplicaRegistry."""
 
     def get_ray_class_with_init_args(self) -> Any:
-        """What verl before 0.7.1 starts workers with for servers that have their own; these share others'."""
-        raise NotImplementedError("our rollout shares its workers with a trainer")
+        """The workers of servers on cards of their own, which verl has from 0.7.1 on."""
+        return super().get_ray_class_with_init_args()
 
     async def wake_up(self) -> None:
         """Before a step is sampled."""

@@ -58,8 +58,11 @@ def run(
     steps: Callable[[], int],
     limits: Limits,
     hopeless: Callable[[], str] = lambda: "",
+    beside: Sequence[str] = (),
 ) -> Ending:
     """Run `argv`; its merged output goes to `take` as it comes, `steps()` says how many steps it has made.
+
+    beside: a program that serves it and is ended with it.
 
     A program that makes none for too long is killed with everything it started, after its stacks were
     collected. So is one of which `hopeless()` says after a step why it need not go on.
@@ -67,6 +70,7 @@ def run(
     processes.adopt_orphans()
     others = frozenset(process.pid for process in processes.descendants())
     started = time.monotonic()
+    servant = subprocess.Popen(beside, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL) if beside else None
     with subprocess.Popen(
         argv,
         env=dict(env),
@@ -87,6 +91,9 @@ def run(
             hung = now - last > (limits.step if made else limits.start_up) * crowding()
         found, problems = _stacks(process_folder, others) if hung else ([], [])
         returncode = None if hung or reason else process.poll()
+        if servant is not None:
+            servant.kill()
+            servant.wait()
         swept = processes.end_all(others)
         _drain(process, take)
     return Ending(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from harness.check import Completed
-from harness.convergence.trainer import twin_check
+from harness.convergence.trainer import one_step_check, twin_check
 
 RECIPE = {
     "name": "gspo",
@@ -51,3 +51,21 @@ def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
 def test_where_it_applies(changed, said):
     assert said in twin_check.applies({**FACETS, **changed})
     assert bool(twin_check.applies({**FACETS, **changed})) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("versions", "kind", "why"),
+    [
+        ({"verl": "0.9.1"}, "sim", ""),
+        ({"verl": "0.7.1"}, "sim", "from verl 0.9 on, and this is 0.7.1"),
+        ({"verl": "0.7.0.dev0@ccd7d934"}, "sim", "from verl 0.9 on"),
+        ({"verl": "0.9.1", "vllm_ascend": "0.23.0"}, "sim", "takes vLLM's place"),
+        ({"verl": "0.9.1"}, "npu", "two devices"),
+        ({}, "sim", "no verl"),
+    ],
+)
+def test_released_one_step_off_is_for_simulated_cells_without_vllm(versions, kind, why):
+    found = one_step_check.applies({"versions": versions, "device": {"kind": kind}})
+
+    assert why in found
+    assert bool(found) == bool(why)

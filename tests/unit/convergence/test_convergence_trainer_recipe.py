@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.convergence.trainer.recipe import (
+    ONE_STEP_OFF,
+    ONE_STEP_OFF_RECIPE,
     RECIPES,
     one_step_off_overrides,
     overrides,
@@ -82,8 +84,19 @@ def test_the_digest_is_of_the_settings():
     assert longer.digest() != RECIPES["grpo"].digest() != RECIPES["gspo"].digest()
 
 
-def test_one_step_off_samples_on_a_card_of_its_own():
-    found = one_step_off_overrides()
+@pytest.mark.parametrize("entry", [ONE_STEP_OFF, ONE_STEP_OFF_RECIPE])
+def test_one_step_off_samples_on_a_card_of_its_own(entry):
+    found = one_step_off_overrides(entry)
 
     assert (found["trainer.n_gpus_per_node"], found["rollout.n_gpus_per_node"]) == ("1", "1")
     assert found["actor_rollout_ref.hybrid_engine"] == "false"
+
+
+def test_released_one_step_off_hands_weights_over_in_small_buckets_by_our_group():
+    """verl's default is two buckets of 2 GiB in each process."""
+    found = one_step_off_overrides(ONE_STEP_OFF)
+
+    engine = "actor_rollout_ref.rollout.checkpoint_engine"
+    assert found[f"{engine}.custom_backend_module"] == "harness.convergence.trainer.weight_group"
+    assert int(found[f"{engine}.update_weights_bucket_megabytes"]) <= 8
+    assert "actor_rollout_ref.rollout.name" not in found

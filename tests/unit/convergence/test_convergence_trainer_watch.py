@@ -32,7 +32,7 @@ print("child", child.pid, flush=True)
 """
 
 
-def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: ""):
+def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: "", beside=()):
     """Watch a Python program that says `step` for each step; its ending and what it printed."""
     lines = []
     path = tmp_path / "program.py"
@@ -51,6 +51,7 @@ def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: ""):
         steps=lambda: "".join(lines).count("step\n"),
         limits=watch.Limits(start_up=60.0, step=step),
         hopeless=lambda: hopeless("".join(lines)),
+        beside=beside,
     )
     return ending, "".join(lines)
 
@@ -75,6 +76,24 @@ def test_what_a_program_leaves_behind_is_ended(tmp_path):
     assert ending.returncode == 0
     assert ending.swept == 1
     assert not is_alive(text)
+
+
+def test_a_program_beside_it_is_ended_with_it(tmp_path):
+    """Itself it is nothing that was left behind; what it started is."""
+    told = tmp_path / "told"
+    program = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(told)!r}, "w").write(f"child {{child.pid}} ")
+child.wait()
+"""
+    waits = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.05)\ntime.sleep(0.2)"
+
+    ending, _ = run(tmp_path, waits, beside=[sys.executable, "-c", program])
+
+    assert ending.returncode == 0
+    assert ending.swept == 1
+    assert not is_alive(told.read_text())
 
 
 def test_a_hopeless_program_is_ended_at_once(tmp_path):

@@ -69,6 +69,7 @@ def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
         "torch==2.13.0",
         "torch-npu==2.13.0",
         "cachetools",
+        "einops",
         "TransferQueue>=0.1.10",
         "uvicorn",
         "fastapi",

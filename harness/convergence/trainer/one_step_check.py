@@ -1,0 +1,52 @@
+"""Does released verl train one step off its policy, with its rollout on a device of its own?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.convergence.trainer import check as trainer
+from harness.convergence.trainer.twin_check import STEPS
+from harness.outcome import Measured, Tier
+
+# One is enough: what differs from `trainer-grpo` is where responses come from, not what is learned from them.
+ALGORITHM = "grpo"
+# Wheels from 0.8.0 on have it, and it was tried from here on. Older recipes of verl's are `recipe-twin`'s.
+OLDEST = (0, 9)
+
+
+def run(context: TaskContext) -> Measured:
+    """Train in the cell on two devices; a trainer that hangs or crashes is a measurement."""
+    return trainer.measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
+
+
+def applies(facets: Mapping[str, Any]) -> str:
+    """Why this cell's verl cannot be driven so, or ""."""
+    versions = facets.get("versions", {})
+    version = str(versions.get("verl", "")).partition("@")[0]
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if version and numbers < OLDEST:
+        return f"one-step-off-policy training is driven from verl 0.9 on, and this is {version}"
+    if versions.get("vllm_ascend"):
+        return "our rollout takes vLLM's place in it, which a cell without vLLM shows as well"
+    if facets["device"]["kind"] != "sim":
+        return "it takes two devices, which are simulated; on cards a recipe asks for them"
+    return trainer.applies(facets)
+
+
+CHECK = Check(
+    name="trainer-one-step-off",
+    tier=Tier.CONVERGENCE,
+    question="Does verl learn one step off its policy, with a rollout on a device of its own?",
+    facets=trainer.FACETS,
+    sources=("harness.convergence", "harness.numerics.device"),
+    run=run,
+    judge=trainer.judge,
+    needs=("environment",),
+    params={"algorithm": ALGORITHM, "steps": STEPS},
+    device=True,
+    timeout_s=trainer.TIMEOUT_S + 60.0,
+    expected_s=150.0,
+    applies=applies,
+)

@@ -1,0 +1,38 @@
+"""What workers are forked off may hold no thread, and may not have asked for devices: Ray says later which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch_npu")
+overlay = pytest.importorskip("harness.devices.sim.overlay")
+
+pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
+
+PROGRAM = """
+from pathlib import Path
+from harness.convergence.trainer import zygote
+
+for name in zygote.PRELOADED:
+    zygote.preload(name)
+print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Threads")))
+"""
+
+
+def test_what_is_preloaded_starts_no_thread_and_looks_for_no_device():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "NPU_SIM_TRACE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["Threads:", "1"]
+    assert "[npu-sim]" in done.stderr, "the runtime traces nothing"
+    assert "aclrt" not in done.stderr, done.stderr
