@@ -9,6 +9,7 @@ worker, as its modules ask at once which device there is. Linux only. In-cell mo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -41,12 +42,14 @@ PRELOADED = (
     "uvicorn",
 )
 TICK_SECONDS = 0.2
+PR_SET_PDEATHSIG = 1
 LENGTH_BYTES = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until killed."""
+    """Serve until killed, or until whoever started it is."""
     (path,) = sys.argv[1:] if argv is None else argv
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with socket.socket(socket.AF_UNIX) as server:
         # Who finds the socket finds it listening; until everything is imported, workers wait in its queue.
         server.bind(f"{path}.new")

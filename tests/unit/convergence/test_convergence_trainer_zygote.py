@@ -104,6 +104,33 @@ def test_workers_run_beside_each_other(zygote, tmp_path):
     assert first.communicate("go\n", timeout=60)[0] == "done\n"
 
 
+def test_it_ends_with_whoever_started_it(tmp_path):
+    """A run that is killed cannot end it any more."""
+    path = tmp_path / "zygote"
+    program = f"""
+import subprocess, sys, time
+process = subprocess.Popen([sys.executable, "-m", "harness.convergence.trainer.zygote", {str(path)!r}])
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(harness.__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        while not path.exists():
+            time.sleep(0.02)
+        parent.kill()
+    status = Path(f"/proc/{pid}/status")
+    # Whoever adopts it may let it lie.
+    while status.exists() and "State:\tZ" not in status.read_text():
+        time.sleep(0.02)
+
+
 def test_without_a_zygote_a_worker_fails(tmp_path):
     worker = client(tmp_path / "nobody", tmp_path, TELLS)
 
