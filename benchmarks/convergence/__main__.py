@@ -1,8 +1,8 @@
 """`python -m benchmarks.convergence [--repetitions N] [--healthy N] [--recorded FOLDER]`: the decision rule
 against its rivals.
 
---recorded: a folder made by `benchmarks.convergence.recorded` in a cell; without it only synthetic curves
-are judged.
+--recorded: a folder made by `benchmarks.convergence.recorded` in a cell; its real curves are judged instead
+of synthetic ones.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def main() -> None:
     parser.add_argument("--recorded", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    _synthetic(options.repetitions, options.healthy, options.seed)
-    if options.recorded:
-        for name in recorded.RECIPES:
-            _recorded(options.recorded, name, options.repetitions, options.healthy)
+    if options.recorded is None:
+        _synthetic(options.repetitions, options.healthy, options.seed)
+        return
+    for name in recorded.RECIPES:
+        _recorded(options.recorded, name, options.repetitions, options.healthy)
 
 
 def _synthetic(repetitions: int, healthy: int, seed: int) -> None:
