@@ -150,28 +150,28 @@ def _update(
     parameters = sorted(
         model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
     )
-    begun = False
 
     def before_step(*_: Any) -> None:
-        nonlocal begun
-        if begun:
-            for name, parameter in parameters:
-                recorder.note(PARAMETER, name, parameter)
-        begun = True
         # Gradients flow from the module called last to the first: the first wrong one is where a fault sits.
         for name, parameter in reversed(parameters):
             recorder.note(GRADIENT, name, parameter.grad)
 
+    def after_step(*_: Any) -> None:
+        for name, parameter in parameters:
+            recorder.note(PARAMETER, name, parameter)
+
     targets = {"old_log_probs": log_probs, "advantages": setting.tensor(case.advantages(tokens))}
-    handle = optimizer.register_step_pre_hook(before_step)
+    handles = [
+        optimizer.register_step_pre_hook(before_step),
+        optimizer.register_step_post_hook(after_step),
+    ]
     try:
         # What a fault changes first that begins in the middle of an update is in its forward pass.
         with recorder.watching(model):
             metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
     finally:
-        handle.remove()
-    for name, parameter in parameters:
-        recorder.note(PARAMETER, name, parameter)
+        for handle in handles:
+            handle.remove()
     for name in sorted(metrics):
         recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
 
