@@ -1,7 +1,7 @@
 """All that the simulated device uses of torch beyond its public interface, in one place.
 
-A new torch release that moves one of these breaks here and nowhere else. Checked with 2.7.1, 2.8.0, 2.9.0,
-2.10.0 and 2.13.0; `override` also knows the older `Library.impl` without `allow_override` (before 2.8).
+A new torch release that moves one of these breaks here and nowhere else. Checked with 2.7.1 to 2.14.0, each
+minor release; `override` also knows the older `Library.impl` without `allow_override` (before 2.8).
 """
 # ruff: noqa: SLF001 - the purpose of this module
 
