@@ -73,9 +73,7 @@ def _sum(length: int, terms: Array, sums: Array) -> dict[str, Any]:
     """Growth of the error of a sum, in unit roundoffs of the sum of magnitudes."""
     exact = terms.sum(-1)
     growth = np.abs(sums - exact) / (FP32.unit_sum * exact)
-    longest = length / FP32.lanes + np.log2(FP32.lanes) + 1.0
-    allowed = min(length, FP32.chain * np.sqrt(longest) + 2.0) + 1.0
-    return _constant(f"sum_growth_{length}", growth.max(), allowed)
+    return _constant(f"sum_growth_{length}", growth.max(), FP32.growth(length) + 1.0)
 
 
 def _constant(name: str, measured: float, contract: float) -> dict[str, Any]:
