@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ class Bench:
         actor_run.run_update(ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=mode)
         return [event for event in events if event.label in self.tolerances]
 
-    def operators(self) -> list[str]:
-        """Every operator that computes, in the order of its first call."""
-        return list(dict.fromkeys(name for event in self.events for name in event.operators))
+    def operators(self, glob: str) -> list[str]:
+        """Every operator of that name that computes, in the order of its first call."""
+        ran = dict.fromkeys(name for event in self.events for name in event.operators)
+        return [name for name in ran if fnmatchcase(name, glob)]
 
     def budget(self, found: np.ndarray | None, wanted: np.ndarray, label: str) -> float:
         """Distance over tolerance; infinite where it is not finite."""
@@ -110,6 +112,7 @@ def main() -> int:
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--every", type=int, default=1, help="only every n-th operator")
+    parser.add_argument("--operators", default="*", help="only operators whose name matches this glob")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -117,7 +120,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     rows = []
     for kind in arguments.kinds.split(","):
-        for operator in bench.operators()[:: arguments.every]:
+        for operator in bench.operators(arguments.operators)[:: arguments.every]:
             row = bench.inject(operator, kind)
             rows.append(row)
             if not row["hits"]:

@@ -3,6 +3,7 @@ been held out until their survivors were looked at (`SEEN`). See README.md."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,116 @@ HELD_OUT: dict[str, type[PlainCandidate]] = {
         )
     ),
 }
+
+
+def _clipped(name: str, low: float, high: float) -> type[PlainCandidate]:
+    """One input is bounded on its way in."""
+
+    def read(_self: Any, original: Any, case: Any, wanted: str) -> Any:
+        array = original(case, wanted)
+        return np.clip(array, low, high).astype(array.dtype) if wanted == name else array
+
+    return changed(read=read)
+
+
+def _whitened(_self: Any, original: Any, case: Any, name: str) -> Any:
+    """Advantages are normalised once more, over the tokens of the micro-batch."""
+    array = original(case, name)
+    valid = case.inputs["response_mask"] != 0
+    if name != "advantages" or not valid.any():
+        return array
+    spread = array[valid].std() + 1e-8
+    return np.where(valid, (array - array[valid].mean()) / spread, 0).astype(array.dtype)
+
+
+def _first_row_missing(_self: Any, original: Any, case: Any, mask: Any) -> Any:
+    share = np.array(original(case, mask))
+    share[0] = 0
+    return share
+
+
+def _rows_by_length(_self: Any, original: Any, case: Any, mask: Any) -> Any:
+    """Long sequences weigh more than they should."""
+    lengths = mask.sum(axis=-1, keepdims=True)
+    return (original(case, mask) * (lengths / max(float(lengths.mean()), 1.0))).astype(mask.dtype)
+
+
+def _mask_of_neighbour(_self: Any, original: Any, case: Any) -> Any:
+    return np.roll(original(case), -1, axis=0)
+
+
+def _mask_shifted_left(_self: Any, original: Any, case: Any) -> Any:
+    return np.roll(original(case), -1, axis=-1)
+
+
+def _low_side_unclipped(_self: Any, original: Any, case: Any, ratio: Any, advantages: Any) -> Any:
+    losses, passes = original(case, ratio, advantages)
+    below = (advantages < 0) & (ratio < 1 - case.settings["clip_ratio_low"])
+    return np.where(below, -advantages * ratio, losses), np.where(below, 1, passes).astype(passes.dtype)
+
+
+def _gradient_of_positives_alone(_self: Any, original: Any, case: Any, ratio: Any, advantages: Any) -> Any:
+    losses, passes = original(case, ratio, advantages)
+    return losses, np.where((advantages > 0) & (ratio > 1), passes / 2, passes).astype(passes.dtype)
+
+
+def _blended(self: Any, original: Any, log_ratio: Any, mask: Any) -> Any:
+    """A tenth of each token's own ratio is mixed into its sequence's."""
+    pairs = zip(original(log_ratio, mask), self.token_ratio(log_ratio), strict=True)
+    return tuple(self.dtype(0.9) * sequence + self.dtype(0.1) * token for sequence, token in pairs)
+
+
+def _labels_off_by_one(_self: Any, original: Any, case: Any) -> Any:
+    labels = case.inputs["labels"]
+    size = case.inputs["logits"].shape[-1]
+    return original(replace(case, inputs={**case.inputs, "labels": (labels + 1) % size}))
+
+
+def _weights_normalised(_self: Any, original: Any, case: Any) -> Any:
+    weights, mask = original(case), case.inputs["response_mask"] != 0
+    return (weights / max(float(weights[mask].mean()) if mask.any() else 1.0, 1e-6)).astype(weights.dtype)
+
+
+def _mean_deviation(self: Any, _original: Any, centred: Any) -> Any:
+    return self.total(np.abs(centred)) / self.dtype(centred.size) + self.dtype(1e-6)
+
+
+LATER: dict[str, type[PlainCandidate]] = {
+    "ratio-base-two": changed(token_ratio=lambda self, original, d: original(d * self.dtype(np.log(2)))),
+    "ratio-clamped-at-half": changed(
+        token_ratio=lambda self, original, d: original(np.clip(d, -0.05, 0.05).astype(self.dtype))
+    ),
+    "ratio-plus-a-thousandth": changed(
+        token_ratio=lambda self, original, d: (original(d)[0] + self.dtype(1e-3), original(d)[1])
+    ),
+    "old-log-prob-floored": _clipped("old_log_prob", -3.0, 0.0),
+    "log-prob-floored": _clipped("log_prob", -3.0, 0.0),
+    "advantages-bounded": _clipped("advantages", -1.0, 1.0),
+    "advantages-whitened-again": changed(read=_whitened),
+    "first-row-missing": changed(share=_first_row_missing),
+    "rows-weighed-by-length": changed(share=_rows_by_length),
+    "mask-of-neighbour": changed(mask=_mask_of_neighbour),
+    "mask-shifted-left": changed(mask=_mask_shifted_left),
+    "low-side-unclipped": changed(surrogate=_low_side_unclipped),
+    "gradient-of-raised-tokens-halved": changed(surrogate=_gradient_of_positives_alone),
+    "sequence-ratio-blended": changed(sequence_ratio=_blended),
+    "sequence-mean-at-most-zero": changed(
+        sequence_mean=lambda _self, original, d, mask: np.minimum(original(d, mask), 0)
+    ),
+    "sequence-mean-without-last-token": changed(
+        sequence_mean=lambda _self, original, d, mask: original(
+            d * (mask.cumsum(axis=-1) < mask.sum(axis=-1, keepdims=True)), mask
+        )
+    ),
+    "weights-normalised": changed(rollout_weights=_weights_normalised),
+    "advantage-by-mean-deviation": changed(deviation=_mean_deviation),
+    "k3-second-order": changed(low_variance=lambda _self, _original, d: (d * d / 2, d)),
+    "labels-off-by-one": changed(logprob=_labels_off_by_one),
+    "entropy-gradient-halved": changed(
+        entropy=lambda _self, original, case: (original(case)[0], original(case)[1] / 2)
+    ),
+    "truncated-too-late": changed(
+        limit=lambda _self, _original, case, raw: np.minimum(raw, case.settings["upper"] * 1.1)
+    ),
+}
+"""Written on 2026-11-20, after `HELD_OUT`; nobody looked at what becomes of them before they were run."""
