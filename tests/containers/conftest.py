@@ -2,7 +2,7 @@
 
 `nox -s containers` runs them, after `nox -s npu_e2e` where cells are to be compared. They need root, Debian's
 `docker.io` and `mmdebstrap`, and `podman` for its own tests; without these every test says what is missing.
-The daemon has its own socket and data root and is gone afterwards.
+The daemon has its own socket and data root and is gone afterwards; NPU_MATRIX_TEST_DOCKER names another one.
 """
 
 from __future__ import annotations
@@ -115,9 +115,16 @@ def load(tar: Path, argv: list[str], environ: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def docker_host(daemon: Daemon, base_tar: Path) -> str:
-    load(base_tar, [program("docker")], {**os.environ, "DOCKER_HOST": daemon.address})
-    return daemon.address
+def docker_host(request: pytest.FixtureRequest) -> str:
+    """The daemon of these tests, with the base image; one that runs already can be named, with its layers."""
+    address = os.environ.get("NPU_MATRIX_TEST_DOCKER") or request.getfixturevalue("daemon").address
+    environ = {**os.environ, "DOCKER_HOST": address}
+    known = subprocess.run(
+        [program("docker"), "image", "inspect", BASE], env=environ, capture_output=True, check=False
+    )
+    if known.returncode:
+        load(request.getfixturevalue("base_tar"), [program("docker")], environ)
+    return str(address)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A simulated cell as a container says what the same cell says as a virtual environment.
+"""A simulated cell as a container says what the same cell says as a virtual environment: checks and tests/npu.
 
 With the cells that `nox -s npu_e2e` built: their ledger is used, and gets the container's outcomes beside.
 NPU_MATRIX_TEST_CELLS names the verl versions (default 0.9.1), NPU_MATRIX_TEST_ENGINES the engines (docker).
@@ -10,13 +10,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import BASE, REPOSITORY, missing
+from npu_tests import differences, run_npu_tests
 
+import harness
+from harness.builds.bundle import make_bundle
+from harness.builds.runtime import cell_command
 from harness.cli.bench import open_bench
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome
@@ -51,7 +57,10 @@ def outcomes(settings: Settings, verl: str) -> Mapping[str, tuple[Any, Outcome]]
             if entry.cell_id == cell.id and entry.check in CHECKS:
                 outcome = ledger.get(entry.key)
                 if outcome is None:
-                    missing(f"{entry.check} of verl {verl} has no outcome: run `nox -s npu_e2e` first")
+                    none = f"{entry.check} of verl {verl} has no outcome with {settings['engine']}"
+                    if settings["engine"] == "venv":
+                        missing(f"{none}: run `nox -s npu_e2e` first")
+                    pytest.fail(f"{none}, though it was just run: did somebody write in the tree meanwhile?")
                 found[entry.check] = (plan.tasks[entry.key].check, outcome)
     return found
 
@@ -65,10 +74,32 @@ def run(engine: str, environ: Mapping[str, str], base: str, verl: str, folder: P
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Both:
+    """One cell by both engines: check -> its code and outcome; `environ` is how the container's is reached."""
+
+    engine: str
+    embedded: Mapping[str, tuple[Any, Outcome]]
+    contained: Mapping[str, tuple[Any, Outcome]]
+    environ: Mapping[str, str]
+
+    def npu_tests(
+        self, engine: str, folder: Path, only: Sequence[str] = ("",), faults: Sequence[Any] = ()
+    ) -> tuple[Mapping[str, str], str]:
+        _code, outcome = (self.embedded if engine == "venv" else self.contained)["environment"]
+        bundle = make_bundle(Path(harness.__file__).parent, settings_of("venv").cache)
+
+        def command(module: str, *args: str) -> tuple[list[str], dict[str, str]]:
+            return cell_command(outcome.measurements, bundle, module, args, faults)
+
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in self.environ.items():
+                patched.setenv(name, value)
+            return run_npu_tests(command, folder, only=only)
+
+
 @pytest.fixture(scope="module", params=[(engine, verl) for engine in ENGINES for verl in CELLS])
-def both(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Mapping[str, tuple[Any, Outcome]], Mapping[str, tuple[Any, Outcome]]]:
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
     engine, verl = request.param
     embedded = outcomes(settings_of("venv"), verl)
     if engine == "docker":
@@ -76,20 +107,49 @@ def both(
     else:
         environ, base = request.getfixturevalue("podman_environ"), f"localhost/{BASE}"
     run(engine, environ, base, verl, tmp_path_factory.mktemp("run"))
-    return embedded, outcomes(settings_of(engine, base), verl)
+    contained = outcomes(settings_of(engine, base), verl)
+    return Both(engine=engine, embedded=embedded, contained=contained, environ=environ)
 
 
-def test_the_container_gives_the_verdicts_of_the_embedded_engine(both: Any) -> None:
+@pytest.fixture(scope="module")
+def npu_tests_in_venv(both: Both, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    found, said = both.npu_tests("venv", tmp_path_factory.mktemp("venv"))
+    assert found, said[-4000:]
+    return found
+
+
+def test_the_container_gives_the_verdicts_of_the_embedded_engine(both: Both) -> None:
     for check in CHECKS:
-        (code, embedded), (_code, contained) = both[0][check], both[1][check]
+        (code, embedded), (_code, contained) = both.embedded[check], both.contained[check]
         assert contained.key != embedded.key
         assert contained.evidence is embedded.evidence is Evidence.SIMULATED
         left, right = (code.judge(one.measurements, code.params) for one in (embedded, contained))
         assert (left.status, left.reasons) == (right.status, right.reasons)
 
 
-def test_what_was_measured_is_the_same_but_for_the_place(both: Any) -> None:
-    (_code, embedded), (_again, contained) = both[0]["environment"], both[1]["environment"]
+@pytest.mark.timeout(1500)
+def test_tests_npu_says_the_same_of_every_test_in_the_container(
+    both: Both, npu_tests_in_venv: Mapping[str, str], tmp_path: Path
+) -> None:
+    found, said = both.npu_tests(both.engine, tmp_path)
+    print(both.engine, Counter(found.values()))
+    assert found, said[-4000:]
+    assert not differences("venv", npu_tests_in_venv, both.engine, found), said[-4000:]
+    assert set(found.values()) == {"passed"}, said[-4000:]
+
+
+def test_a_device_that_is_wrong_in_the_container_alone_is_named_by_its_tests(
+    both: Both, npu_tests_in_venv: Mapping[str, str], tmp_path: Path
+) -> None:
+    fault = {"op": "exp", "kind": "ulp", "ulps": 2000}
+    found, said = both.npu_tests(both.engine, tmp_path, ["test_loss.py"], [fault])
+    same = {test: npu_tests_in_venv[test] for test in found}
+    different = differences("venv", same, both.engine, found)
+    assert any("passed with venv, failed with" in one for one in different), said[-4000:]
+
+
+def test_what_was_measured_is_the_same_but_for_the_place(both: Both) -> None:
+    (_code, embedded), (_again, contained) = both.embedded["environment"], both.contained["environment"]
     for name in embedded.measurements.keys() - OF_THE_PLACE - {"probe", "requested_device"}:
         assert contained.measurements[name] == embedded.measurements[name], name
     left, right = embedded.measurements["probe"], contained.measurements["probe"]
@@ -98,8 +158,8 @@ def test_what_was_measured_is_the_same_but_for_the_place(both: Any) -> None:
     assert left["device"] == right["device"]
 
 
-def test_versions_materials_and_provenance_are_kept_with_the_outcome(both: Any) -> None:
-    _check, outcome = both[1]["environment"]
+def test_versions_materials_and_provenance_are_kept_with_the_outcome(both: Both) -> None:
+    _check, outcome = both.contained["environment"]
     container, settings = outcome.measurements["container"], settings_of("venv")
     assert container["image"].startswith("sha256:")
     assert [layer["name"] for layer in container["layers"]][:2] == ["python", "torch"]

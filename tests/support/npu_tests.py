@@ -1,0 +1,78 @@
+"""tests/npu inside a cell, in whatever engine it runs, and what became of each of its tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from harness.builds.contain import PREFIX
+from harness.sources.index import index_environment, uv_binary
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("pytest", "pytest-timeout", "hypothesis")
+TOLD = {"failure": "failed", "error": "error", "skipped": "skipped"}
+# (module, its arguments) -> command line and variables to add, as `harness.builds.runtime.cell_command` gives them
+Command = Callable[..., tuple[list[str], dict[str, str]]]
+
+
+def install_pytest(folder: Path) -> Path:
+    """pytest for cells, beside them: what is locked stays as it is."""
+    settings = index_environment(os.environ)
+    argv = [uv_binary(), "pip", "install", "--quiet", "--target", str(folder), "--python", sys.executable]
+    environ = {**os.environ, **settings.uv_environment()}
+    subprocess.run([*argv, *settings.uv_arguments(), *PACKAGES], check=True, env=environ)
+    return folder
+
+
+def run_npu_tests(
+    command: Command, folder: Path, *arguments: str, only: Sequence[str] = ("",)
+) -> tuple[dict[str, str], str]:
+    """Run tests/npu in a cell; test -> `passed`, `failed`, `error` or `skipped`, and what was printed.
+
+    All it reads lies below `folder`, which a container gets as a whole. only: files of tests/npu.
+    """
+    tests = folder / "tests/npu"
+    ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    shutil.copytree(REPOSITORY / "tests/npu", tests, ignore=ignored)
+    shutil.copytree(REPOSITORY / "patches", folder / "patches", ignore=ignored)
+    beside, result = install_pytest(folder / "pytest"), folder / "junit.xml"
+    argv, variables = command(
+        "pytest",
+        *(str(tests / name) for name in only),
+        *("-q", "-p", "no:cacheprovider", f"--junitxml={result}", *arguments),
+    )
+    # A container's program keeps its own variables apart from those of what it runs.
+    name = next(name for name in (PREFIX + "PYTHONPATH", "PYTHONPATH") if name in variables)
+    variables[name] += f"{os.pathsep}{beside}"
+    # A run of its own: as part of ours it would wait for the simulated cards of the cell tested beside it.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        argv, env={**ours, **variables}, cwd=folder, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    return (results(result.read_text("utf-8")) if result.is_file() else {}), said
+
+
+def results(junit: str) -> dict[str, str]:
+    """Test -> what became of it, from a JUnit file; the worst when a test is told of twice."""
+    found: dict[str, str] = {}
+    for case in ET.fromstring(junit).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        told = [TOLD[child.tag] for child in case if child.tag in TOLD]
+        if told or name not in found:
+            found[name] = told[0] if told else "passed"
+    return found
+
+
+def differences(one: str, left: Mapping[str, str], other: str, right: Mapping[str, str]) -> list[str]:
+    """What one engine says of a test and the other does not, each named with both answers."""
+    return [
+        f"{test}: {left.get(test, 'not run')} with {one}, {right.get(test, 'not run')} with {other}"
+        for test in sorted(left.keys() | right.keys())
+        if left.get(test) != right.get(test)
+    ]
