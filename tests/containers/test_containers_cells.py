@@ -135,7 +135,8 @@ def test_tests_npu_says_the_same_of_every_test_in_the_container(
     print(both.engine, Counter(found.values()))
     assert found, said[-4000:]
     assert not differences("venv", npu_tests_in_venv, both.engine, found), said[-4000:]
-    assert set(found.values()) == {"passed"}, said[-4000:]
+    # Skipped are tests of packages the cell does not have, in both.
+    assert set(found.values()) <= {"passed", "skipped"}, said[-4000:]
 
 
 def test_a_device_that_is_wrong_in_the_container_alone_is_named_by_its_tests(
