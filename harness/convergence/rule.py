@@ -76,6 +76,15 @@ FEATURES = (
         floor=0.5,
         hint="the weights and the temperature the rollout samples with",
     ),
+    # verl's own measure of the same, |p_rollout - p_trainer|; where p is near 1 they are equal.
+    Feature(
+        name="probs_difference",
+        scale="log",
+        offset=1e-3,
+        sides=HIGH_IS_BAD,
+        floor=0.5,
+        hint="the weights and the temperature the rollout samples with",
+    ),
     # One-sided: early low counts have a long lower tail that no Student band fits, and mean slower learning,
     # which the reward shows. Its start is a count of none or one group.
     Feature(
@@ -105,7 +114,7 @@ class Rule:
     screen_alpha 0.15: chance that a healthy stack pays for more runs; two runs whose mean is not suspicious
         pass, others need a third. A healthy verdict so costs at most 1 + 2 * 0.15 = 1.3 runs in the mean
         (measured on recorded healthy runs: 1.11 to 1.15), but for runs that end too early to show the margin
-        below (verl's trainer: 1.40).
+        below (verl's trainer: 1.39).
     confirm_alpha 0.003: chance that a healthy stack fails, split evenly over the second and third run; a
         bound by Bonferroni over statistics and looks, below the 0.5 % the project promises.
     share_alpha 0.05: a statistic fails a stack only if each of its runs lies to the same side by more than

@@ -37,6 +37,7 @@ def curves(seed, *, factor=1.0, seconds=0.6):
         "reward": reward.tolist(),
         "entropy": (2.0 * np.exp(-np.arange(STEPS) / 20) * noise).tolist(),
         "grad_norm": (0.8 * noise).tolist(),
+        "probs_difference": (1e-8 * noise).tolist(),
         "seconds": (seconds * noise).tolist(),
     }
 
@@ -122,6 +123,19 @@ def test_a_run_that_learns_less_fails_although_it_learns(tmp_path):
     assert cell.seeds == [2, 3]
     assert "reward" in judgement.reasons[0]
     assert len(measured.measurements["more"]) == 1
+
+
+@pytest.mark.usefixtures("references")
+@pytest.mark.parametrize(("difference", "status"), [(0.003, "pass"), (0.08, "fail")])
+def test_a_rollout_with_other_weights_fails_although_it_learns(tmp_path, difference, status):
+    def make(seed, _):
+        return run_file(seed, series={**curves(seed), "probs_difference": [difference] * STEPS})
+
+    _, judgement = judged(Cell(tmp_path, make))
+
+    assert judgement.status.value == status
+    assert judgement.reasons[0].startswith("probs_difference") == (status == "fail")
+    assert any("the rollout samples with" in one for one in judgement.remedies) == (status == "fail")
 
 
 @pytest.mark.usefixtures("references")
