@@ -19,13 +19,14 @@ import json
 import logging
 import os
 import secrets
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.naps import CARDS, made_up_host, naps, no_cells
+from harness.builds.scratch import scratch
 from harness.ledger.store import Ledger
 from harness.outcome import Status
 from harness.run.ray_executor import RayExecutor, RemoteSite
@@ -59,6 +60,13 @@ def start(hosts: int, nodes: int, folder: str) -> Any:
     return cluster
 
 
+def wait_for_each(spans: Sequence[tuple[float, float]], began: float, hosts: int) -> float:
+    """Seconds for which a host stands still before a task, as long as there are tasks to be had."""
+    last = max(started for started, _ in spans)
+    busy = sum(min(finished, last) - started for started, finished in spans)
+    return (hosts * (last - began) - busy) / len(spans)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tasks", type=int, default=200)
@@ -72,19 +80,19 @@ def main() -> int:
     plan = naps(options.tasks, options.mean, options.seed)
     lengths = [float(task.facets["seconds"]) for task in plan.tasks.values()]
     bound = max(*lengths, sum(lengths) / options.hosts)
-    with tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True) as name:
+    with scratch(Path("/tmp")) as folder:
         began = time.monotonic()
-        cluster = start(options.hosts, options.nodes, f"{name}/ray")
+        cluster = start(options.hosts, options.nodes, str(folder / "ray"))
         try:
             up, load = time.monotonic() - began, os.getloadavg()[0]
-            with Ledger.open(Path(name) / "ledger") as ledger:
+            with Ledger.open(folder / "ledger") as ledger:
                 remote = RemoteSite(
-                    cell=no_cells, host=made_up_host, cache=f"{name}/cache", state=f"{name}/state"
+                    cell=no_cells, host=made_up_host, cache=str(folder / "cache"), state=str(folder / "state")
                 )
                 executor = RayExecutor(ledger.artifacts, ROOT, remote, cluster.address)
                 try:
-                    run_plan(naps(2 * options.hosts, 0.1, seed=0), ledger, executor, judge_outcome)
-                    began = time.monotonic()
+                    run_plan(naps(2 * options.hosts, 0.1, 0, "warm-up"), ledger, executor, judge_outcome)
+                    began, began_at = time.monotonic(), time.time()
                     result = run_plan(plan, ledger, executor, judge_outcome)
                     seconds = time.monotonic() - began
                 finally:
@@ -92,7 +100,8 @@ def main() -> int:
         finally:
             cluster.shutdown()
     passed = sum(one.status is Status.PASS for one in result.entries)
-    ran = [one.outcome.finished - one.outcome.started for one in result.entries if one.outcome]
+    spans = [(one.outcome.started, one.outcome.finished) for one in result.entries if one.outcome]
+    ran = [finished - started for started, finished in spans]
     failures = Counter(
         one.outcome.failure.message for one in result.entries if one.outcome and one.outcome.failure
     )
@@ -110,6 +119,8 @@ def main() -> int:
         "ratio": round(seconds / bound, 3),
         "goal": GOAL,
         "seconds_in_tasks_beside_their_sleep": round(sum(ran) - sum(lengths), 1),
+        "seconds_a_host_waits_for_a_task": round(wait_for_each(spans, began_at, options.hosts), 3),
+        "seconds_until_the_last_task_starts": round(max(start for start, _ in spans) - began_at, 1),
         "seconds_to_start_the_cluster": round(up, 1),
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),

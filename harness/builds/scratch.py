@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.builds.labels import Owner, this_process
@@ -14,9 +16,23 @@ PREFIX = "npmx-"
 OWNER_FILE = ".owner"
 
 
-def make_scratch() -> Path:
-    """A new folder that holds its owner's name and nothing else; `remove_scratch` ends it."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+@contextlib.contextmanager
+def scratch(place: Path | None = None) -> Iterator[Path]:
+    """A scratch folder for a while. What somebody still writes into may stay, for `cleanup`."""
+    folder = make_scratch(place)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            remove_scratch(folder)
+
+
+def make_scratch(place: Path | None = None) -> Path:
+    """A new folder that holds its owner's name and nothing else; `remove_scratch` ends it.
+
+    It is in `place`, by default in the folder for temporary files, which is where `cleanup` looks.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
     return folder
 

@@ -8,6 +8,7 @@ jobs, which the scheduler runs again, elsewhere. What cells start themselves kno
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -253,7 +254,7 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
         cards=_cards(context.get_accelerator_ids().get("NPU", []), dev),
         dev=dev,
     )
-    return run_parcel(parcel, site, node, program_digest())
+    return run_parcel(parcel, site, node, _own_digest())
 
 
 def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:
@@ -275,6 +276,12 @@ def program_digest(package: Path = PACKAGE_ROOT) -> str:
     return digest_tree(
         package, (file for file in package.rglob("*") if file.is_file() and not counted_out(file))
     )
+
+
+@functools.cache
+def _own_digest() -> str:
+    """Of what this process has imported: its answer is that of its files when it began."""
+    return program_digest()
 
 
 def stage(root: Path, folder: Path) -> Path:
