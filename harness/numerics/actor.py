@@ -30,6 +30,7 @@ PROGRAM = "harness.numerics.actor_run"
 REFERENCE_TIMEOUT_S = 240.0
 DEVICE_TIMEOUT_S = 300.0
 UNSUPPORTED = "unsupported"
+REFERENCE = "the CPU reference"
 MOST_OPERATORS = 10
 MOST_UNOBSERVABLE = 0.1
 """Of the gradients, as for the battery's ill-posed cases: above it a green says too little."""
@@ -55,9 +56,17 @@ def run(context: TaskContext) -> Measured:
     others = []
     for path in measured.measurements.get("reference", {}).get("paths", ())[1:]:
         other = _run_path(context, path)
-        others.append({"path": path, **other.measurements})
+        others.append({"path": path, **_not_the_device(other.measurements)})
         measured = replace(measured, artifacts={**measured.artifacts, **other.artifacts})
     return replace(measured, measurements={**measured.measurements, "others": others})
+
+
+def _not_the_device(measurements: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A path that verl does not take by itself and that fails on a CPU, too, says nothing of the device."""
+    if measurements.get("on") != REFERENCE:
+        return measurements
+    said = " ".join(last_words(measurements["tail"]))
+    return {"state": UNSUPPORTED, "why": f"Not run, for it fails on a CPU, too. {said}".strip()}
 
 
 def _run_path(context: TaskContext, path: str) -> Measured:
@@ -75,9 +84,9 @@ def _run_path(context: TaskContext, path: str) -> Measured:
     )
     if referenced.returncode == EXIT_NOTHING_SELECTED:
         return without(context, {"state": UNSUPPORTED, "why": referenced.tail[-LAST_WORDS:].strip()})
-    require_setup(referenced, "the CPU reference")
+    require_setup(referenced, REFERENCE)
     if referenced.returncode != 0 or not reference_file.is_file():
-        return without(context, {**failure(referenced), "on": "the CPU reference"})
+        return without(context, {**failure(referenced), "on": REFERENCE})
     device = device_name(context.facets.get("device", {}))
     updated = context.in_cell(
         PROGRAM,
@@ -95,6 +104,7 @@ def reference_process(context: TaskContext, program: str, *args: str, timeout: f
     """A program's reference role with the cell's packages, but no device: torch would load torch_npu by
     itself."""
     environment = context.inputs["environment"].measurements
+    runtime = environment.get("runtime")
     return context.command(
         [environment["python"], "-m", program, "--role", "reference", *args],
         env={
@@ -103,6 +113,8 @@ def reference_process(context: TaskContext, program: str, *args: str, timeout: f
             "PYTHONNOUSERSITE": "1",
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "OMP_NUM_THREADS": "1",
+            # Stand-ins for NVIDIA's libraries, which a cell's CUDA build of torch does not start without.
+            **({"LD_LIBRARY_PATH": runtime} if runtime else {}),
         },
         timeout=timeout,
     )
@@ -155,13 +167,19 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     """Pure: pass when by no path a tensor diverges, what diverges would show, and the seeded faults were
     caught where they sit."""
     judged = [_judge_path(measurements)]
+    left_out: list[str] = []
     for other in measurements.get("others", ()):
         judgement = _judge_path(other)
         reasons = tuple(f"{other['path']}: {reason}" for reason in judgement.reasons)
-        judged.append(replace(judgement, reasons=reasons))
+        if judgement.status is Status.UNSUPPORTED:
+            left_out += reasons
+        else:
+            judged.append(replace(judgement, reasons=reasons))
     worst = min(judged, key=lambda judgement: GRAVEST.index(judgement.status))
     alike = [judgement for judgement in judged if judgement.status is worst.status]
-    return replace(worst, reasons=tuple(reason for judgement in alike for reason in judgement.reasons))
+    return replace(
+        worst, reasons=(*(reason for judgement in alike for reason in judgement.reasons), *left_out)
+    )
 
 
 GRAVEST = (Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED, Status.PASS)

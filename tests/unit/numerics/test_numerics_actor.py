@@ -82,6 +82,7 @@ class Context:
 
     def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
         assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+        assert env.get("LD_LIBRARY_PATH") == self.inputs["environment"].measurements.get("runtime")
         labels = [event.label for event in [*EVENTS, *PLACES]]
         index = {
             "format": FORMAT,
@@ -298,6 +299,11 @@ def test_green_is_withheld_when_a_fault_in_packed_rows_is_missed(context):
     assert "the one in packed rows" in judgement.reasons[0]
 
 
+def test_the_reference_finds_what_a_cuda_build_of_torch_needs(context):
+    context.inputs = {"environment": SimpleNamespace(measurements={"python": "p", "runtime": "/r"})}
+    assert judged(context).status is Status.PASS
+
+
 def test_every_path_of_a_release_is_run_and_a_fault_in_the_second_is_named_with_it(context):
     context.paths = ("DataParallelPPOActor", ENGINE)
     measured = run(context)
@@ -311,6 +317,25 @@ def test_every_path_of_a_release_is_run_and_a_fault_in_the_second_is_named_with_
     judgement = judge({**measured.measurements, "others": others}, {})
     assert judgement.status is Status.FAIL
     assert all(reason.startswith(f"{ENGINE}: ") for reason in judgement.reasons)
+
+
+def test_a_path_that_fails_on_a_cpu_is_told_and_says_nothing_of_the_device(context):
+    context.paths = ("DataParallelPPOActor", ENGINE)
+    failed = Completed(argv=(), returncode=1, tail="RuntimeError: slice(): not supported", seconds=1.0)
+    whole = context.command
+
+    def command(argv: Any, **given: Any) -> Completed:
+        return failed if f"--path={ENGINE}" in argv else whole(argv, **given)
+
+    context.command = command
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert judgement.reasons[-1] == (
+        f"{ENGINE}: Not run, for it fails on a CPU, too. Its last words: RuntimeError: slice(): not supported"
+    )
+    # The path that verl takes has no such excuse.
+    context.command, context.reference = whole, failed
+    assert judged(context).status is Status.FAIL
 
 
 def test_what_verl_itself_gets_wrong_is_told(context):
