@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.builds.scratch import scratch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -31,8 +32,8 @@ def cluster() -> Iterator[Any]:
 
     # A folder of its own: whoever tidies up after another Ray on this machine must not take this one's. Short,
     # because it becomes part of the names of sockets.
-    with tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
+    with scratch(Path("/tmp")) as folder:
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": str(folder / "ray")}
         made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=2, resources=CARDS)

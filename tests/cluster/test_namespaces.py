@@ -13,13 +13,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import CARDS, HERE, ROOT
+
+from harness.builds.scratch import scratch
 
 NAMES = ("npmx-h", "npmx-a", "npmx-b")
 SWITCH = "npmx-s"
@@ -117,10 +118,8 @@ def test_a_cell_of_two_nodes_runs_across_hosts(
             while "Ray runtime started" not in log.read_text() and time.monotonic() < deadline:
                 time.sleep(0.2)
 
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="npmx-", dir="/tmp", ignore_cleanup_errors=True)
-        )
-        start(0, "start-head.sh", "--include-dashboard", "false", "--temp-dir", folder)
+        folder = stack.enter_context(scratch(Path("/tmp"))) / "ray"
+        start(0, "start-head.sh", "--include-dashboard", "false", "--temp-dir", str(folder))
         wait_for(NAMES[1], hosts[0], tmp_path / f"{NAMES[0]}.log")
         for number in (1, 2):
             # What is given behind the script's own options replaces them: these cards are made up.
