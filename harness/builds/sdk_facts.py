@@ -9,6 +9,9 @@ from typing import Any
 from harness.builds.engine import ARCHITECTURES, Image, Thing, layer_image
 from harness.builds.labels import KEY
 
+# Podman gives what was imported or built here a digest too, which nobody else could fetch it by.
+OF_NO_REGISTRY = "localhost/"
+
 
 def image_of(facts: Mapping[str, Any]) -> Image:
     """Of `inspect_image`."""
@@ -17,7 +20,7 @@ def image_of(facts: Mapping[str, Any]) -> Image:
         arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
         bytes=int(facts.get("Size") or 0),
         labels=(facts.get("Config") or {}).get("Labels") or {},
-        digests=tuple(facts.get("RepoDigests") or ()),
+        digests=tuple(one for one in facts.get("RepoDigests") or () if not one.startswith(OF_NO_REGISTRY)),
     )
 
 

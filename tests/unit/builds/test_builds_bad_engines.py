@@ -16,6 +16,7 @@ from harness.builds.engine import no_permission as no_permission_error
 from harness.builds.images import base_image, base_notices, build_image
 from harness.builds.layers import Layer
 from harness.builds.memory import MemoryEngine
+from harness.builds.sdk_facts import image_of
 from harness.errors import HarnessError, InfrastructureError, InputError
 
 
@@ -63,6 +64,13 @@ def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
     [notice] = base_notices("base:1", base_image(memory, "base:1", "x86_64"))
     assert "no registry digest" in notice
     assert "name it by digest" in notice
+
+
+def test_a_digest_of_this_host_alone_is_none_of_a_registry():
+    facts = {"Id": "sha256:a", "Architecture": "amd64", "RepoDigests": ["localhost/base@sha256:b"]}
+    assert base_notices("localhost/base:1", image_of(facts))
+    facts["RepoDigests"].append("localhost:5000/base@sha256:b")
+    assert not base_notices("localhost/base:1", image_of(facts))
 
 
 def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEngine, tmp_path: Path):
