@@ -15,7 +15,7 @@ from harness.devices.sim import reductions
 from harness.devices.sim.aten import DEVICE_KEY
 from harness.devices.sim.dispatch import DEVICE_TYPE, Machine
 from harness.devices.sim.plan import OperatorPlan, plan_of
-from harness.devices.sim.torch_internals import GLOO_AVERAGES, HOST, overload, override, schemas
+from harness.devices.sim.torch_internals import GLOO_KNOWS_ALL_KINDS, HOST, overload, override, schemas
 
 BACKEND = "hccl"
 # Waiting for a send whose receive is not posted yet could last for ever, so these are not waited for.
@@ -43,7 +43,7 @@ def install(machine: Machine) -> int:
         if operator is None or name == "monitored_barrier_":
             continue
         arguments = [argument.name for argument in schema.arguments]
-        old = "reduce_op" in arguments and not GLOO_AVERAGES
+        old = "reduce_op" in arguments and not GLOO_KNOWS_ALL_KINDS
         compute = reductions.complete(operator, arguments) if old else operator
         plan = plan_of(operator, schema)
         if name not in _WRITE_NOTHING:

@@ -1,4 +1,4 @@
-"""What gloo lacks before torch 2.8 and HCCL has: averages, and scattering of anything but a sum."""
+"""What gloo lacks before torch 2.9 and HCCL has: averages, and scattering of anything but a sum."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ current_autograd_node = torch._C._current_autograd_node
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
-GLOO_AVERAGES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
-"""Whether gloo knows ReduceOp.AVG; before, it says "Cannot use ReduceOp.AVG with Gloo"."""
+GLOO_KNOWS_ALL_KINDS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
+"""Whether gloo reduces as it is asked to: before 2.8 it refuses ReduceOp.AVG, before 2.9 it silently sums in
+every reduce_scatter."""
 
 
 def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
