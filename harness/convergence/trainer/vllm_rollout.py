@@ -15,6 +15,7 @@ OLDEST = (0, 7)
 # A block of vllm-ascend's cache holds 128 tokens, and a request of this task fits into one.
 CACHE_BLOCKS = 64
 CACHE_BYTES = 1 << 26
+PLUGIN = "harness.convergence.trainer.vllm_plugin"
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ENGINE = f"+{_ROLLOUT}.engine_kwargs.vllm"
@@ -30,6 +31,8 @@ OVERRIDES: Mapping[str, str] = {
     # A simulated device's memory is the host's: without a number the cache takes all that it may.
     f"{_ENGINE}.num_gpu_blocks_override": str(CACHE_BLOCKS),
     f"{_ENGINE}.kv_cache_memory_bytes": str(CACHE_BYTES),
+    # One card needs no process of its own beside the engine's, which has imported everything already.
+    f"{_ENGINE}.distributed_executor_backend": "uni",
 }
 """Hydra overrides beside those of `recipe`."""
 
@@ -45,5 +48,6 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 def arguments() -> tuple[str, ...]:
-    """The overrides as options of `harness.convergence.trainer.run`."""
-    return tuple(text for key, value in OVERRIDES.items() for text in ("--set", f"{key}={value}"))
+    """All this as options of `harness.convergence.trainer.run`."""
+    settings = tuple(text for key, value in OVERRIDES.items() for text in ("--set", f"{key}={value}"))
+    return (*settings, "--plugin", PLUGIN)
