@@ -37,7 +37,7 @@ def broadcast(self, tensor, src):
 weight_group.Communicator.broadcast = broadcast
 """
 MINUTES = pytest.mark.skipif(
-    bool(os.environ.get("CI")), reason="takes two minutes or more, which CI has not: run this file by hand"
+    bool(os.environ.get("CI")), reason="takes one to three minutes, which CI has not: run this file by hand"
 )
 ENGINE = "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module"
 # Attention learns nothing with it, and a policy without attention cannot read its prompt.
@@ -142,6 +142,7 @@ def test_a_trainer_that_stands_still_is_ended_and_says_where(trainer_cell, tmp_p
     assert found["swept"] > 3
 
 
+@MINUTES
 def test_a_transfer_queue_that_nobody_has_processors_for_is_ended_and_says_where(queue_cell, tmp_path):
     """verl's default: eight storage units that want a processor each. On a small host it waits for ever."""
     name = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
@@ -184,6 +185,7 @@ def test_one_step_off_policy_training_stops_without_our_patch(one_step_cell, tmp
     assert "HCCL" in judgement.reasons[1] or "NCCL" in judgement.reasons[1], judgement.reasons
 
 
+@MINUTES
 def test_without_a_group_it_stops_and_says_so(queue_cell, tmp_path):
     found = run_program(
         queue_cell,
