@@ -181,6 +181,13 @@ def test_a_fault_strikes_what_a_kernel_writes_and_not_what_it_reads() -> None:
     assert book.calls == {"triton::turn": 1}
 
 
+def test_autotuning_takes_the_first_configuration_of_kernels_that_run() -> None:
+    benchmark = triton_interpreter._Driver().get_benchmarker()
+    assert benchmark(lambda: None, quantiles=(0.5, 0.2, 0.8)) == [0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="out of resources"):
+        benchmark(lambda: int("out of resources"), quantiles=(0.5,))
+
+
 def test_an_operator_without_a_reference_names_itself() -> None:
     tokens = torch.zeros(2, 8, device="npu:0")
     with pytest.raises(NotImplementedError, match="not simulated: atb::_npu_paged_attention_mla"):

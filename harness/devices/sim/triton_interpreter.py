@@ -99,6 +99,10 @@ class _Driver:
         """Kernels run at once."""
         return 0
 
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """What autotuning times configurations with. Interpreted, all are as good: it takes the first."""
+        return _benchmark
+
     def get_device_interface(self) -> Any:
         """`torch.npu`."""
         return _npu()
@@ -108,6 +112,12 @@ class _Driver:
         import torch
 
         return torch.device(DEVICE_TYPE, self.get_current_device())
+
+
+def _benchmark(run: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **_limits: Any) -> list[float]:
+    """A kernel that cannot run must fail here, as it would on a device."""
+    run()
+    return [0.0] * len(quantiles)
 
 
 def _npu() -> Any:
