@@ -13,6 +13,7 @@ from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
 from harness.convergence.trainer.one_step_check import CHECK as ONE_STEP_OFF
 from harness.convergence.trainer.twin_check import CHECK as RECIPE_TWIN
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
+from harness.convergence.trainer.vllm_one_step_check import CHECK as VLLM_ONE_STEP_OFF
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -293,4 +294,13 @@ def _check(algorithm: str) -> Check:
     )
 
 
-CHECKS = (_check("grpo"), _check("gspo"), *TRAINER_CHECKS, *VLLM_CHECKS, ONE_STEP_OFF, RECIPE_TWIN, GPT_OSS)
+CHECKS = (
+    _check("grpo"),
+    _check("gspo"),
+    *TRAINER_CHECKS,
+    *VLLM_CHECKS,
+    VLLM_ONE_STEP_OFF,
+    ONE_STEP_OFF,
+    RECIPE_TWIN,
+    GPT_OSS,
+)

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.convergence.trainer import vllm_check, vllm_rollout
+from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.outcome import Evidence, State, Status
+from harness.sources.git import find_mirror
+from harness.sources.mirrors import mirrors_folder
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 ALGORITHM = "gspo"
+ONE_STEP = vllm_one_step_check.CHECK.name
+RECIPE = "recipe/one_step_off_policy/"
 CHECK = f"trainer-vllm-{ALGORITHM}"
 # Only the rollout calls it: the trainer's attention is eager.
 COARSE_ATTENTION = {"op": "*infer_attention*", "kind": "round"}
@@ -83,12 +87,64 @@ def test_a_weight_that_an_update_forgets_is_found(engine_cell, tmp_path):
     assert "In step 1 rollout and trainer lie" in judgement.reasons[0], judgement.reasons
 
 
-def _in_cell(cell, folder: Path, module: str, *arguments: str) -> None:
+@pytest.fixture
+def one_step_cell(twin_cells):
+    """The row one-step-off-2card in its own versions, vLLM's among them."""
+    wanted = vllm_one_step_check.COMMITS
+    found = next((one for one in twin_cells if one.verl in wanted and one.axes.get("vllm_ascend")), None)
+    if found is None:
+        pytest.skip("its cell is not built: run `npu-matrix --profile twins run` with NPU_MATRIX_MIRRORS set")
+    return found
+
+
+def test_one_step_off_the_rollouts_card_gets_the_weights(one_step_cell, tmp_path):
+    outcome = one_step_cell.execute(ONE_STEP, tmp_path)
+    judgement = judge_outcome(one_step_cell.tasks[ONE_STEP].check, outcome)
+
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert {"0", "1"} <= {process["visible"] for process in outcome.measurements["processes"]}
+
+
+def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
+    """Unpatched it asks Ray for a group of a backend that Ray has not, as on cards."""
+    commit = one_step_cell.verl.partition("@")[2]
+    mirror = find_mirror(mirrors_folder(), commit) if mirrors_folder() else None
+    if mirror is None:
+        pytest.skip("a clone of verl that has its commit is needed: set NPU_MATRIX_MIRRORS")
+    tree, unpatched = mirror.tree(commit), tmp_path / "unpatched"
+    for path in tree.paths():
+        if path.startswith(RECIPE):
+            (unpatched / path).parent.mkdir(parents=True, exist_ok=True)
+            (unpatched / path).write_bytes(tree.read(path))
+    folder, out = tmp_path / "task", tmp_path / "run.json"
+    folder.mkdir()
+    said = _in_cell(
+        one_step_cell,
+        tmp_path,
+        vllm_check.check.PROGRAM,
+        *("--algorithm", "grpo", "--device", "npu", "--steps", "1", "--folder", str(folder)),
+        *("--out", str(out), *vllm_one_step_check.OPTIONS, *vllm_rollout.arguments()),
+        first=unpatched,
+    )
+    found = {**json.loads(out.read_text("utf-8")), "tail": said[-4000:]}
+    judgement = vllm_check.judge(found, {})
+
+    assert found["state"] == "crashed"
+    assert judgement.status is Status.FAIL
+    assert "CCL" in judgement.reasons[1], judgement.reasons
+
+
+def _in_cell(cell, folder: Path, module: str, *arguments: str, first: Path | None = None) -> str:
+    """What the program printed; first: a folder that modules are looked for in before the cell's."""
     argv, variables = cell.command(module, *arguments)
     variables["PYTHONPATH"] += os.pathsep + str(folder)
+    if first is not None:
+        variables["PYTHONPATH"] = f"{first}{os.pathsep}{variables['PYTHONPATH']}"
     environment = {**os.environ, **variables, **vllm_rollout.ENVIRONMENT, "HF_HOME": str(folder / "hf")}
     environment["VLLM_CACHE_ROOT"] = str(folder / "vllm")
     done = subprocess.run(
         argv, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

@@ -29,23 +29,28 @@ LEAST_REWARD, MOST_REWARD = 0.0, 1.0
 
 def run(context: TaskContext) -> Measured:
     """Train a few steps in the cell, then measure in it what rounding permits."""
+    with _device(context) as variables:
+        return measure(context, variables)
+
+
+def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> Measured:
+    """`run` on a device that is there. variables: of every process. more: options of the program."""
     from harness.numerics.device import evidence_of
 
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
-    with _device(context) as variables:
-        completed = context.in_cell(
-            check.PROGRAM,
-            *("--algorithm", str(context.params["algorithm"]), "--steps", str(context.params["steps"])),
-            *("--device", "npu", "--folder", str(folder), "--out", str(out), *vllm_rollout.arguments()),
-            env={
-                **vllm_rollout.ENVIRONMENT,
-                **variables,
-                "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
-                "HF_HOME": str(context.workdir / "huggingface"),
-            },
-            timeout=check.TIMEOUT_S,
-        )
+    completed = context.in_cell(
+        check.PROGRAM,
+        *("--algorithm", str(context.params["algorithm"]), "--steps", str(context.params["steps"]), *more),
+        *("--device", "npu", "--folder", str(folder), "--out", str(out), *vllm_rollout.arguments()),
+        env={
+            **vllm_rollout.ENVIRONMENT,
+            **variables,
+            "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
+            "HF_HOME": str(context.workdir / "huggingface"),
+        },
+        timeout=check.TIMEOUT_S,
+    )
     found = check.read_run(out, completed)
     if found["state"] == check.MEASURED:
         found["limits"] = _limits(context, int(found["recipe"]["seed"]))
@@ -63,12 +68,10 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
     """A simulated device that no other run on this host has: verl's weights go through a socket in /tmp that
     it names after the device's number. Real devices are leased.
     """
-    if context.facets["device"]["kind"] != "sim":
-        yield {}
+    variables = simulation(context)
+    if not simulated(context):
+        yield variables
         return
-    from harness.devices.sim.runtime_env import triton_environment
-
-    variables = triton_environment(str(context.facets["versions"]["vllm_ascend"]))
     for number in range(SIMULATED_DEVICES):
         with Path(f"/tmp/npu-matrix-simulated-device-{number}.lock").open("a") as lock:  # noqa: S108 - as verl's
             try:
@@ -86,6 +89,25 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
     raise InfrastructureError(
         f"all {SIMULATED_DEVICES} simulated devices are in use by other runs", fix="wait for them to end"
     )
+
+
+def simulated(context: TaskContext) -> bool:
+    """Whether the cell's device is."""
+    return bool(context.facets["device"]["kind"] == "sim")
+
+
+def simulation(context: TaskContext) -> dict[str, str]:
+    """What this vllm-ascend needs besides on a simulated device."""
+    from harness.devices.sim.runtime_env import INTERPRET, TRITON, triton_environment
+
+    if not simulated(context):
+        return {}
+    version = str(context.facets["versions"]["vllm_ascend"])
+    # To mend their weight loaders, verl imports models of experts whose kernels ask Triton for `exp`, which
+    # vLLM's stand-in for Triton lacks before 0.13.
+    if tuple(int(part) for part in version.split(".")[:2]) < (0, 13):
+        return {TRITON: INTERPRET}
+    return triton_environment(version)
 
 
 def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
@@ -107,8 +129,11 @@ def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
     return found
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every step was made, is sane, and found rollout and trainer within rounding of each other."""
+def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    """Pass when every step was made, is sane, and found rollout and trainer within rounding of each other.
+
+    params: `compared`, in how many steps the two have the same weights; all unless it is there.
+    """
     from harness.convergence.telemetry import decode_series
 
     if measurements["state"] != check.MEASURED:
@@ -119,18 +144,18 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     if made < steps or not measurements["complete"]:
         reason = f"The trainer ended without an error after {made} of {steps} steps."
         return check.failed(measurements, reason, remedy="Read the end of the task's log.")
-    wrong = [*_insane(series), *_apart(series, measurements["limits"])]
+    compared = int(params.get("compared", steps))
+    gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
+    wrong = [*_insane(series), *_apart(gaps, measurements["limits"])]
     if wrong:
         return check.failed(measurements, *wrong, remedy=_REMEDY)
-    unsaid = [name for name in GAPS if len(series.get(name, ())) < steps]
+    unsaid = [name for name, values in gaps.items() if len(values) < compared]
     if unsaid:
-        return Judgement(
-            status=Status.INCONCLUSIVE,
-            reasons=(f"verl did not log {', '.join(unsaid)} in every step.", *check.notes(measurements)),
-        )
+        reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *check.notes(measurements)))
     return Judgement(
         status=Status.PASS,
-        reasons=(_agreement(series, measurements["limits"]), ONLY_PLUMBING, *_caveats(measurements)),
+        reasons=(_agreement(gaps, measurements["limits"]), ONLY_PLUMBING, *_caveats(measurements)),
     )
 
 
@@ -173,11 +198,13 @@ def _apart(series: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -
                 )
 
 
-def _agreement(series: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> str:
-    mean, largest = (max(series[name]) for name in GAPS)
+def _agreement(gaps: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> str:
+    mean, largest = (max(gaps[name]) for name in GAPS)
     share = max(mean / limits["mean"], largest / limits["largest"])
+    steps = {len(values) for values in gaps.values()}.pop()
+    where = "the first step" if steps == 1 else f"{steps} steps"
     return (
-        f"vLLM and the trainer agree on the policy in {len(series['reward'])} steps: a token's probabilities "
+        f"vLLM and the trainer agree on the policy in {where}: a token's probabilities "
         f"lie {mean:.1e} apart on average and {largest:.1e} at most, {share:.1%} of what rounding explains."
     )
 

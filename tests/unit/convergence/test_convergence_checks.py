@@ -191,6 +191,7 @@ def test_the_checks_are_declared_as_the_plan_expects():
         "trainer-gspo",
         "trainer-vllm-grpo",
         "trainer-vllm-gspo",
+        "trainer-vllm-one-step-off",
         "trainer-one-step-off",
         "recipe-twin",
         "gpt-oss",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.check import Completed
-from harness.convergence.trainer import vllm_check, vllm_rollout
+from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_plugin, vllm_rollout
 from harness.convergence.trainer.recipe import RECIPES, overrides
 from harness.digest import canonical_json
 from harness.errors import InfrastructureError
@@ -150,8 +150,11 @@ def test_two_runs_on_a_host_never_share_a_simulated_device(tmp_path):
         assert real == {}
 
 
-@pytest.mark.parametrize(("vllm_ascend", "interpreted"), [("0.18.0", False), ("0.23.0", True)])
-def test_triton_is_interpreted_where_vllm_ascend_has_nothing_else(tmp_path, vllm_ascend, interpreted):
+@pytest.mark.parametrize(
+    ("vllm_ascend", "interpreted"),
+    [("0.11.0rc1", True), ("0.13.0", False), ("0.18.0", False), ("0.23.0", True)],
+)
+def test_triton_is_interpreted_where_nothing_goes_without_it(tmp_path, vllm_ascend, interpreted):
     with vllm_check._device(Cell(tmp_path, vllm_ascend=vllm_ascend)) as variables:
         assert (variables.get("NPU_SIM_TRITON") == "interpret") is interpreted
 
@@ -182,3 +185,67 @@ def test_it_is_asked_where_there_is_a_vllm_server(versions, why):
     found = vllm_check.applies({"versions": versions})
     assert found.startswith(why)
     assert bool(found) == bool(why)
+
+
+COMMIT = "0.7.0.dev0@ccd7d934f91be98bb3732c78bd1870fa39c399ad"
+
+
+def one_step_off(folder, **changes):
+    steps = vllm_one_step_check.STEPS
+    own = {name: [values[0]] * steps for name, values in series().items()}
+    recipe = {**RECIPES["grpo"].as_json(), "steps": steps}
+    cell = Cell(folder, run_file(series={**own, **changes}, recipe=recipe))
+    cell.params = vllm_one_step_check.CHECK.params
+    measured = vllm_one_step_check.run(cell)
+    return cell, vllm_one_step_check.CHECK.judge(
+        json.loads(canonical_json(measured.measurements)), cell.params
+    )
+
+
+def test_one_step_off_only_the_first_step_trains_on_what_its_own_policy_sampled(tmp_path):
+    cell, judgement = one_step_off(tmp_path, probs_difference=[2.5e-8, 3e-3, 4e-3])
+
+    assert "--one-step-off" in cell.calls[0][1]
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert "agree on the policy in the first step" in judgement.reasons[0]
+
+
+def test_one_step_off_weights_that_were_not_handed_over_fail(tmp_path):
+    judgement = one_step_off(tmp_path, probs_difference=[3e-2, 3e-2, 3e-2])[1]
+
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0].startswith("In step 1 rollout and trainer lie 0.03 apart")
+
+
+def test_one_step_off_a_gap_that_verl_does_not_report_is_no_agreement(tmp_path):
+    judgement = one_step_off(tmp_path, probs_difference=[])[1]
+
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "verl did not log probs_difference" in judgement.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("verl", "vllm_ascend", "kind", "why"),
+    [
+        (COMMIT, "0.11.0rc1", "sim", ""),
+        (COMMIT, "", "sim", "this cell has no vllm-ascend"),
+        ("0.7.1", "0.18.0", "sim", "one step off with vLLM is tried with"),
+        (COMMIT, "0.11.0rc1", "npu", "it takes two devices"),
+    ],
+)
+def test_one_step_off_is_asked_of_the_commit_that_has_the_patch(verl, vllm_ascend, kind, why):
+    facets = {"versions": {"verl": verl, "vllm_ascend": vllm_ascend}, "device": {"kind": kind}}
+    found = vllm_one_step_check.applies(facets)
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+def test_a_models_class_is_looked_at_where_it_is_asked_for():
+    class Registry:
+        @staticmethod
+        def _run_in_subprocess(function):
+            raise AssertionError("started a process")
+
+    vllm_plugin.inspect_here(Registry)
+    assert Registry._run_in_subprocess(lambda: 7) == 7
+    vllm_plugin.inspect_here(object())
