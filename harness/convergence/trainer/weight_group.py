@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +26,9 @@ ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 # What `ENGINE` imports of vLLM: a name that stands in one annotation.
 VLLM = ("vllm", "vllm.distributed", "vllm.distributed.utils")
 GROUP = "weight_group"
+# verl publishes what a bucket holds as soon as its barrier is passed, and what is published before a
+# subscription has arrived is lost: seen with thirteen runnable processes, where both sides waited for ever.
+SUBSCRIBED_SECONDS = 0.2
 # A trainer that stands still is ended by whoever watches it, long before.
 TIMEOUT = timedelta(minutes=10)
 
@@ -51,8 +55,9 @@ class Communicator:
         dist.broadcast(tensor, src=src, group=self.comm)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add `tensor` up over all ranks."""
+        """Add `tensor` up over all ranks: verl's barrier before it publishes."""
         dist.all_reduce(tensor, group=self.comm)
+        time.sleep(SUBSCRIBED_SECONDS)
 
     def destroyComm(self, comm: Any) -> None:  # noqa: N802 - vllm-ascend's name
         """End the group."""
