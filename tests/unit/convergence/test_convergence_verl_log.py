@@ -49,6 +49,34 @@ def test_colours_nan_and_metrics_with_colons_are_read():
     assert run.series["grad_norm"] == (float("inf"),)
 
 
+@given(st.data(), st.booleans())
+def test_a_step_that_ray_hands_on_in_two_pieces_is_one(data, others_between):
+    whole = LINE.format(step=2, grad="np.float64(0.25)").rstrip("\n")
+    prefix = "(TaskRunner pid=71) "
+    # Cut within the last value, or before a space that ends the line, nothing tells that more will come.
+    place = data.draw(st.integers(whole.index("global_seqlen"), whole.rindex(":")))
+    between = "(Worker pid=9) WARNING:2026-11-20 noise:1\n" if others_between else ""
+    after = "(TaskRunner pid=71) epoch:3\n(TaskRunner pid=71) INFO:root:saved\n"
+
+    telemetry = read(
+        LINE.format(step=1, grad=0.5) + f"{whole[:place]}\n{between}{prefix}{whole[place:]}\n" + after,
+        steps=2,
+    )
+
+    assert telemetry.problems == ()
+    (run,) = telemetry.runs
+    assert run.problems == ()
+    assert run.series["reward"] == (0.125, 0.225)
+    assert run.series["grad_norm"] == (0.5, 0.25)
+    assert run.series["throughput"] == (981.5, 981.5)
+
+
+def test_another_line_of_the_same_process_is_no_rest_of_a_step():
+    telemetry = read(LINE.format(step=1, grad=0.5) + "(TaskRunner pid=71) epoch:3\n", steps=1)
+
+    assert telemetry.runs[0].series["throughput"] == (981.5,)
+
+
 def test_a_log_that_ends_in_mid_line_says_so():
     telemetry = read(LINE.format(step=1, grad=0.5) + "(TaskRunner pid=71) step:2 - critic/rew", steps=2)
 
