@@ -253,6 +253,9 @@ def _environment(
         "RAY_prestart_worker_first_driver": "0",
         # Ray gives its workers the lowest priority but four; on a busy machine they would wait for everybody.
         "RAY_worker_niceness": "0",
+        # Its 8 are cut to the machine's processors at each of some 400 calls of a step, each time with two
+        # warnings that travel through Ray.
+        "TQ_NUM_THREADS": "1",
         **({CARDS: str(chosen.cards + 1)} if options.one_step_off and _simulated() else {}),
     }
 
