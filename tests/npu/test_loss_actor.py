@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,8 +10,9 @@ import pytest
 
 from harness.devices.sim.faultspec import parse_faults
 from harness.numerics import actor_run
-from harness.numerics.actor import compare, judge
+from harness.numerics.actor import judge
 from harness.numerics.actor_case import DEFAULT_SEED
+from harness.numerics.actor_compare import compare
 from harness.numerics.case import read_npz
 from harness.outcome import Status
 
@@ -21,24 +20,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
-PROGRAM = ["-m", "harness.numerics.actor_run"]
-
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(reference_by: Callable[..., Path]) -> Path:
     """The update on the CPU in a process that cannot import torch_npu."""
-    file = tmp_path_factory.mktemp("reference") / "reference.npz"
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    environment.pop("NPU_SIM_FAULTS", None)
-    done = subprocess.run(
-        [sys.executable, *PROGRAM, "--role", "reference", "--out", str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return file
+    return reference_by("harness.numerics.actor_run")
 
 
 def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -33,21 +32,9 @@ needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="fault
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(reference_by: Callable[..., Path]) -> Path:
     """The update on the CPU in a process that cannot import torch_npu."""
-    file = tmp_path_factory.mktemp("reference") / "reference.npz"
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    environment.pop("NPU_SIM_FAULTS", None)
-    program = [sys.executable, "-m", "harness.numerics.actor_run", "--role", "reference"]
-    done = subprocess.run(
-        [*program, "--compute", "bfloat16", "--out", str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return file
+    return reference_by("harness.numerics.actor_run", "--compute", "bfloat16")
 
 
 def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judgement:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -36,21 +35,9 @@ update, each with two layers and the entropy's."""
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(reference_by: Callable[..., Path]) -> Path:
     """The exact twin, in a process that cannot import torch_npu."""
-    file = tmp_path_factory.mktemp("reference") / "twin.npz"
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    environment.pop("NPU_SIM_FAULTS", None)
-    program = [sys.executable, "-m", "harness.numerics.twin_run", "--role", "reference", "--out", str(file)]
-    done = subprocess.run(
-        [*program, "--case", json.dumps(SETTINGS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return file
+    return reference_by("harness.numerics.twin_run", "--case", json.dumps(SETTINGS))
 
 
 def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
