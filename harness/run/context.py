@@ -15,7 +15,7 @@ from typing import Any
 from harness.builds.container_command import MEMORY_VARIABLE, parse_size
 from harness.builds.scratch import make_scratch, remove_scratch
 from harness.check import Completed
-from harness.devices.leases import FOLDER_VARIABLE
+from harness.devices.leases import FOLDER_VARIABLE, LeaseBook
 from harness.devices.nodes import visible_devices
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
@@ -35,7 +35,8 @@ KEY_CHARACTERS = 16
 CELL_VARIABLE = "NPU_MATRIX_CELL__"
 EXIT_ENGINE_FAILED = 125
 SPARE_BYTES = 1 << 20
-RAY_FOLDER = "r"
+# Names of a cell's temporary folders, short: they become part of the names of sockets.
+RAY_FOLDER, TEMPORARY_FOLDER = "r", "t"
 
 
 class TaskTimeoutError(Exception):
@@ -195,7 +196,7 @@ class RunContext:
         else:
             completed = self._run(
                 argv,
-                env={"PYTHONFAULTHANDLER": "1", "RAY_TMPDIR": self._ray_folder(), **added, **own},
+                env={"PYTHONFAULTHANDLER": "1", **self._temporary(), **added, **own},
                 timeout=timeout,
                 signal_number=signal.SIGABRT,
                 memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
@@ -204,10 +205,11 @@ class RunContext:
             raise killed_from_outside(completed.tail)
         return completed
 
-    def _ray_folder(self) -> str:
-        """Where a Ray that the cell starts keeps its files, and looks for one that runs: no other task's.
+    def _temporary(self) -> dict[str, str]:
+        """Where programs of the cell, and a Ray that they start, keep temporary files: no other task's.
 
-        Short, and not in the task's folder: it becomes part of the names of sockets.
+        Not in the task's folder, whose name is long. It says whose it is, so that what a killed run leaves goes
+        with the next one. Cards stay leased in the folder that is common to all.
         """
         if self._scratch is None:
             from harness.builds.reap import reap_scratch
@@ -215,8 +217,13 @@ class RunContext:
             # Those of killed runs go before new ones come.
             reap_scratch()
             self._scratch = make_scratch()
-            (self._scratch / RAY_FOLDER).mkdir()
-        return str(self._scratch / RAY_FOLDER)
+            for name in (RAY_FOLDER, TEMPORARY_FOLDER):
+                (self._scratch / name).mkdir()
+        return {
+            "RAY_TMPDIR": str(self._scratch / RAY_FOLDER),
+            "TMPDIR": str(self._scratch / TEMPORARY_FOLDER),
+            FOLDER_VARIABLE: str(LeaseBook.of_host(self.site.environ).folder),
+        }
 
     def close(self, *, completed: bool) -> None:
         """End the log; remove the folder of a completed task, unless folders are kept.

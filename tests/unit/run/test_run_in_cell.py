@@ -17,6 +17,7 @@ import pytest
 from run_fakes import make_check, make_task, outcome_of
 
 from harness.check import TaskContext
+from harness.devices.leases import LeaseBook
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.execute import execute
 from harness.run.job import Job, Site
@@ -107,6 +108,23 @@ def test_a_ray_of_the_cell_has_a_folder_of_its_own_that_is_gone_afterwards(runs)
     # Names of sockets end at 107 characters, and Ray's own part has about 60.
     assert len(folder) < 45
     assert not Path(folder).exists()
+
+
+def test_what_programs_of_the_cell_leave_among_temporary_files_is_gone_afterwards(runs):
+    text = "import tempfile; print(tempfile.mkdtemp(prefix='left-'))"
+    folder = Path(runs(text)[0].measurements["tail"].strip())
+    assert folder.name.startswith("left-")
+    assert not folder.exists()
+    assert not folder.parent.exists()
+    # The trainer's own folder is made elsewhere when this one's name is longer than 40.
+    assert len(str(folder.parent)) < 40
+
+
+def test_cards_are_leased_where_all_of_the_host_look(runs):
+    text = "import os; print(os.environ['NPU_MATRIX_LEASES'])"
+    said = runs(text)[0].measurements["tail"].strip()
+    assert said == str(LeaseBook.of_host({}).folder)
+    assert runs(text, environ={"NPU_MATRIX_LEASES": "/else"})[0].measurements["tail"].strip() == "/else"
 
 
 def test_the_folder_a_killed_run_left_goes_with_the_next_task(runs, tmp_path, monkeypatch):
