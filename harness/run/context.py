@@ -208,8 +208,8 @@ class RunContext:
     def _temporary(self) -> dict[str, str]:
         """Where programs of the cell, and a Ray that they start, keep temporary files: no other task's.
 
-        Not in the task's folder, whose name is long. It says whose it is, so that what a killed run leaves goes
-        with the next one. Cards stay leased in the folder that is common to all.
+        Not in the task's folder, whose name is long. It says whose it is, so that what a killed run leaves
+        goes with the next one. Cards stay leased in the folder that is common to all.
         """
         if self._scratch is None:
             from harness.builds.reap import reap_scratch
