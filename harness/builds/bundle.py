@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.digest import digest_bytes, digest_json
 from harness.errors import InfrastructureError, Location
 
-ROOT_MODULES = ("__init__.py", "check.py", "digest.py", "errors.py", "outcome.py")
+ROOT_MODULES = ("__init__.py", "check.py", "digest.py", "errors.py", "evidence.py", "outcome.py")
 PACKAGES = ("convergence", "devices/sim", "fixtures", "numerics", "rollout")
 # Packages whose own __init__ is needed to import one above, but nothing else of them.
 PARENTS = ("devices",)

@@ -57,6 +57,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.builds.patched",
             "harness.builds.recipe",
             "harness.builds.runtime",
+            "harness.evidence",
             "harness.fixtures.environment_probe",
             "harness.fixtures.patch_probe",
             "harness.sources.fetch_failure",

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.builds.engine import BuildError, Engine, Image
 from harness.builds.engines import open_engine
-from harness.builds.environment import Progress, _evidence, _probe, _runtime
+from harness.builds.environment import Progress, _probe, _runtime, evidence
 from harness.builds.images import Built, base_image, base_notices, build_image
 from harness.builds.labels import ProcessView, make_labels, this_process
 from harness.builds.layers import PREFIX, Layer, PatchedTree, image_layers
@@ -74,7 +74,7 @@ def run(ctx: TaskContext) -> Measured:
     finally:
         engine.close()
     progress.facts["seconds"] = progress.seconds
-    return Measured(measurements=progress.facts, evidence=_evidence(progress.facts), artifacts=artifacts)
+    return Measured(measurements=progress.facts, evidence=evidence(progress.facts), artifacts=artifacts)
 
 
 def holds(outcome: Outcome) -> str:

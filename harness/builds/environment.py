@@ -30,6 +30,7 @@ from harness.devices.sim.runtime_env import DEFAULT_CANN
 from harness.devices.sim.toolkit import write_toolkit
 from harness.digest import digest_file
 from harness.errors import InfrastructureError, InputError, Location
+from harness.evidence import evidence_of
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 from harness.sources.index import IndexSettings, index_environment, uv_binary
@@ -112,7 +113,7 @@ def run(ctx: TaskContext) -> Measured:
             why=str(error),
         ) from error
     progress.facts["seconds"] = progress.seconds
-    return Measured(measurements=progress.facts, evidence=_evidence(progress.facts))
+    return Measured(measurements=progress.facts, evidence=evidence(progress.facts))
 
 
 def holds(outcome: Outcome) -> str:
@@ -383,10 +384,8 @@ def _write_atomically(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def _evidence(facts: Mapping[str, Any]) -> Evidence:
+def evidence(facts: Mapping[str, Any]) -> Evidence:
+    """What the measurements of an environment prove, by the device that was probed."""
     if not facts["built"]:
         return Evidence.STATIC
-    device = facts["probe"]["device"]
-    if device["kind"] == "cpu":
-        return Evidence.CPU
-    return Evidence.SIMULATED if device["simulated"] else Evidence.HARDWARE
+    return evidence_of(facts["probe"]["device"])

@@ -8,6 +8,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from harness.evidence import Runtime
 from harness.outcome import Judgement, Status
 
 REMEDIES = {
@@ -118,10 +119,18 @@ def _device_reasons(requested: Mapping[str, Any], found: Mapping[str, Any]) -> l
         reasons.append(f"The cell wants {requested.get('count') or 1} device(s) and sees {found['count']}.")
     elif found.get("sum_of_ones") != 4.0:
         reasons.append(f"The device adds four ones to {found.get('sum_of_ones')}.")
-    if found["simulated"] != (requested["kind"] == "sim"):
-        seen, wanted = ("simulated", "real") if found["simulated"] else ("real", "simulated")
-        reasons.append(f"The device is {seen}, asked for was a {wanted} one.")
-    return reasons
+    return [*reasons, *_realness_reasons(requested["kind"], found)]
+
+
+def _realness_reasons(requested: str, found: Mapping[str, Any]) -> list[str]:
+    """A device is real only if it is shown to be: see `harness.evidence`."""
+    seen = found.get("runtime", Runtime.NONE)
+    if seen == (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
+        return []
+    wanted = "a simulated" if requested == "sim" else "a real"
+    if seen == Runtime.NONE:
+        return [f"Asked for was {wanted} device, and no CANN runtime says that it has one."]
+    return [f"The device is {'real' if seen == Runtime.CANN else 'simulated'}, asked for was {wanted} one."]
 
 
 def _last_line(tail: str) -> list[str]:

@@ -14,6 +14,7 @@ from harness.convergence.trainer.one_step_check import CHECK as ONE_STEP_OFF
 from harness.convergence.trainer.twin_check import CHECK as RECIPE_TWIN
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.convergence.trainer.vllm_one_step_check import CHECK as VLLM_ONE_STEP_OFF
+from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -141,7 +142,6 @@ def _measured(
     from harness.convergence.curves import drawing
     from harness.convergence.reference_set import LEFT_OUT, PERFORMANCE
     from harness.convergence.telemetry import encode, encode_series
-    from harness.numerics.device import evidence_of
 
     header = trained[0][1].header if trained else {}
     facts = header.get("device", {})
@@ -282,8 +282,8 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does a short {algorithm.upper()} training with verl's functions learn as it should?",
         facets=FACETS,
-        # The device's facts and what the numerics tier calls evidence come from numerics.
-        sources=("harness.convergence", "harness.numerics.device"),
+        # The device's facts come from numerics.
+        sources=("harness.convergence", "harness.evidence", "harness.numerics.device"),
         run=run,
         judge=judge,
         needs=("environment",),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Completed, TaskContext
+from harness.evidence import evidence_of
 from harness.numerics.actor_compare import compare
 from harness.numerics.ending import (
     CRASHED,
@@ -136,7 +137,6 @@ def held_together(
 ) -> Measured:
     """What `compare` says of the reference (a file of `form`) and the device, and what both tell."""
     from harness.numerics.case import read_npz
-    from harness.numerics.device import evidence_of
 
     reference, _ = read_npz(reference_file, form)
     facts = json.loads(device_file.read_text(encoding="utf-8"))

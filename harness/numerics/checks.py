@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.evidence import evidence_of
 from harness.numerics import actor, twin
 from harness.numerics.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
@@ -67,7 +68,6 @@ def _measured(
 ) -> Measured:
     from harness.numerics.candidate import load_results
     from harness.numerics.compare import compare
-    from harness.numerics.device import evidence_of
     from harness.numerics.expected import load_expected
     from harness.numerics.profile import profile_of
 
@@ -226,7 +226,7 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Are verl's losses, advantages and log-probabilities right on this device?",
         facets=FACETS,
-        sources=("harness.numerics",),
+        sources=("harness.evidence", "harness.numerics"),
         run=run,
         judge=judge,
         needs=("environment",),
@@ -239,7 +239,7 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Does verl's own actor make the same update on this device as on a CPU?",
         facets=FACETS,
-        sources=("harness.numerics",),
+        sources=("harness.evidence", "harness.numerics"),
         run=actor.run,
         judge=actor.judge,
         needs=("environment",),
@@ -252,7 +252,7 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Is the update of verl's own actor in bf16 what bf16 operands and fp32 accumulation give?",
         facets=FACETS,
-        sources=("harness.numerics",),
+        sources=("harness.evidence", "harness.numerics"),
         run=actor.run,
         judge=actor.judge,
         needs=("environment",),
@@ -266,7 +266,7 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Do ten steps of sampling and training stay with their float64 twin?",
         facets=FACETS,
-        sources=("harness.numerics",),
+        sources=("harness.evidence", "harness.numerics"),
         run=twin.run,
         judge=twin.judge,
         needs=("environment",),

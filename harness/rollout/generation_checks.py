@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.evidence import evidence_of
 from harness.numerics.checks import FACETS
 from harness.numerics.ending import LAST_WORDS, MEASURED, failure, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Tier
@@ -135,8 +136,6 @@ def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> 
 def _measured(
     measurements: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], files: Sequence[Path]
 ) -> Measured:
-    from harness.numerics.device import evidence_of
-
     known = next((group for group in groups if "device" in group), None)
     return Measured(
         measurements={**measurements, "groups": list(groups)},
@@ -168,7 +167,7 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Does vLLM on this device generate with the log-probabilities the model has?",
         facets=FACETS,
-        sources=("harness.rollout", "harness.numerics"),
+        sources=("harness.rollout", "harness.evidence", "harness.numerics"),
         run=run_generation,
         judge=judge_generation,
         needs=("environment",),
@@ -183,7 +182,7 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Does vLLM on this device generate right with experts in bf16 and those of gpt-oss?",
         facets=FACETS,
-        sources=("harness.rollout", "harness.numerics"),
+        sources=("harness.rollout", "harness.evidence", "harness.numerics"),
         run=run_generation,
         judge=judge_generation,
         needs=("environment",),
@@ -200,7 +199,7 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Can a trainer put this engine to sleep, wake it, and give it new weights?",
         facets=FACETS,
-        sources=("harness.rollout", "harness.numerics"),
+        sources=("harness.rollout", "harness.evidence", "harness.numerics"),
         run=run_plumbing,
         judge=judge_plumbing,
         needs=("environment",),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.evidence import evidence_of
 from harness.numerics.checks import FACETS
 from harness.numerics.ending import MEASURED, failure, require_setup
 from harness.outcome import Evidence, Measured, Tier
@@ -41,7 +42,7 @@ def run(context: TaskContext) -> Measured:
             "left_out": sorted(environment.get("left_out", ())),
             "seconds": report["seconds"],
         },
-        evidence=Evidence.SIMULATED if report["simulated"] else Evidence.HARDWARE,
+        evidence=evidence_of(report["device"]),
         artifacts={out.name: out.name},
     )
 
@@ -54,6 +55,7 @@ IMPORT_CHECKS: tuple[Check, ...] = (
         question="Can every module of vllm-ascend, and of verl's that touches the device, be imported?",
         facets=FACETS,
         sources=(
+            "harness.evidence",
             "harness.rollout.imports",
             "harness.rollout.import_checks",
             "harness.rollout.breaks",

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.devices.sim.probe import is_simulated
+from harness.evidence import Runtime, runtime_kind
 
 SECONDS_PER_MODULE = 120.0
 SECONDS_FOR_ALL = 300.0
@@ -356,9 +356,14 @@ def examine(packages: list[str]) -> dict[str, Any]:
         "schema": {"name": "npu-matrix.imports", "version": 1},
         "packages": facts,
         "breaks": [asdict(one) for one in found],
-        "simulated": is_simulated(),
+        "device": _device(),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _device() -> dict[str, Any]:
+    runtime = runtime_kind()
+    return {"kind": "npu", "runtime": runtime.value, "simulated": runtime is Runtime.SIMULATED}
 
 
 def _required(package: str) -> set[str]:

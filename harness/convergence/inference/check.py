@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 PROGRAM = "harness.convergence.inference.run"
@@ -27,8 +28,6 @@ FACETS = (
 
 def run(context: TaskContext) -> Measured:
     """Compute both logits in the cell; a program that fails is a measurement."""
-    from harness.numerics.device import evidence_of
-
     out = context.workdir / "logits.json"
     device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu:0"
     completed = context.in_cell(PROGRAM, "--device", device, "--out", str(out), timeout=TIMEOUT_S)
@@ -83,7 +82,7 @@ CHECK = Check(
     tier=Tier.NUMERICS,
     question="Does inference of a tiny gpt-oss model give the CPU's logits on this cell's device?",
     facets=FACETS,
-    sources=("harness.convergence.inference", "harness.numerics.device"),
+    sources=("harness.convergence.inference", "harness.evidence", "harness.numerics.device"),
     run=run,
     judge=judge,
     needs=("environment",),

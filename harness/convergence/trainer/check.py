@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, Completed, TaskContext
+from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
     from harness.convergence.decision import decide
     from harness.convergence.telemetry import decode_series
     from harness.convergence.trainer import banded
-    from harness.numerics.device import evidence_of
 
     device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu"
     words = [*arguments, "--device", device]
@@ -312,8 +312,7 @@ def _agreement(worst: Difference | None) -> str:
 
 
 def _is_hardware(measurements: Mapping[str, Any]) -> bool:
-    device = measurements["device"]
-    return device.get("kind") == "npu" and not device.get("simulated")
+    return evidence_of(measurements["device"]) is Evidence.HARDWARE
 
 
 def not_measured(measurements: Mapping[str, Any]) -> Judgement:
@@ -382,7 +381,7 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
         facets=FACETS,
-        sources=("harness.convergence", "harness.numerics.device"),
+        sources=("harness.convergence", "harness.evidence", "harness.numerics.device"),
         run=run,
         judge=judge,
         needs=("environment",),

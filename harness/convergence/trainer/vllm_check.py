@@ -14,6 +14,7 @@ from harness.check import Check, TaskContext
 from harness.convergence.trainer import check, vllm_rollout
 from harness.convergence.trainer.recipe import ALGORITHMS
 from harness.convergence.verl_metrics import FIRST_STEP
+from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 LIMITS_PROGRAM = "harness.convergence.trainer.gap"
@@ -35,8 +36,6 @@ def run(context: TaskContext) -> Measured:
 
 def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> Measured:
     """`run` on a device that is there. variables: of every process. more: options of the program."""
-    from harness.numerics.device import evidence_of
-
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
     completed = context.in_cell(
@@ -232,7 +231,7 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
         facets=check.FACETS,
-        sources=("harness.convergence", "harness.numerics"),
+        sources=("harness.convergence", "harness.evidence", "harness.numerics"),
         run=run,
         judge=judge,
         needs=("environment",),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from harness.devices.sim import faultspec, probe
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
+from harness.evidence import RUNTIME_LIBRARY, runtime_library
 
 if TYPE_CHECKING:
     from harness.devices.sim.overlay import Simulation
@@ -53,16 +54,16 @@ def set_up() -> None:
 
     InfrastructureError without the simulated runtime or torch_npu; InputError for bad fault specifications.
     """
-    library = probe.runtime_library()
+    library = runtime_library()
     if library is None:
         raise InfrastructureError(
-            f"the loader finds no {probe.RUNTIME}",
+            f"the loader finds no {RUNTIME_LIBRARY}",
             fix="put the simulated runtime's folder on LD_LIBRARY_PATH before Python starts",
         )
     if not probe.is_simulated(library):
         raise InfrastructureError(
             "this is a real CANN runtime: simulated evidence refused",
-            why=f"{probe.RUNTIME} carries no sentinel",
+            why=f"{RUNTIME_LIBRARY} carries no sentinel",
             fix="run without the simulated device, or put its folder first on LD_LIBRARY_PATH",
         )
     # Before the seconds that the imports take.

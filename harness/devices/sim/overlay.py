@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.devices.sim import faultspec
-from harness.devices.sim.probe import RUNTIME, is_simulated
+from harness.devices.sim.probe import is_simulated
 from harness.errors import InfrastructureError
+from harness.evidence import RUNTIME_LIBRARY
 
 COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
 LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
@@ -49,7 +50,7 @@ def install() -> Simulation:
     if not is_simulated():
         raise InfrastructureError(
             "this is a real CANN runtime: simulated evidence refused",
-            why=f"{RUNTIME} carries no sentinel",
+            why=f"{RUNTIME_LIBRARY} carries no sentinel",
             fix="put the simulated runtime's folder on LD_LIBRARY_PATH, or run without the simulation",
         )
     specs = faultspec.parse_faults(os.environ.get(faultspec.VARIABLE, ""))

@@ -8,23 +8,12 @@ import os
 from importlib import metadata
 from typing import Any
 
-SENTINEL = "npu_sim_sentinel"
-RUNTIME = "libascendcl.so"
-FACTS_VARIABLE = "NPU_MATRIX_DEVICE_FACTS"
-
-
-def runtime_library() -> ctypes.CDLL | None:
-    """The CANN runtime the loader finds for this process; None when there is none."""
-    try:
-        return ctypes.CDLL(RUNTIME)
-    except OSError:
-        return None
+from harness.evidence import FACTS_VARIABLE, Runtime, device_count, runtime_kind, runtime_library
 
 
 def is_simulated(library: ctypes.CDLL | None = None) -> bool:
     """Whether the CANN runtime of this process carries the sentinel; False when there is no runtime."""
-    library = library or runtime_library()
-    return library is not None and hasattr(library, SENTINEL)
+    return runtime_kind(library) is Runtime.SIMULATED
 
 
 def device_facts(device: str = "npu:0") -> dict[str, Any]:
@@ -40,7 +29,7 @@ def device_facts(device: str = "npu:0") -> dict[str, Any]:
         "cann": _cann(library),
         "torch": _version("torch"),
         "torch_npu": _version("torch-npu"),
-        "count": _count(library),
+        "count": device_count(library) if library is not None else 0,
     }
 
 
@@ -64,13 +53,6 @@ def _cann(library: ctypes.CDLL | None) -> str:
     # aclCANNPackageVersion: char version[128] first, 512 bytes in all.
     text = ctypes.create_string_buffer(512)
     return text.value.decode("utf-8", "replace") if library.aclsysGetCANNVersion(0, text) == 0 else ""
-
-
-def _count(library: ctypes.CDLL | None) -> int:
-    if library is None:
-        return 0
-    number = ctypes.c_uint32(0)
-    return number.value if library.aclrtGetDeviceCount(ctypes.byref(number)) == 0 else 0
 
 
 def _version(distribution: str) -> str:

@@ -337,7 +337,14 @@ def good() -> dict[str, Any]:
             "packages": {"torch": "2.13.0+cpu", "Ray": "2.0"},
             "files": {"verl/core.py": "aa"},
             "modules": {"torch": {"file": "/c/site-packages/torch/__init__.py"}},
-            "device": {"kind": "npu", "count": 1, "simulated": True, "sum_of_ones": 4.0},
+            "device": {
+                "kind": "npu",
+                "count": 1,
+                "available": True,
+                "sum_of_ones": 4.0,
+                "simulated": True,
+                "runtime": "simulated",
+            },
         },
     }
 
@@ -358,7 +365,8 @@ def test_a_good_simulated_cell_passes() -> None:
         (("device", "count"), 0, "wants 1 device(s) and sees 0"),
         (("device", "sum_of_ones"), 3.0, "adds four ones to 3.0"),
         (("device", "error"), "RuntimeError: ACL 507033", "ACL 507033"),
-        (("device", "simulated"), False, "The device is real, asked for was a simulated one"),
+        (("device", "runtime"), "cann", "The device is real, asked for was a simulated one"),
+        (("device", "runtime"), "none", "no CANN runtime says that it has one"),
     ],
 )
 def test_each_seeded_fault_turns_the_check_red(path: tuple[str, str], value: Any, said: str) -> None:
@@ -367,6 +375,39 @@ def test_each_seeded_fault_turns_the_check_red(path: tuple[str, str], value: Any
     judgement = judge.judge(measurements, {})
     assert judgement.status is Status.FAIL
     assert any(said in reason for reason in judgement.reasons), judgement.reasons
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said"),
+    [
+        ("cann", ("2 packages as locked, 1 patched files as patched.",)),
+        ("simulated", ("The device is simulated, asked for was a real one.",)),
+        ("none", ("Asked for was a real device, and no CANN runtime says that it has one.",)),
+    ],
+)
+def test_a_real_device_is_shown_by_its_runtime(runtime: str, said: tuple[str, ...]) -> None:
+    measurements = good()
+    measurements["requested_device"]["kind"] = "npu"
+    measurements["probe"]["device"] |= {"runtime": runtime, "simulated": runtime == "simulated"}
+    assert judge.judge(measurements, {}).reasons == said
+
+
+@pytest.mark.parametrize(
+    ("device", "evidence"),
+    [
+        ({"runtime": "simulated", "simulated": True}, Evidence.SIMULATED),
+        ({"runtime": "cann"}, Evidence.HARDWARE),
+        ({"runtime": "cann", "available": False}, Evidence.CPU),
+        ({"runtime": "none"}, Evidence.CPU),
+        ({}, Evidence.CPU),
+    ],
+)
+def test_an_environment_without_a_sentinel_is_not_thereby_hardware(
+    device: dict[str, Any], evidence: Evidence
+) -> None:
+    measurements = good()
+    measurements["probe"]["device"] = {"kind": "npu", "available": True, "simulated": False, **device}
+    assert environment.evidence(measurements) is evidence
 
 
 def test_a_package_that_is_not_there_turns_the_check_red() -> None:

@@ -124,7 +124,8 @@ def test_a_gate_needs_no_confirmation(tmp_path):
     ("facts", "evidence"),
     [
         (SIMULATED, Evidence.SIMULATED),
-        ({**SIMULATED, "simulated": False}, Evidence.HARDWARE),
+        ({**SIMULATED, "simulated": False, "runtime": "cann"}, Evidence.HARDWARE),
+        ({**SIMULATED, "simulated": False}, Evidence.CPU),
         ({"device": "cpu", "kind": "cpu", "simulated": False}, Evidence.CPU),
     ],
 )

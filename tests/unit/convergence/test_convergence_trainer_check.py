@@ -228,7 +228,7 @@ def test_a_first_step_unlike_the_record_on_hardware_may_be_a_flipped_token(tmp_p
     known = recorded(RECIPES["gspo"].digest(), "0.6.1")
     assert known is not None
     other = {**known.series, "entropy": (1.002 * known.series["entropy"][0], *known.series["entropy"][1:])}
-    hardware = {**SIMULATED, "simulated": False}
+    hardware = {**SIMULATED, "simulated": False, "runtime": "cann"}
     measured, judgement = judged(Cell(tmp_path, run_file(series=other, device=hardware)))
 
     assert judgement.status is Status.INCONCLUSIVE

@@ -4,37 +4,41 @@ import json
 
 import pytest
 
+from harness.evidence import FACTS_VARIABLE, Runtime, evidence_of
 from harness.numerics import device
-from harness.numerics.device import FACTS_VARIABLE, device_facts, evidence_of
+from harness.numerics.device import device_facts
 from harness.outcome import Evidence
 
 
-@pytest.mark.parametrize(
-    ("facts", "evidence"),
-    [
-        ({"kind": "cpu", "simulated": False}, Evidence.CPU),
-        ({"kind": "npu", "simulated": True}, Evidence.SIMULATED),
-        ({"kind": "npu", "simulated": False}, Evidence.HARDWARE),
-        ({"kind": "cuda", "simulated": False}, Evidence.CPU),
-        ({}, Evidence.CPU),
-    ],
-)
-def test_evidence(facts, evidence):
-    assert evidence_of(facts) is evidence
+@pytest.fixture
+def runtime(monkeypatch):
+    """Sets what the process's runtime shows itself to be."""
+    return lambda kind: monkeypatch.setattr(device, "runtime_kind", lambda: kind)
 
 
-def test_what_the_launcher_says_is_taken(monkeypatch):
-    told = json.dumps({"simulated": True, "soc": "Ascend910B3"})
-    monkeypatch.setattr(device, "runtime_is_real", lambda: True)
-    facts = device_facts("npu:0", {FACTS_VARIABLE: told})
+@pytest.mark.parametrize("kind", [Runtime.CANN, Runtime.SIMULATED, Runtime.NONE])
+def test_what_the_launcher_says_of_a_simulation_is_taken(runtime, kind):
+    runtime(kind)
+    facts = device_facts("npu:0", {FACTS_VARIABLE: json.dumps({"simulated": True, "soc": "Ascend910B3"})})
     assert facts["simulated"]
     assert facts["soc"] == "Ascend910B3"
+    assert evidence_of(facts) is Evidence.SIMULATED
 
 
-def test_a_sentinel_outweighs_a_launcher_that_denies_it(monkeypatch):
-    monkeypatch.setattr(device, "runtime_is_real", lambda: False)
-    told = json.dumps({"simulated": False, "soc": "Ascend910B3"})
-    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
+@pytest.mark.parametrize(
+    ("kind", "evidence"),
+    [
+        (Runtime.CANN, Evidence.HARDWARE),
+        (Runtime.SIMULATED, Evidence.SIMULATED),
+        (Runtime.NONE, Evidence.SIMULATED),
+    ],
+)
+@pytest.mark.parametrize("told", [{}, {"simulated": False}, {"simulated": False, "runtime": "cann"}])
+def test_the_runtime_outweighs_a_launcher_that_denies_a_simulation(runtime, kind, evidence, told):
+    runtime(kind)
+    facts = device_facts("npu:0", {FACTS_VARIABLE: json.dumps({"soc": "Ascend910B3", **told})})
+    assert facts["runtime"] == kind.value
+    assert evidence_of(facts) is evidence
 
 
 @pytest.mark.parametrize("told", ["", "not json", "[1]"])
@@ -42,16 +46,6 @@ def test_a_damaged_variable_promotes_nothing(told):
     assert evidence_of(device_facts("cpu", {FACTS_VARIABLE: told})) is Evidence.CPU
 
 
-def test_an_npu_without_a_runtime_is_no_hardware(monkeypatch):
-    monkeypatch.setattr(device, "RUNTIME_LIBRARY", "libnosuchruntime.so")
-    told = json.dumps({"soc": "Ascend910B3"})
-    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
+def test_a_cpu_beside_a_real_runtime_is_a_cpu(runtime):
+    runtime(Runtime.CANN)
     assert evidence_of(device_facts("cpu", {})) is Evidence.CPU
-
-
-def test_a_runtime_without_a_sentinel_is_hardware(monkeypatch):
-    monkeypatch.setattr(device, "RUNTIME_LIBRARY", "libc.so.6")
-    told = json.dumps({"soc": "Ascend910B3"})
-    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.HARDWARE
-    monkeypatch.setattr(device, "SENTINELS", ("printf",))
-    assert evidence_of(device_facts("npu:0", {FACTS_VARIABLE: told})) is Evidence.SIMULATED
