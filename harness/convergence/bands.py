@@ -59,6 +59,16 @@ class Statistic:
         """How far the candidate lies from the reference mean, in between-run standard deviations."""
         return (self.candidate - self.reference) / self.sd
 
+    def sentence(self) -> str:
+        """Which statistic, how far, in which direction, in how many runs."""
+        series, summary = self.name.split("/", 1)
+        direction = "above" if self.t > 0 else "below"
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return (
+            f"{series} ({summary}) lies {abs(self.distance):.1f} between-run standard deviations "
+            f"{direction} the reference (mean of {runs} at {self.look:.0%} of the steps)"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:

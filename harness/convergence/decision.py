@@ -295,7 +295,7 @@ class _Trial:
             return self._final(
                 Status.INCONCLUSIVE,
                 "statistic",
-                f"{sentence(alone)}, but not in each of them: chance, or a fault that comes and goes.",
+                f"{alone.sentence()}, but not in each of them: chance, or a fault that comes and goes.",
                 remedies=("Run other seeds, and look at the run that is unlike the others.",),
                 statistic=alone,
                 shortfall=shortfall,
@@ -334,20 +334,21 @@ class _Trial:
         return self._final(
             Status.FAIL,
             "statistic",
-            f"{sentence(statistic)}; p {statistic.p:.1g} for a healthy stack, the limit is {look.level:.2g}.",
+            f"{statistic.sentence()}; p {statistic.p:.1g} for a healthy stack, the limit is "
+            f"{look.level:.2g}.",
             remedies=(f"Look at {hint}.",),
             statistic=statistic,
         )
 
     def _gated(self, gate: gates.Gate) -> Decision:
         return self._final(
-            Status.FAIL, "gate", f"Run {len(self.heard)}: {gate.reason}.", remedies=(_GATE_HINTS[gate.name],)
+            Status.FAIL, "gate", f"Run {len(self.heard)}: {gate.reason}.", remedies=(gate.hint,)
         )
 
     def _suspicion(self) -> str:
         statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None
         if statistic:
-            return sentence(statistic)
+            return statistic.sentence()
         twin = self.deviations[0]
         return twin.sentence() if twin and twin.alarm else "it may lie too far below the reference"
 
@@ -376,25 +377,6 @@ class _Trial:
             shortfall=shortfall,
             notes=tuple(self.notes),
         )
-
-
-_GATE_HINTS = {
-    "non-finite": "Find the first operation that makes it: run the loss check, then use anomaly detection.",
-    "constant reward": "Look at what the rollout returns and at the reward function.",
-    "dead gradient": "Look at the response mask, the advantages, and what the loss depends on.",
-    "no signal in any group": "Look at the sampler (is it greedy?) and at the reward function.",
-    "mismatch": "Look at the weights and the temperature the rollout samples with.",
-}
-
-
-def sentence(statistic: Statistic) -> str:
-    """Which statistic, how far, in which direction, in how many runs."""
-    series, summary = statistic.name.split("/", 1)
-    direction = "above" if statistic.t > 0 else "below"
-    return (
-        f"{series} ({summary}) lies {abs(statistic.distance):.1f} between-run standard deviations "
-        f"{direction} the reference (mean of {_runs(statistic.runs)} at {statistic.look:.0%} of the steps)"
-    )
 
 
 def _runs(number: int) -> str:

@@ -17,6 +17,13 @@ Floats = NDArray[np.float64]
 DEAD_GRADIENT = 1e-8
 # Steps a gate looks at, where one step may be chance.
 EARLY = 5
+HINTS = {
+    "non-finite": "Find the first operation that makes it: run the loss check, then use anomaly detection.",
+    "constant reward": "Look at what the rollout returns and at the reward function.",
+    "dead gradient": "Look at the response mask, the advantages, and what the loss depends on.",
+    "no signal in any group": "Look at the sampler (is it greedy?) and at the reward function.",
+    "mismatch": "Look at the weights and the temperature the rollout samples with.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +33,11 @@ class Gate:
     name: str
     step: int
     reason: str
+
+    @property
+    def hint(self) -> str:
+        """What to look at."""
+        return HINTS[self.name]
 
 
 def crossed(run: Mapping[str, Floats], rule: Rule) -> Gate | None:
