@@ -273,7 +273,7 @@ def _gate(measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...
         f"It was stopped there, after {len(series['reward'])} of {measurements['recipe']['steps']} steps."
     ]
     what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
-    return failed(measurements, what, *(stopped * bool(measurements["stopped"])), remedy=_GATE_REMEDY)
+    return failed(measurements, what, *(stopped * bool(measurements["stopped"])), remedy=gate.hint)
 
 
 def _whole(measurements: Mapping[str, Any], steps: int) -> Mapping[str, tuple[float, ...]] | None:
@@ -285,7 +285,6 @@ def _whole(measurements: Mapping[str, Any], steps: int) -> Mapping[str, tuple[fl
     return next((series for series in runs if len(series.get("reward", ())) >= steps), None)
 
 
-_GATE_REMEDY = "Find the first operation that makes it: run the loss check, then use anomaly detection."
 _LEARNED_REMEDY = "Look at the advantages (sign, grouping), the optimizer, and the backward of attention."
 _TWIN_REMEDY = "Compare the numerics tier's loss check, which names the function."
 

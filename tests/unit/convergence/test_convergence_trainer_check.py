@@ -126,6 +126,17 @@ def test_a_metric_that_is_not_finite_fails_at_its_step(tmp_path):
     assert judgement.reasons[0] == "Grad_norm is nan at step 3."
 
 
+@pytest.mark.parametrize(
+    ("values", "look_at"),
+    [({"grad_norm": [0.0] * STEPS}, "response mask"), ({"reward": [0.1] * STEPS}, "reward function")],
+)
+def test_each_gate_has_its_own_remedy(tmp_path, values, look_at):
+    _, judgement = judged(Cell(tmp_path, run_file(series=series(**values))))
+
+    assert judgement.status is Status.FAIL
+    assert look_at in judgement.remedies[0]
+
+
 def test_a_hopeless_run_is_stopped_and_told_by_its_gate(tmp_path):
     broken = series(steps=5, grad_norm=[1.0, 1.0, 1.0, 1.0, "inf"])
     stopped = run_file(series=broken, complete=False, returncode=None, stopped="grad_norm is inf at step 5")
