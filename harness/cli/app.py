@@ -43,8 +43,28 @@ COMMANDS = {
 EXIT_CODE_TABLE = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
+class _ReaderGoneError(Exception):
+    """Nobody reads the output any more (`| head`). click would end with 1, which means a failure here."""
+
+
 class LazyGroup(click.Group):
     """Loads a command's module only when that command is used, so that `--help` stays fast."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click does; `--help` and `--version` print here."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            raise _ReaderGoneError from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGoneError from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Commands in the order of COMMANDS."""
@@ -155,8 +175,16 @@ def main(argv: list[str] | None = None) -> Any:
     except KeyboardInterrupt:
         click.echo("interrupted; the same command resumes", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the reader is gone; nothing more can be said
+    except _ReaderGoneError:
+        # What is still buffered would be written, and complained about, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_INCOMPLETE)
+    except OSError as error:
+        if debug:
+            raise
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        click.echo(f"error: {what}", err=True)
+        click.echo("  do:  check disk, permissions and path; --debug shows what it was needed for", err=True)
         sys.exit(EXIT_INCOMPLETE)
     except Exception as error:
         if debug:
@@ -171,5 +199,10 @@ def no_match(what: str, wanted: str, known: list[str]) -> InputError:
     import difflib
 
     near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
-    fix = f"nearest: {', '.join(near)}" if near else f"see `npu-matrix plan` for the {what}s there are"
+    if near:
+        fix = f"nearest: {', '.join(near)}"
+    elif what in {"cell", "check"}:
+        fix = f"see `npu-matrix plan` for the {what}s there are"
+    else:
+        fix = f"one of: {', '.join(known) or 'none'}"
     return InputError(f"no {what} matches {wanted!r}", fix=fix)

@@ -295,7 +295,13 @@ def relative(where: Location, root: Path) -> str:
 
 
 def _each(words: Sequence[str]) -> list[str]:
-    return [part for word in words for part in word.split(",") if part]
+    """The words, `a,b` taken apart. An empty variable of a script must not select everything."""
+    parts = [part for word in words for part in word.split(",") if part]
+    if words and not parts:
+        raise NothingSelectedError(
+            "a selection is given, and it is empty", fix="name something, or leave --only or --check out"
+        )
+    return parts
 
 
 def _selected(cell_id: str, patterns: Sequence[str]) -> bool:

@@ -182,10 +182,11 @@ def _lines(migration: Migration, state: Advance) -> list[str]:
         f"{migration.name}: {migration.title}",
         f"  {migration.stack} -> {moves}  ({migration.owner}, until {migration.until})",
     ]
+    width = max((len(step.check) for step in state.steps), default=0)
     for step in state.steps:
         was = step.old.value if step.old else "-"
         now = step.new.value if step.new else "-"
-        lines.append(f"  {step.check:<14} {was:<12} -> {now:<12} {step.holds_up}".rstrip())
+        lines.append(f"  {step.check:<{width}}  {was:<12} -> {now:<12} {step.holds_up}".rstrip())
     lines.append(
         f"  done: npu-matrix matrix retire {migration.name}"
         if state.done

@@ -57,6 +57,8 @@ def command(
     settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Show which tasks answer which cells, which are known already, and what the rest costs."""
+    if options["changed_since"] == "":
+        raise click.UsageError("--changed-since names no revision: the plan would not be narrowed")
     if options["changed_since"] and options["strength"]:
         raise click.UsageError("--changed-since and --strength answer different questions: ask one")
     if not options["strength"] and (options["budget"] or options["keep"]):

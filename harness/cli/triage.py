@@ -94,6 +94,9 @@ def _diagnose(log: str, catalogue: Catalogue, beside: Compared) -> Diagnosis:
     from harness.verdict.diagnosis import triage, triage_file
 
     if log == "-":
+        # Python has no standard input where it was started with a closed one.
+        if sys.stdin is None:
+            raise InputError("standard input is closed", fix="name a log file")
         return triage(sys.stdin.buffer, catalogue, beside=beside)
     return triage_file(Path(log), catalogue, beside=beside)
 

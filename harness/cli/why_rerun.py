@@ -12,6 +12,7 @@ from harness.cli.bench import find_cell, open_bench, open_matrix
 from harness.cli.knowledge import look_up
 from harness.cli.ledgers import open_ledger
 from harness.cli.migrations import followed
+from harness.errors import InputError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     with open_ledger(settings) as ledger:
         earlier = ledger.run(run_id) if run_id else _last_with(ledger.runs(), found.id)
     if run_id and earlier is None:
-        raise click.UsageError(f"there is no run {run_id!r}")
+        raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
     known = look_up(bench)
     answers = why_rerun(
         bench.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed

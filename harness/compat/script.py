@@ -58,9 +58,15 @@ class _State:
 def read_script(path: Path) -> Script:
     """Read a launch script; InputError when it is no text, too large, or starts no Python with overrides."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SCRIPT + 1)
     except OSError as error:
-        raise InputError("this script cannot be read", where=Location(path), why=str(error)) from error
+        raise InputError(
+            "this script cannot be read",
+            where=Location(path),
+            why=error.strerror or str(error),
+            fix="name a launch script that is there and that you may read",
+        ) from error
     if len(data) > LARGEST_SCRIPT or b"\0" in data:
         raise InputError(
             "this is no launch script", where=Location(path), why="it is not text, or larger than 1 MiB"

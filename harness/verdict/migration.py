@@ -43,7 +43,7 @@ def advance(old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str
     """Hold the verdicts of two rows against each other; `checks` are those planned, answered or not.
 
     The new row must be green: a failure that is on the list of expectations holds it up as well. Where the
-    old row passes, "not run" is no answer either.
+    old row has an answer, "not run" is none: least of all where it fails, as that may be why it moves.
     """
     before = {verdict.check: verdict for verdict in old}
     after = {verdict.check: verdict for verdict in new}
@@ -58,6 +58,8 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> Step:
         reason = "the new row has no answer yet"
     elif now in SILENT and was is Status.PASS:
         reason = f"passes on the old row, {now.value} on the new one"
+    elif now is Status.NOT_RUN and was is not None and was not in SILENT:
+        reason = f"{was.value} on the old row, {now.value} on the new one"
     elif now is not Status.PASS and now not in SILENT:
         reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
     return Step(check=check, old=was, new=now, holds_up=reason)

@@ -112,6 +112,19 @@ def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_not
     assert "no cell matches 'verl-0-9-9*'" in err
 
 
+@pytest.mark.parametrize("option", ["--only", "--check"])
+def test_an_empty_variable_of_a_script_selects_nothing_rather_than_everything(command, option):
+    code, _, err = command("plan", option, "")
+    assert code == 3
+    assert "it is empty" in err
+
+
+def test_an_empty_revision_is_not_taken_for_none(command):
+    code, _, err = command("plan", "--changed-since", "")
+    assert code == EXIT_BAD_INPUT
+    assert "names no revision" in err
+
+
 def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):
     body = next((checkout / "patches" / "verl").glob("grpo-equal-rewards/*.patch"))
     body.write_bytes(body.read_bytes() + b"\n")

@@ -42,6 +42,16 @@ def test_not_run_is_no_answer_where_the_old_row_passes():
     assert found.waits_for == ("loss: passes on the old row, not-run on the new one",)
 
 
+def test_not_run_is_no_answer_where_the_old_row_fails_for_that_may_be_why_it_moves():
+    found = advance(row(resolve=Status.FAIL, lint=Status.PASS), row(resolve=Status.NOT_RUN, lint=Status.PASS))
+    assert not found.done
+    assert found.waits_for == ("resolve: fail on the old row, not-run on the new one",)
+
+
+def test_a_failing_check_that_has_nothing_to_ask_of_the_new_row_holds_nobody_up():
+    assert advance(row(api=Status.FAIL, lint=Status.PASS), row(api=Status.UNSUPPORTED, lint=Status.PASS)).done
+
+
 def test_a_check_the_new_row_was_never_asked():
     assert advance(row(lint=Status.PASS, loss=Status.FAIL), row(lint=Status.PASS)).waits_for == (
         "loss: the new row has no answer yet",

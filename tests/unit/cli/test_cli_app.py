@@ -1,0 +1,83 @@
+"""What every command does with a reader that is gone, a full disk and words that are nearly right."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.cli import app as group
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        check=False,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("triage", "--list"), ("--show-config",), ("--help",)])
+def test_a_reader_that_is_gone_is_no_failure_of_a_cell(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run(*arguments, stdout=writer)
+    finally:
+        os.close(writer)
+    assert done.returncode == EXIT_INCOMPLETE
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_said_in_a_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run("--show-config", stdout=full)
+    assert done.returncode == EXIT_INCOMPLETE
+    assert b"No space left on device" in done.stderr
+    assert b"internal error" not in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_closed_standard_input_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m harness triage - <&-'],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_BAD_INPUT
+    assert b"standard input is closed" in done.stderr
+
+
+def test_what_the_system_refuses_names_the_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/var/state/ledger")
+
+    monkeypatch.setattr(group.app, "get_command", lambda _ctx, _name: command)
+    with pytest.raises(SystemExit) as ended:
+        group.main(["plan"])
+    assert ended.value.code == EXIT_INCOMPLETE
+    said = capsys.readouterr().err
+    assert "error: /var/state/ledger: Permission denied" in said
+    assert "do:" in said
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("pln", "plan"), ("doctr", "doctor"), ("triag", "triage")])
+def test_the_nearest_command_is_named(typed: str, meant: str) -> None:
+    done = run(typed)
+    assert done.returncode == EXIT_BAD_INPUT
+    assert meant.encode() in done.stderr
