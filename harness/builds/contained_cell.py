@@ -14,8 +14,9 @@ from typing import Any
 
 from harness.builds.engine import BuildError, Engine, Image
 from harness.builds.engines import open_engine
-from harness.builds.environment import Progress, _probe, _runtime, evidence
+from harness.builds.environment import Progress, evidence, make_runtime
 from harness.builds.images import Built, base_image, base_notices, build_image
+from harness.builds.inside import look_inside
 from harness.builds.labels import ProcessView, make_labels, this_process
 from harness.builds.layers import PREFIX, Layer, PatchedTree, image_layers
 from harness.builds.lend import lend
@@ -29,7 +30,6 @@ from harness.outcome import Measured, Outcome
 from harness.sources.index import IndexSettings, index_environment, uv_binary
 
 EXPIRE_SECONDS = 14 * 86400.0
-TAIL_CHARACTERS = 4000
 
 
 def run(ctx: TaskContext) -> Measured:
@@ -65,12 +65,7 @@ def run(ctx: TaskContext) -> Measured:
         _build(ctx, engine, recipe, progress, artifacts)
     except StepError as error:
         ctx.log(f"{error.step}: {error.reason}")
-        progress.facts |= {
-            "step": error.step,
-            "reason": error.reason,
-            "tail": error.tail[-TAIL_CHARACTERS:],
-            "unsupported": error.unsupported,
-        }
+        progress.fail(error)
     finally:
         engine.close()
     progress.facts["seconds"] = progress.seconds
@@ -148,7 +143,7 @@ def _build(
                 _simulated_runtime(ctx, engine, built.image, site_packages, recipe)
             )
     with progress.step("probe"):
-        progress.facts["probe"] = _probe(ctx, recipe, progress, Path(site_packages))
+        progress.facts["probe"] = look_inside(ctx, recipe, progress.facts, Path(site_packages))
     progress.facts |= {
         "built": True,
         "patched": {name: expected.get("post") or "" for name, expected in recipe.manifest.items()},
@@ -225,7 +220,7 @@ def _simulated_runtime(
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return _runtime(ctx, recipe, folder)
+        return make_runtime(ctx, recipe, folder)
 
 
 def _write_materials(

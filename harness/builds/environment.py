@@ -20,10 +20,10 @@ from typing import Any
 
 import filelock
 
-from harness.builds.bundle import make_bundle
+from harness.builds.inside import look_inside
 from harness.builds.patched import MismatchError, install_patched
 from harness.builds.recipe import LAYOUT, Recipe, StepError, gather_recipe
-from harness.builds.runtime import cell_command
+from harness.builds.room import require_room
 from harness.check import Completed, TaskContext
 from harness.devices.sim.build import build_runtime
 from harness.devices.sim.runtime_env import DEFAULT_CANN
@@ -37,18 +37,11 @@ from harness.sources.index import IndexSettings, index_environment, uv_binary
 from harness.sources.lockfile import LockedPackage, normal_name
 
 FINISHED = "finished.json"
-PROBE = "harness.fixtures.environment_probe"
-PATCH_PROBE = "harness.fixtures.patch_probe"
-# What a training imports first. Metadata does not say everything: pyarrow 26 installs beside numpy 1, and
-# cannot be imported there.
 DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
-PROBED_MODULES = (
-    *("torch", "torch_npu", "torchvision", "torchaudio", "vllm", "vllm_ascend", "verl", "tensordict"),
-    *("transformers", "ray", "pyarrow", "datasets"),
-)
 QUIET = ("--quiet", "--color", "never")
+# As `uv pip install --dry-run` says that a package is not in its cache.
+WOULD_FETCH = "Would download"
 SECONDS_TO_INSTALL = 1500.0
-SECONDS_TO_PROBE = 300.0
 SECONDS_TO_WAIT = 1800.0
 TAIL_CHARACTERS = 4000
 
@@ -68,6 +61,17 @@ class Progress:
             yield
         finally:
             self.seconds[name] = round(time.monotonic() - started, 3)
+
+    def fail(self, error: StepError) -> None:
+        """Take down where the build ended; InfrastructureError when it was this machine that failed."""
+        if failure := machine_failure(error.tail):
+            raise failure from error
+        self.facts |= {
+            "step": error.step,
+            "reason": error.reason,
+            "tail": error.tail[-TAIL_CHARACTERS:],
+            "unsupported": error.unsupported,
+        }
 
 
 def run(ctx: TaskContext) -> Measured:
@@ -100,12 +104,7 @@ def run(ctx: TaskContext) -> Measured:
         _build(ctx, recipe, progress)
     except StepError as error:
         ctx.log(f"{error.step}: {error.reason}")
-        progress.facts |= {
-            "step": error.step,
-            "reason": error.reason,
-            "tail": error.tail[-TAIL_CHARACTERS:],
-            "unsupported": error.unsupported,
-        }
+        progress.fail(error)
     except OSError as error:
         raise machine_failure(str(error)) or InfrastructureError(
             "the environment could not be stored",
@@ -160,7 +159,13 @@ def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
     lock = filelock.FileLock(home.with_suffix(".lock"), timeout=SECONDS_TO_WAIT)
     try:
         with lock:
-            _build_locked(ctx, recipe, home, progress)
+            try:
+                _build_locked(ctx, recipe, home, progress)
+            except (StepError, InfrastructureError, OSError):
+                # Where it failed because the disk is full, outcomes need the room.
+                if not (home / FINISHED).is_file():
+                    shutil.rmtree(home, ignore_errors=True)
+                raise
     except filelock.Timeout as error:
         raise InfrastructureError(
             "another process has been building this environment for too long",
@@ -192,9 +197,9 @@ def _build_locked(
             _patch(recipe, site_packages)
     if recipe.device["kind"] == "sim" and not progress.facts["runtime"]:
         with progress.step("runtime"):
-            progress.facts["runtime"] = str(_runtime(ctx, recipe, site_packages))
+            progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
     with progress.step("probe"):
-        progress.facts["probe"] = _probe(ctx, recipe, progress, site_packages)
+        progress.facts["probe"] = look_inside(ctx, recipe, progress.facts, site_packages)
     if reused and _damaged(recipe, progress.facts["probe"]):
         ctx.log("the environment is not as it was built; building it again")
         _build_locked(ctx, recipe, home, progress, fresh=True)
@@ -219,6 +224,7 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
         _require_done(
             _uv(ctx, argv, settings), "venv", settings, "The virtual environment could not be made."
         )
+    _require_room(ctx, recipe, prefix, settings)
     wheels = [package for package in recipe.packages if package.name not in recipe.built]
     with progress.step("install"):
         argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
@@ -234,6 +240,21 @@ def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress)
                 one.install(prefix / "lib" / f"python{recipe.minor}" / "site-packages")
 
 
+def _require_room(ctx: TaskContext, recipe: Recipe, prefix: Path, settings: IndexSettings) -> None:
+    folder = _uv(ctx, [uv_binary(), "cache", "dir", "--color", "never"], settings).tail.strip()
+
+    def kept(package: LockedPackage) -> bool:
+        argv = [uv_binary(), "pip", "install", "--python", str(prefix / "bin" / "python"), "--color", "never"]
+        argv += ["--dry-run", "--offline", "--no-deps", *settings.uv_arguments()]
+        done = _uv(ctx, [*argv, f"{package.name}=={package.version}"], settings)
+        return done.returncode == 0 and WOULD_FETCH not in done.tail
+
+    mode = settings.uv_environment().get("UV_LINK_MODE", "")
+    require_room(
+        recipe.packages, cells=prefix.parent.parent, wheels=Path(folder), link_mode=mode, is_kept=kept
+    )
+
+
 def _build_packages(
     ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress, settings: IndexSettings
 ) -> None:
@@ -242,7 +263,7 @@ def _build_packages(
     site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
     if recipe.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads on the stand-ins only.
-        progress.facts["runtime"] = str(_runtime(ctx, recipe, site_packages))
+        progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
         variables["LD_LIBRARY_PATH"] = progress.facts["runtime"]
     for package in recipe.packages:
         if package.name not in recipe.built:
@@ -307,7 +328,8 @@ def _patch(recipe: Recipe, site_packages: Path) -> None:
         raise StepError("patch", f"{error}.") from error
 
 
-def _runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
+def make_runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
+    """The simulated CANN runtime for the torch_npu in `site_packages`; StepError when there can be none."""
     try:
         runtime = build_runtime(site_packages, ctx.cache)
         write_toolkit(runtime, str(recipe.device.get("cann") or DEFAULT_CANN))
@@ -316,46 +338,6 @@ def _runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
         raise StepError(
             "runtime", "The simulated runtime cannot stand under this torch_npu.", tail=str(error)
         ) from error
-
-
-def _probe(ctx: TaskContext, recipe: Recipe, progress: Progress, site_packages: Path) -> Mapping[str, Any]:
-    bundle = make_bundle(Path(__file__).parents[1], ctx.cache)
-    names = ctx.workdir / "patched-names.json"
-    names.write_text(json.dumps(sorted(recipe.manifest)), "utf-8")
-    out = ctx.workdir / "probe.json"
-    modules = [name for name in PROBED_MODULES if name in progress.facts["expected"] or _locked(recipe, name)]
-    if recipe.device["kind"] == "cpu":
-        modules = [name for name in modules if name != "torch_npu"]
-    args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
-    args += ["--device", "cpu" if recipe.device["kind"] == "cpu" else "npu", "--modules", ",".join(modules)]
-    argv, variables = cell_command(progress.facts, bundle, PROBE, args)
-    # The first import of these packages writes their bytecode, which every later start in this cell saves.
-    variables["PYTHONDONTWRITEBYTECODE"] = ""
-    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
-    if completed.timed_out or completed.returncode != 0 or not out.is_file():
-        reason = "The environment could not be looked into: "
-        reason += (
-            "no answer in time." if completed.timed_out else f"the probe ended with {completed.returncode}."
-        )
-        raise StepError("probe", reason, tail=completed.tail)
-    found: dict[str, Any] = json.loads(out.read_text("utf-8"))
-    found["patched"] = _probe_patched(ctx, recipe, progress.facts, bundle)
-    return found
-
-
-def _probe_patched(ctx: TaskContext, recipe: Recipe, facts: Mapping[str, Any], bundle: Path) -> Any:
-    """What the cell's import system takes for each patched file; None without patches. Imports nothing."""
-    if not recipe.manifest:
-        return None
-    expected, out = ctx.workdir / "patched.json", ctx.workdir / "patched-report.json"
-    expected.write_text(json.dumps(recipe.manifest), "utf-8")
-    # Without the device, which it does not need.
-    plain = {**facts, "requested_device": {"kind": "cpu"}}
-    argv, variables = cell_command(plain, bundle, PATCH_PROBE, [str(expected), str(out)])
-    completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
-    if completed.returncode != 0 or not out.is_file():
-        raise StepError("probe", "The patched files could not be looked at.", tail=completed.tail)
-    return json.loads(out.read_text("utf-8"))["files"]
 
 
 def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
@@ -372,10 +354,6 @@ def _expected(recipe: Recipe) -> dict[str, str]:
     """What the environment holds: name -> version."""
     locked = {package.name: package.version for package in recipe.packages}
     return locked | {one.package: one.version for one in recipe.checkouts}
-
-
-def _locked(recipe: Recipe, module: str) -> bool:
-    return any(package.name == module.replace("_", "-") for package in recipe.packages)
 
 
 def _write_atomically(path: Path, value: Any) -> None:
