@@ -107,13 +107,12 @@ class Bounded:
         return self._of(np.clip(self.value, low, high), error)
 
     def sum(self, axis: int | None = None, *, where: Mask | None = None) -> Bounded:
-        """Sum in any order; the longest chain of dependent additions sets the rounding term."""
+        """Sum in any order: the rounding term is the contract's `growth`."""
         chosen = np.ones(self.value.shape, dtype=bool) if where is None else where
         values = np.where(chosen, self.value, 0.0)
         errors = np.where(chosen, self.error, 0.0)
-        terms = np.maximum(chosen.sum(axis=axis), 1)
-        longest = terms / self.contract.lanes + np.log2(self.contract.lanes) + 1.0
-        growth = np.minimum(terms, self.contract.chain * np.sqrt(longest) + 2.0) * self.contract.unit_sum
+        terms = np.maximum(np.asarray(chosen.sum(axis=axis), dtype=np.float64), 1.0)
+        growth = self.contract.growth(terms) * self.contract.unit_sum
         total = np.asarray(values.sum(axis=axis))
         error = (
             errors.sum(axis=axis)

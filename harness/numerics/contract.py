@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,10 +84,18 @@ class Contract:
         """Unit roundoff of accumulation."""
         return FORMATS[self.accumulate].unit_roundoff
 
-    def growth(self, terms: int) -> float:
-        """Error of a sum of `terms` in unit roundoffs of the sum of magnitudes (`bounds.Bounded.sum`)."""
+    @overload
+    def growth(self, terms: int) -> float: ...
+
+    @overload
+    def growth(self, terms: Array) -> Array: ...
+
+    def growth(self, terms: int | Array) -> float | Array:
+        """Error of a sum of `terms`, in any order, in unit roundoffs of the sum of magnitudes: the longest
+        chain of dependent additions sets it, and it never exceeds the number of terms."""
         longest = terms / self.lanes + math.log2(self.lanes) + 1.0
-        return min(float(terms), self.chain * math.sqrt(longest) + 2.0)
+        grown: Array = np.minimum(terms, self.chain * np.sqrt(longest) + 2.0)
+        return float(grown) if isinstance(terms, int) else grown
 
     def io_rounding(self, values: Array) -> Array:
         """Largest error of rounding `values` to the io format, subnormals included."""

@@ -10,25 +10,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from harness.errors import InputError
 from harness.numerics.candidate import Candidate, UnsupportedCaseError
-from harness.numerics.other_relations import advantage_relations, logit_relations
+from harness.numerics.other_relations import LOGIT_OPERATIONS, advantage_relations, logit_relations
 from harness.numerics.policy_relations import POLICY_RELATIONS, Relation
-from harness.numerics.probe import Probe, Violation
+from harness.numerics.probe import Probe, UnusableResultError, Violation
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 LOSSES = ("vanilla", "gspo")
 
 
 def violations(candidate: Candidate, seed: int = 0) -> tuple[Violation, ...]:
-    """Every relation for every loss and aggregation mode; those a candidate does not offer are left out."""
+    """Every relation for every loss and aggregation mode; those a candidate does not offer are left out.
+
+    A candidate that raises or returns something else than was asked for breaks the relation it does so in.
+    InputError when it offers nothing at all, for then nothing was asked.
+    """
     probe = Probe(candidate, seed)
     found: list[Violation] = []
     for loss in LOSSES:
         for mode in MODES:
             for name, relation in POLICY_RELATIONS.items():
-                found += _if_offered(_one, f"{name}/{loss}/{mode}", relation, probe, loss, mode)
-    for group in (advantage_relations, logit_relations):
-        found += _if_offered(group, probe)
+                label = f"{name}/{loss}/{mode}"
+                found += _if_offered(label, _one, label, relation, probe, loss, mode)
+    found += _if_offered("advantage", advantage_relations, probe)
+    for operation in LOGIT_OPERATIONS:
+        found += _if_offered(operation, logit_relations, probe, operation)
+    if not found:
+        raise InputError(
+            "the candidate offers nothing that a relation could be asked of",
+            why="it raised UnsupportedCaseError for every loss, advantage, entropy and log-probability",
+            fix="offer at least one operation, or judge it case by case",
+        )
     return tuple(found)
 
 
@@ -36,8 +51,12 @@ def _one(name: str, relation: Relation, probe: Probe, loss: str, mode: str) -> I
     yield Violation(relation=name, amount=relation(probe, loss, mode))
 
 
-def _if_offered(relations: Callable[..., Iterator[Violation]], *arguments: Any) -> list[Violation]:
+def _if_offered(name: str, relations: Callable[..., Iterator[Violation]], *arguments: Any) -> list[Violation]:
+    found: list[Violation] = []
     try:
-        return list(relations(*arguments))
+        found.extend(relations(*arguments))
     except UnsupportedCaseError:
-        return []
+        return found
+    except UnusableResultError as error:
+        found.append(Violation(relation=name, amount=np.inf, why=str(error)))
+    return found

@@ -13,6 +13,8 @@ from harness.numerics.case import Case
 from harness.numerics.contract import FP32, Array
 from harness.numerics.probe import Probe, Violation, apart, changed, finite
 
+LOGIT_OPERATIONS = ("entropy", "logprob")
+
 
 def _advantage_case(rewards: Array, index: NDArray[Any]) -> Case:
     mask = np.tile([1.0, 1.0, 0.0], (rewards.size, 1))
@@ -52,8 +54,9 @@ def advantage_relations(probe: Probe) -> Iterator[Violation]:
     yield Violation(relation="advantage-equal-rewards", amount=finite(float(np.abs(equal).max())))
 
 
-def logit_relations(probe: Probe) -> Iterator[Violation]:
-    """A constant added to all logits changes nothing; gradients over the vocabulary sum to zero."""
+def logit_relations(probe: Probe, operation: str) -> Iterator[Violation]:
+    """Of one of `LOGIT_OPERATIONS`: a constant added to all logits changes nothing; gradients over the
+    vocabulary sum to zero."""
     mask = np.ones((3, 4))
     logits = np.round(probe.rng.normal(size=(3, 4, 32)) * 16) / 16
     arrays = {
@@ -62,17 +65,16 @@ def logit_relations(probe: Probe) -> Iterator[Violation]:
         "weights": np.full((3, 4), 0.25),
         "response_mask": mask,
     }
-    for operation in ("entropy", "logprob"):
-        case = Case(
-            name="metamorphic",
-            operation=operation,
-            contract=FP32,
-            inputs=inputs.for_device(FP32, arrays),
-            gradient_of="logits",
-            settings={"loss_agg_mode": "token-mean"},
-        )
-        here, there = probe.run(case), probe.run(changed(case, logits=logits + 8.0))
-        # Adding 8 costs four bits of the sums of logits.
-        yield Violation(relation=f"{operation}-shift", amount=apart(here, there) / 16)
-        total = float(np.abs(here.gradient.sum(axis=-1)).max() / np.abs(here.gradient).max())
-        yield Violation(relation=f"{operation}-gradient-sum", amount=finite(total))
+    case = Case(
+        name="metamorphic",
+        operation=operation,
+        contract=FP32,
+        inputs=inputs.for_device(FP32, arrays),
+        gradient_of="logits",
+        settings={"loss_agg_mode": "token-mean"},
+    )
+    here, there = probe.run(case), probe.run(changed(case, logits=logits + 8.0))
+    # Adding 8 costs four bits of the sums of logits.
+    yield Violation(relation=f"{operation}-shift", amount=apart(here, there) / 16)
+    total = float(np.abs(here.gradient.sum(axis=-1)).max() / np.abs(here.gradient).max())
+    yield Violation(relation=f"{operation}-gradient-sum", amount=finite(total))

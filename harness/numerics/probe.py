@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics import inputs
-from harness.numerics.candidate import Candidate
+from harness.numerics.candidate import Candidate, Result, UnsupportedCaseError, evaluate_one
 from harness.numerics.case import Case
 from harness.numerics.contract import FP32, Array
 
@@ -36,15 +36,23 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """How far a candidate is from keeping a relation; `broken` when rounding cannot explain it."""
+    """How far a candidate is from keeping a relation; `broken` when rounding cannot explain it.
+
+    why: what the candidate did instead of giving results, "" where it gave some.
+    """
 
     relation: str
     amount: float
+    why: str = ""
 
     @property
     def broken(self) -> bool:
         """Whether the relation does not hold."""
         return not self.amount <= TOLERANCE
+
+
+class UnusableResultError(Exception):
+    """A candidate raised, or gave something of another shape than it was asked for; the message says what."""
 
 
 class Probe:
@@ -77,14 +85,32 @@ class Probe:
         )
 
     def run(self, case: Case) -> Outcome:
-        """Value and gradient; UnsupportedCaseError passes through."""
-        result = self.candidate(case)
-        gradient = np.zeros(()) if result.gradient is None else np.asarray(result.gradient, dtype=np.float64)
-        return Outcome(value=float(np.asarray(result.value)), gradient=gradient)
+        """Value and gradient; UnsupportedCaseError passes through, UnusableResultError without either."""
+        result = self._result(case)
+        assert case.gradient_of is not None
+        gradient = _shaped("gradient", result.gradient, case.inputs[case.gradient_of].shape)
+        return Outcome(value=float(_shaped("value", result.value, ())), gradient=gradient)
 
     def value(self, case: Case) -> Array:
-        """An array-valued result."""
-        return np.asarray(self.candidate(case).value, dtype=np.float64)
+        """An array-valued result, of batch x tokens."""
+        return _shaped("value", self._result(case).value, case.inputs["response_mask"].shape)
+
+    def _result(self, case: Case) -> Result:
+        result = evaluate_one(self.candidate, case)
+        if result.unsupported:
+            raise UnsupportedCaseError(result.unsupported)
+        if result.error:
+            raise UnusableResultError(result.error)
+        return result
+
+
+def _shaped(name: str, part: NDArray[Any] | float | None, shape: tuple[int, ...]) -> Array:
+    if part is None:
+        raise UnusableResultError(f"returned no {name}")
+    array = np.asarray(part, dtype=np.float64)
+    if array.shape != shape:
+        raise UnusableResultError(f"{name} has shape {array.shape}, not {shape}")
+    return array
 
 
 def changed(case: Case, **arrays: NDArray[Any]) -> Case:

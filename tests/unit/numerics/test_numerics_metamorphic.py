@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import LEGAL, MUTANTS
 
+from harness.errors import InputError
 from harness.numerics.candidate import UnsupportedCaseError
 from harness.numerics.metamorphic import violations
 from harness.numerics.plain import PlainCandidate
@@ -46,3 +50,47 @@ def test_what_a_candidate_does_not_offer_is_left_out():
     names = {violation.relation.split("/")[0] for violation in violations(NoGlobal())}
     assert "micro-batches" not in names
     assert "batch-order" in names
+
+
+class Only(PlainCandidate):
+    """Offers some operations and no others."""
+
+    def __init__(self, *offered):
+        super().__init__()
+        self.offered = offered
+
+    def __call__(self, case):
+        if case.operation not in self.offered:
+            raise UnsupportedCaseError("no")
+        return super().__call__(case)
+
+
+def test_what_offers_nothing_is_refused_for_nothing_was_checked():
+    with pytest.raises(InputError, match="offers nothing"):
+        violations(Only())
+
+
+@pytest.mark.parametrize("operation", ["entropy", "logprob"])
+def test_one_operation_is_asked_whether_or_not_another_is_offered(operation):
+    found = violations(Only(operation))
+    assert [violation.relation for violation in found] == [f"{operation}-shift", f"{operation}-gradient-sum"]
+    assert not any(violation.broken for violation in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda result: replace(result, gradient=None), "returned no gradient"),
+        (
+            lambda result: replace(result, gradient=result.gradient[:1]),
+            "gradient has shape (1, 24), not (8, 24)",
+        ),
+        (lambda result: replace(result, value=np.ones(3)), "value has shape (3,), not ()"),
+        (lambda result: replace(result, value=None), "returned no value"),
+        (lambda result: result.missing, "raised AttributeError"),
+    ],
+)
+def test_a_result_that_is_none_breaks_the_relation_and_says_why(change, why):
+    found = violations(lambda case: change(Only("policy")(case)))
+    assert all(violation.broken for violation in found)
+    assert all(why in violation.why for violation in found if violation.relation.startswith("homogeneous"))
