@@ -8,12 +8,39 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["harness.fixtures.plugin"]
+
+# Of vllm-ascend 0.18.0, for cells that do not have its extension: the references are the same.
+ENGINE_SCHEMAS = (
+    (
+        "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, float epsilon=1e-6) "
+        "-> (Tensor y, Tensor rstd, Tensor x)"
+    ),
+    "npu_gemma_rms_norm(Tensor x, Tensor gamma, float epsilon=1e-6) -> (Tensor y, Tensor rstd)",
+    (
+        "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "
+        "int norm_type, bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) "
+        "-> (Tensor y, Tensor expert_idx, Tensor out)"
+    ),
+    (
+        "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, Tensor? offset=None, "
+        "int active_num=-1, int expert_capacity=-1, int expert_num=-1, int drop_pad_mode=0, "
+        "int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, int quant_mode=0, "
+        "int[2] active_expert_range=[], int row_idx_type=0) -> (Tensor, Tensor, Tensor, Tensor)"
+    ),
+    "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor",
+    (
+        "get_masked_input_and_mask(Tensor input, int org_vocab_start_index, int org_vocab_end_index, "
+        "int num_org_vocab_padding, int added_vocab_start_index, int added_vocab_end_index) "
+        "-> (Tensor masked_input, Tensor mask)"
+    ),
+    "swap_blocks(Tensor(a!) x, Tensor(b!) y, Tensor z) -> ()",
+)
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +62,25 @@ def reference_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
         return file
 
     return run
+
+
+@pytest.fixture(scope="session")
+def engine_operators() -> Iterator[None]:
+    """vllm-ascend's operators: its extension where the cell has it, else their schemas."""
+    try:
+        import vllm_ascend.vllm_ascend_C  # noqa: F401
+    except ImportError:
+        import torch
+
+        from harness.devices.sim import overlay, serving
+
+        simulation = overlay.installed()
+        assert simulation is not None
+        definitions = torch.library.Library("_C_ascend", "FRAGMENT")
+        for schema in ENGINE_SCHEMAS:
+            definitions.define(schema)
+        kept = (definitions, serving.install_engine(simulation.machine))
+        yield
+        del kept
+        return
+    yield

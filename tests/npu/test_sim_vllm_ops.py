@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,40 +12,16 @@ import torch
 pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
-from harness.devices.sim import serving, triton_interpreter  # noqa: E402
+from harness.devices.sim import triton_interpreter  # noqa: E402
 from harness.devices.sim.faults import FaultBook  # noqa: E402
 from harness.devices.sim.faultspec import parse_faults  # noqa: E402
 from harness.rollout import generate, operators, plain  # noqa: E402
 from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
 
-pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
-
-# Of vllm-ascend 0.18.0, for cells that do not have its extension: the references are the same.
-ENGINE_SCHEMAS = (
-    (
-        "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, float epsilon=1e-6) "
-        "-> (Tensor y, Tensor rstd, Tensor x)"
-    ),
-    "npu_gemma_rms_norm(Tensor x, Tensor gamma, float epsilon=1e-6) -> (Tensor y, Tensor rstd)",
-    (
-        "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "
-        "int norm_type, bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) "
-        "-> (Tensor y, Tensor expert_idx, Tensor out)"
-    ),
-    (
-        "npu_moe_init_routing_custom(Tensor x, Tensor expert_idx, *, Tensor? scale=None, Tensor? offset=None, "
-        "int active_num=-1, int expert_capacity=-1, int expert_num=-1, int drop_pad_mode=0, "
-        "int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, int quant_mode=0, "
-        "int[2] active_expert_range=[], int row_idx_type=0) -> (Tensor, Tensor, Tensor, Tensor)"
-    ),
-    "npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor",
-    (
-        "get_masked_input_and_mask(Tensor input, int org_vocab_start_index, int org_vocab_end_index, "
-        "int num_org_vocab_padding, int added_vocab_start_index, int added_vocab_end_index) "
-        "-> (Tensor masked_input, Tensor mask)"
-    ),
-    "swap_blocks(Tensor(a!) x, Tensor(b!) y, Tensor z) -> ()",
-)
+pytestmark = [
+    pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device"),
+    pytest.mark.usefixtures("engine_operators"),
+]
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
@@ -60,24 +36,6 @@ def present(case: OperatorCase) -> OperatorCase:
     if operators.find_operator(case) is None:
         pytest.skip(f"this cell has no operator {case.operator}")
     return case
-
-
-@pytest.fixture(scope="session", autouse=True)
-def engine() -> Iterator[None]:
-    """vllm-ascend's operators: its extension where the cell has it, else their schemas."""
-    try:
-        import vllm_ascend.vllm_ascend_C  # noqa: F401
-    except ImportError:
-        simulation = overlay.installed()
-        assert simulation is not None
-        definitions = torch.library.Library("_C_ascend", "FRAGMENT")
-        for schema in ENGINE_SCHEMAS:
-            definitions.define(schema)
-        kept = (definitions, serving.install_engine(simulation.machine))
-        yield
-        del kept
-        return
-    yield
 
 
 @DTYPES
