@@ -16,6 +16,7 @@ from typing import Any
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of
 from harness.numerics.actor_compare import compare
+from harness.numerics.actor_resolution import told, unseen, withheld
 from harness.numerics.ending import (
     CRASHED,
     LAST_WORDS,
@@ -33,8 +34,6 @@ DEVICE_TIMEOUT_S = 300.0
 UNSUPPORTED = "unsupported"
 REFERENCE = "the CPU reference"
 MOST_OPERATORS = 10
-MOST_UNOBSERVABLE = 0.1
-"""Of the gradients, as for the battery's ill-posed cases: above it a green says too little."""
 REMEDY = "Begin with the first tensor: they stand in the order of their making, and all before it are right."
 PRODUCTS_REMEDY = (
     "Partial sums are kept in a low precision, or operands are not what was given: look for a switch of the "
@@ -211,7 +210,7 @@ def _judge_path(measurements: Mapping[str, Any]) -> Judgement:
             ),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
-    return _blind(measurements) or _passes(measurements)
+    return withheld(measurements) or _passes(measurements)
 
 
 def _passes(measurements: Mapping[str, Any]) -> Judgement:
@@ -221,33 +220,26 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
         f"{measurements['tensors']} tensors of one update through {measurements['path']} agree with the "
         f"float64 reference, {len(measurements['gradients'])} gradients and "
         f"{kinds.get('parameter', {}).get('tensors', 0)} updated parameters among them (worst error "
-        f"{worst:.0%} of its bound; {_resolution(measurements)}); "
+        f"{worst:.0%} of its bound; {told(measurements)}); "
         f"{len(measurements['self_test'])} seeded faults were caught and located."
     )
-    told = (
+    packed_rows = (
         f"With packed rows and fused attention the path was not run: {packed['why']}."
         if "why" in packed
         else f"With packed rows and fused attention {packed['tensors']} tensors agree, too (worst "
         f"{packed['worst_budget']:.0%})."
     )
-    products, unseen = measurements["products"], measurements["unobservable"]
-    reasons = [summary, told]
+    products = measurements["products"]
+    reasons = [summary, packed_rows]
     if products["count"]:
         reasons.append(
             f"All {products['count']} matrix products of linear layers ({products['elements']} elements) are "
             "to the last bit what bf16 operands and fp32 accumulation give."
         )
-    if unseen:
-        reasons.append(f"Not observable: {_unseen(measurements)}.")
+    reasons += unseen(measurements)
     if measurements.get("finding"):
         reasons.append(f"Finding: {measurements['finding']}.")
     return Judgement(status=Status.PASS, reasons=(*reasons, *_repeatability(measurements)))
-
-
-def _resolution(measurements: Mapping[str, Any]) -> str:
-    """From which error on every gradient that is observable at all would have shown it."""
-    bounds = [entry["tolerance"] for entry in measurements["gradients"] if entry["tolerance"] < 1]
-    return f"a gradient shows errors above {max(bounds, default=1.0):.1g} of its norm"
 
 
 def _ill_posed(measurements: Mapping[str, Any]) -> Judgement | None:
@@ -261,27 +253,6 @@ def _ill_posed(measurements: Mapping[str, Any]) -> Judgement | None:
     )
     return Judgement(
         status=Status.INCONCLUSIVE, reasons=(reason,), remedies=("Compute in fp32, or use another seed.",)
-    )
-
-
-def _blind(measurements: Mapping[str, Any]) -> Judgement | None:
-    """No green where too many gradients could be anything."""
-    unseen, total = measurements["unobservable"], len(measurements["gradients"])
-    if len(unseen) <= MOST_UNOBSERVABLE * total:
-        return None
-    return Judgement(
-        status=Status.INCONCLUSIVE,
-        reasons=(f"Too many gradients are not observable: {_unseen(measurements)}.",),
-        remedies=("Compute in fp32.",),
-    )
-
-
-def _unseen(measurements: Mapping[str, Any]) -> str:
-    unseen = measurements["unobservable"]
-    names = ", ".join(name.split("/")[1] for name in unseen[:MOST_OPERATORS])
-    return (
-        f"{len(unseen)} of {len(measurements['gradients'])} gradients, for what {measurements['compute']} "
-        f"permits is as large as they are ({names})"
     )
 
 
@@ -359,8 +330,7 @@ def _repeatability(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     differing = measurements["differing"]
     if not differing:
         return ()
-    told = f"Two runs differ, first in {differing[0]}: set {DETERMINISM}."
-    return (told,)
+    return (f"Two runs differ, first in {differing[0]}: set {DETERMINISM}.",)
 
 
 def _judge_not_measured(measurements: Mapping[str, Any]) -> Judgement:

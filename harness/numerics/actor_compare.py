@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.numerics.actor_faults import FAULTS, GRADIENT_SIGN
-from harness.numerics.contract import FORMATS, Contract
+from harness.numerics.actor_resolution import resolution
 
 MOST_NAMED = 12
 
@@ -41,28 +41,11 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "missing": [label for label in facts["missing"] if not _is_module(label)],
         "bypassed": sum(_is_module(label) for label in facts["missing"]),
         "differing": facts["differing"][:MOST_NAMED],
-        "unobservable": unobservable(reference, events),
+        "resolution": resolution(reference, events),
         "products": {**facts["products"], "wrong": facts["products"]["wrong"][:MOST_NAMED]},
         "packed": packed_path(tolerances, reference["labels"], facts["packed"]),
         "self_test": self_test(tolerances, facts),
     }
-
-
-def unobservable(reference: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Gradients of the parameters that could be anything of their size, even zero, within their tolerance.
-
-    Not among them: gradients that are zero by nature, as that of a key's bias, which softmax does not see:
-    what float64 leaves of them is within float64's own share of the tolerance.
-    """
-    tolerances, norms = reference["tolerances"], reference["norms"]
-    contract = Contract.from_json(reference["facts"]["contract"])
-    exactness = FORMATS["fp64"].unit_roundoff / contract.unit
-    return [
-        event["label"].split("/", 1)[1].rstrip("/")
-        for event in events
-        if event["kind"] == "gradient"
-        and exactness * tolerances[event["label"]] < norms[event["label"]] <= tolerances[event["label"]]
-    ]
 
 
 def packed_path(

@@ -14,10 +14,6 @@ from harness.numerics import actor, twin
 from harness.numerics.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
-MOST_ILL_POSED = 0.1
-"""Above this share of ill-posed cases the battery says too little; the default contracts compute in fp32 and
-have none."""
-
 MOST_REASONS = 8
 EMIT_TIMEOUT_S = 300.0
 REFERENCE_TIMEOUT_S = 120.0
@@ -112,12 +108,11 @@ def _not_measured(emitted: Completed, progress: Path, device: str, battery: Path
     )
 
 
-def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    """Pure: pass when every required case passes and every seeded fault was caught; otherwise why, and what
-    to do."""
+def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+    """Pure: pass when every required case passes, none of the battery's questions is left open by rounding,
+    and every seeded fault was caught; otherwise why, and what to do."""
     if measurements["state"] != MEASURED:
         return _judge_not_measured(measurements)
-    allowed = float(params.get("most_ill_posed", MOST_ILL_POSED))
     required = [entry for entry in measurements["cases"] if entry["severity"] == "required"]
     failed = [entry for entry in required if entry["status"] == "fail"]
     if failed:
@@ -132,22 +127,49 @@ def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgeme
             ),
             remedies=("Look at self_test in the measurements; report it with the results artifact.",),
         )
-    ill_posed = sum(entry["status"] == "ill-posed" for entry in required)
-    if passed == 0 or ill_posed > allowed * (passed + ill_posed):
-        return Judgement(
-            status=Status.INCONCLUSIVE,
-            reasons=(
-                f"{ill_posed} of {passed + ill_posed} cases are ill-posed: arithmetic too coarse for them.",
-            ),
-            remedies=("Compute the loss in fp32.",),
-        )
-    unsupported = len(required) - passed - ill_posed
+    ill_posed = [entry["name"] for entry in required if entry["status"] == "ill-posed"]
+    open_questions = sorted({_question(name) for name in ill_posed} - _answered(required))
+    if passed == 0 or open_questions:
+        return _judge_open(open_questions, len(ill_posed), passed)
+    unsupported = len(required) - passed - len(ill_posed)
     summary = (
         f"{passed} cases agree with the float64 reference (worst error "
         f"{measurements['worst_budget']:.0%} of its bound), {unsupported} are not offered by verl "
         f"{measurements['verl']}, all {len(measurements['self_test'])} seeded faults were caught."
     )
-    return Judgement(status=Status.PASS, reasons=(summary, *_findings(measurements)))
+    undecided = (f"{len(ill_posed)} cases are ill-posed and decide nothing.",) if ill_posed else ()
+    return Judgement(status=Status.PASS, reasons=(summary, *undecided, *_findings(measurements)))
+
+
+def _question(name: str) -> str:
+    """What a case asks: `policy/grpo-near@bf16-io` of `policy/grpo-near/token-mean@bf16-io`; the rest varies
+    how."""
+    path, at, contract = name.partition("@")
+    return "/".join(path.split("/")[:2]) + at + contract
+
+
+def _answered(required: list[Mapping[str, Any]]) -> set[str]:
+    return {_question(entry["name"]) for entry in required if entry["status"] == "pass"}
+
+
+def _judge_open(questions: list[str], ill_posed: int, passed: int) -> Judgement:
+    """No share of ill-posed cases makes a green: a question with no other case was not answered."""
+    if not questions:
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=("No case was judged: this verl offers none of what the battery asks.",),
+            remedies=("Look at the reasons of the cases in the measurements.",),
+        )
+    named = ", ".join(questions[:MOST_REASONS])
+    reason = (
+        f"{ill_posed} of {passed + ill_posed} cases are ill-posed: arithmetic too coarse for them. Nothing "
+        f"else answers {len(questions)} of the battery's questions ({named})."
+    )
+    return Judgement(
+        status=Status.INCONCLUSIVE,
+        reasons=(reason,),
+        remedies=("Compute the loss in fp32, or use another seed.",),
+    )
 
 
 def _judge_failed(failed: list[Mapping[str, Any]], total: int, measurements: Mapping[str, Any]) -> Judgement:

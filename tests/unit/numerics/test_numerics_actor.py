@@ -64,7 +64,8 @@ class Context:
     missing: list[str] = field(default_factory=list)
     blind: bool = False
     slack: float | None = None
-    norm: float = 1.0
+    norms: dict[str, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=lambda: EVENTS)
     paths: tuple[str, ...] = (ENGINE,)
     products: list[dict[str, Any]] = field(default_factory=list)
     finding: str = ""
@@ -83,7 +84,7 @@ class Context:
     def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
         assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
         assert env.get("LD_LIBRARY_PATH") == self.inputs["environment"].measurements.get("runtime")
-        labels = [event.label for event in [*EVENTS, *PLACES]]
+        labels = [event.label for event in [*self.events, *PLACES]]
         index = {
             "format": FORMAT,
             "facts": {
@@ -93,7 +94,7 @@ class Context:
                 "contract": (FP32 if self.compute == "float32" else BF16_AUTOCAST).to_json(),
             },
             "tolerances": dict.fromkeys(labels, 1e-5),
-            "norms": dict.fromkeys(labels, self.norm),
+            "norms": {label: self.norms.get(label, 1.0) for label in labels},
             "labels": labels,
         }
         if self.reference.returncode == 0:
@@ -118,7 +119,7 @@ class Context:
                     "operators": list(event.operators),
                     "error": self.errors.get(event.label, 1e-6),
                 }
-                for event in EVENTS
+                for event in self.events
             ],
             "packed": self.packed,
             "missing": self.missing,
@@ -162,6 +163,7 @@ def test_an_update_within_its_tolerances_passes(context):
     assert measured.evidence is Evidence.SIMULATED
     assert "2 gradients and 1 updated parameters" in judgement.reasons[0]
     assert "a gradient shows errors above 1e-05 of its norm" in judgement.reasons[0]
+    assert "all of them together above 1e-05" in judgement.reasons[0]
     assert set(measured.artifacts) == {"reference.npz", "device.json"}
 
 
@@ -380,12 +382,50 @@ def test_decisions_that_rounding_takes_are_ill_posed_whatever_the_device_gives(c
     assert judged(context).status is (Status.FAIL if errors else Status.PASS)
 
 
-def test_gradients_that_could_be_anything_are_no_green(context):
+def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(context):
     context.params = {"compute": "bfloat16"}
-    context.norm = 9e-6
+    context.norms = {NORM_GRADIENT.label: 9e-6}
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
-    assert "2 of 2 gradients, for what bfloat16 permits is as large as they are" in judgement.reasons[0]
+    assert "Nothing judges the gradient of model.norm.weight: in every layer and step" in judgement.reasons[0]
+    assert judgement.remedies
     # Nothing but what float64 leaves of a zero: there is nothing to observe.
-    context.norm = 1e-20
-    assert judged(context).status is Status.PASS
+    context.norms = {NORM_GRADIENT.label: 1e-20}
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert not any("Not observable" in reason for reason in judgement.reasons)
+
+
+@pytest.mark.parametrize("norm", [9e-6, 1e-20, 0.0])
+def test_an_update_whose_whole_gradient_drowns_is_no_green(context, norm):
+    context.params = {"compute": "bfloat16"}
+    context.norms = {HEAD_GRADIENT.label: norm, NORM_GRADIENT.label: norm}
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.reasons[0].startswith(
+        "What bfloat16 permits is as large as the whole gradient of step 1"
+    )
+
+
+def test_a_gradient_that_drowns_is_told_where_its_kind_is_judged_elsewhere(context):
+    layers = [Event(kind="gradient", name=f"model.layers.{layer}.mlp.up_proj.weight") for layer in (0, 1)]
+    context.events = [*EVENTS, *layers]
+    context.packed = {"why": "there is no fused attention here"}
+    context.norms = {layers[1].label: 9e-6}
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert any(
+        reason.startswith("Not observable: 1 of 4 gradients") and "layers.1.mlp" in reason
+        for reason in judgement.reasons
+    )
+    context.norms = {layer.label: 9e-6 for layer in layers}
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "model.layers.*.mlp.up_proj.weight" in judgement.reasons[0]
+
+
+def test_an_update_without_gradients_is_no_green(context):
+    context.events = [event for event in EVENTS if event.kind != "gradient"]
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "made no gradient" in judgement.reasons[0]

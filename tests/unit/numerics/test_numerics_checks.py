@@ -145,6 +145,38 @@ def test_a_candidate_that_offers_nothing_is_not_green(context):
     assert judge(run(context).measurements, {}).status is Status.INCONCLUSIVE
 
 
+def with_ill_posed(measured, *prefixes):
+    """The measurements, with the cases of these names' beginnings ill-posed."""
+    cases = [
+        {**entry, "status": "ill-posed"} if entry["name"].startswith(prefixes) else entry
+        for entry in measured.measurements["cases"]
+    ]
+    return {**measured.measurements, "cases": cases}
+
+
+def test_a_question_that_only_ill_posed_cases_ask_withholds_green(context):
+    measured = run(context)
+    judgement = judge(with_ill_posed(measured, "policy/gspo-near/"), {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "2 of the battery's questions (policy/gspo-near, policy/gspo-near@bf16-io)" in judgement.reasons[0]
+    assert "another seed" in judgement.remedies[0]
+
+
+def test_an_ill_posed_case_beside_one_that_answers_is_told(context):
+    measured = run(context)
+    judgement = judge(with_ill_posed(measured, "policy/gspo-near/token-mean"), {})
+    assert judgement.status is Status.PASS
+    assert judgement.reasons[1] == "2 cases are ill-posed and decide nothing."
+
+
+def test_fp32_does_not_answer_for_another_contract(context):
+    cases = [entry["name"] for entry in run(context).measurements["cases"]]
+    bf16 = tuple(name for name in cases if name.startswith("policy/gspo-near/") and "@" in name)
+    judgement = judge(with_ill_posed(run(context), *bf16), {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "(policy/gspo-near@bf16-io)" in judgement.reasons[0]
+
+
 def test_numbers_leaking_from_padding_are_a_finding(context):
     class Leaking(PlainCandidate):
         def read(self, case, name):
