@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-MASK = "***"
+from harness.sources.redact import MASK, mask_secrets
+
 # Shorter values (`1`, `true`, `main`) occur everywhere, and masking them would only garble the log.
 MINIMUM_SECRET = 6
 
@@ -24,7 +25,7 @@ URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]{1,512}@")
 
 
 class Scrubber:
-    """Removes escapes and control characters, and masks credentials and the secret values of `environ`."""
+    """Removes terminal control; masks credentials, tokens and the secret values of `environ`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         secrets = {value for name, value in environ.items() if SECRET_NAME.search(name)}
@@ -39,4 +40,5 @@ class Scrubber:
         text = CONTROLS.sub("", text)
         if "://" in text:
             text = URL_CREDENTIALS.sub(f"{MASK}@", text)
+        text = mask_secrets(text)
         return self._secrets.sub(MASK, text) if self._secrets else text

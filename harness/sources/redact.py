@@ -1,9 +1,25 @@
-"""Text without the credentials that stand in URLs."""
+"""Text without the credentials that stand in URLs, or that show by their form what they are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
+
+MASK = "***"
+# By their issuers' documentation: Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, JSON Web Token, PEM. An
+# identifier such as `hf_config_path` is none: a Hugging Face token has no second underscore.
+SECRET_SHAPES = re.compile(
+    r"\bhf_[A-Za-z0-9]{12,}\b(?!_)|\bgh[pousr]_[A-Za-z0-9]{12,}|\bgithub_pat_\w{12,}|\bglpat-[\w-]{12,}"
+    r"|\bsk-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\beyJ[\w-]{8,200}\.[\w-]{8,4000}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+)
+
+
+def mask_secrets(text: str) -> str:
+    """`text` without tokens and keys that are known by their form alone."""
+    return SECRET_SHAPES.sub(MASK, text)
 
 
 def redact_url(url: str) -> str:

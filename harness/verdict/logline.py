@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.sources.redact import MASK, mask_secrets
+
 # ECMA-48: control sequences, operating-system commands and strings, other two-byte escapes.
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -26,14 +28,15 @@ RANK = re.compile(r"(?:\brank[ =:]{1,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGN
 REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
 RANK_WITHIN = 300
 
+# What a name, an option or a scheme in front of it gives away; a quoted value may have spaces.
 SECRETS = re.compile(
-    r"(?P<key>(?:(?:api|access|secret)[_-]?key|token|password|passwd|secret|authorization)[\"']?\s*[=:]\s*[\"']?"
-    r"(?:bearer\s+)?|\bbearer\s+)[^\s\"',;]{6,}"
-    r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[bap]-|AKIA|ASIA)[A-Za-z0-9_\-]{8,}"
+    r"(?P<key>(?:(?:api|access|secret|account|private)[_-]?key|token|passw(?:or)?d|passphrase|secret|cookie"
+    r"|credentials?|authorization)[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic)\s+)?"
+    r"|\bbearer\s+|--[\w-]{0,40}(?:token|password|secret|key)\s+|\bcurl\s[^|;&\n]{0,200}?-u\s+[\"']?)"
+    r"(?:(?<=[\"'])[^\"'\n]{6,512}(?=[\"'])|[^\s\"',;]{6,})"
     r"|(?<=://)[^/\s@'\"]{1,512}@",
     re.IGNORECASE,
 )
-MASK = "***"
 SHOWN = 400
 
 
@@ -87,7 +90,8 @@ def parse_line(raw: bytes) -> LogLine:
 def masked(text: str) -> str:
     """The text with everything that looks like a secret replaced."""
     return SECRETS.sub(
-        lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""), text
+        lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""),
+        mask_secrets(text),
     )
 
 

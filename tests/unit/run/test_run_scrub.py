@@ -46,3 +46,14 @@ def test_a_secret_never_gets_through_and_lines_stay(text: str, secret: str) -> N
     if cleaned == secret and secret not in "***":
         assert out.splitlines()[-1] == "end"
         assert secret not in out
+
+
+def test_tokens_are_masked_by_their_form_and_identifiers_are_not() -> None:
+    scrub = Scrubber({})
+    assert scrub("login hf_abcdefghijklmnopqrst glpat-abcdefghij0123 AKIAIOSFODNN7EXAMPLE done") == (
+        "login *** *** *** done"
+    )
+    assert scrub("-----BEGIN PRIVATE KEY-----\nMIIE\nvQ==\n-----END PRIVATE KEY-----\nnext") == "***\nnext"
+    assert scrub("hf_processor_kwargs hf_rollout.py asia-southeast1-docker") == (
+        "hf_processor_kwargs hf_rollout.py asia-southeast1-docker"
+    )

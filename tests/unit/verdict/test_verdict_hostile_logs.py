@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,14 @@ SECRETS = st.sampled_from(
         f"ghp_{WORD}",
         f"https://user:{WORD}@host/x",
         f"SECRET_KEY: {WORD}",
+        f"--hub-token {WORD}",
+        f'secret="two words {WORD}"',
+        f"curl -s -u bob:{WORD} http://host",
+        f"AccountKey={WORD}==",
+        f"Cookie: sid={WORD}",
+        f"Authorization: Basic {WORD}",
+        f"eyJhbGciOiJIUzI1NiJ9.{WORD}.{WORD}",
+        f"-----BEGIN RSA PRIVATE KEY----- {WORD} -----END RSA PRIVATE KEY-----",
     ]
 )
 COMMANDS = st.sampled_from(
@@ -139,3 +148,18 @@ def test_a_gate_over_hostile_words_is_red_and_every_rendering_is_safe(reason, re
 def test_an_excerpt_is_one_line_that_commands_nothing_and_leaks_nothing(text):
     safe(shown(text))
     assert "\n" not in shown(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TypeError: unexpected keyword argument 'hf_processor_kwargs'",
+        "KeyError: 'hf_config_path'",
+        "asia-southeast1-docker is slow",
+        "max_token: 512, eos_token: 2",
+        "the task-runner-of-the-cluster stopped",
+        "token 17 of 4096",
+    ],
+)
+def test_what_only_looks_a_little_like_a_secret_is_shown(text):
+    assert shown(text) == text
