@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -15,6 +15,7 @@ import pytest
 
 import harness
 from harness.convergence.trainer import stacks, zygote_client
+from harness.convergence.trainer.plugin import STACK_SIGNAL
 from harness.convergence.trainer.processes import Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks hand over files as Linux does")
@@ -147,7 +148,15 @@ def test_what_only_serves_is_not_asked_where_it_stands(tmp_path):
         "ray::DashboardAgent",
         "ray::RuntimeEnvAgent",
     ]
-    processes = [Process(pid=os.getpid(), command=command) for command in commands]
+    asked = []
+    # This process answers whoever asks, by any name.
+    with (tmp_path / f"{os.getpid()}.stacks").open("w") as stream:
+        faulthandler.register(STACK_SIGNAL, file=stream, all_threads=True)
+        try:
+            for command in [*commands, "ray::WorkerDict.update_actor"]:
+                processes = [Process(pid=os.getpid(), command=command)]
+                asked += [command for _ in stacks.collect(processes, tmp_path)[0][:1]]
+        finally:
+            faulthandler.unregister(STACK_SIGNAL)
 
-    with contextlib.suppress(OSError):
-        assert stacks.collect(processes, tmp_path)[0] == []
+    assert asked == ["ray::WorkerDict.update_actor"]
