@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.builds.lock import CellLock
+from harness.builds.scratch import scratch
 from harness.builds.trees import repository_of
 from harness.errors import InfrastructureError, InputError
 from harness.sources.fetch_failure import fetch_failure
@@ -96,8 +96,7 @@ def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[s
 
 
 def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple[LockedPackage, ...]:
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-beside-") as name:
-        folder = Path(name)
+    with scratch() as folder:
         files = {
             "requirements.in": lines,
             "overrides.txt": [*_pins(lock.packages, lines)],

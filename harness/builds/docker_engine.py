@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from harness.builds.engine import LENT, BuildError, Image, Lent, Tell, layer_image
 from harness.builds.layers import Layer
+from harness.builds.scratch import scratch
 from harness.builds.sdk_engine import SHELL, SdkEngine, storage_failure
 from harness.errors import InfrastructureError
 from harness.sources.fetch_failure import fetch_failure
@@ -48,8 +48,10 @@ class DockerEngine(SdkEngine):
     def _build_with_buildkit(
         self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell
     ) -> Image:
-        with tempfile.TemporaryDirectory(prefix="npu-matrix-build-") as name:
-            context = Path(name)
+        with scratch() as folder:
+            # Beside the owner's name, which is no part of the build.
+            context = folder / "context"
+            context.mkdir()
             argv = ["docker", "build", "--progress", "plain", "--network", "host"]
             argv += ["--tag", layer_image(layer.key), "--file", str(context / "Dockerfile")]
             for label, value in labels.items():

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import docker
 
 from harness.builds.engine import no_daemon
+from harness.builds.scratch import make_scratch
 from harness.builds.sdk_engine import SdkEngine
 
 SECONDS_TO_START = 20.0
@@ -53,7 +53,7 @@ class PodmanEngine(SdkEngine):
         program = shutil.which("podman", path=self._environ.get("PATH"))
         if program is None:
             raise no_daemon(self.name, "this host", "there is no program podman")
-        folder = Path(tempfile.mkdtemp(prefix="npu-matrix-podman-"))
+        folder = make_scratch()
         address = f"unix://{folder}/podman.sock"
         argv = [program, "system", "service", "--time", str(IDLE_SECONDS), address]
         # Podman's monitor notes an out-of-memory kill as a file in the folder it was started in.

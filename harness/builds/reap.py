@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from harness.builds.scratch import owner_of, remove_scratch, scratch_folders
 from harness.errors import HarnessError
 
 # Folders that are renamed into place when they are whole; their makers take minutes at most.
-UNFINISHED = ("bundle/.bundle-*", "sim/.build-*", ".libraries-*")
-# In the folder for temporary files: secrets and contexts of builds.
-TEMPORARY = "npu-matrix-build[-_]*"
+UNFINISHED = (
+    *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
+    *("sources/.fetching-*", "sources/.asking-*"),
+)
 # A build of one layer ends within its own limit of an hour, or is none any more.
 ABANDONED_AFTER_S = 2 * 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
@@ -57,13 +59,14 @@ class Found:
     thing: Thing | None = None
     environment: StoredEnvironment | None = None
     folder: Path | None = None
+    paths: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """What is known of who needs what.
 
-    environments and images: what stored outcomes refer to, by digest and by image id.
+    environments, images and runtimes: what stored outcomes refer to, by digest, image id and folder name.
     unused_after_s: how long something nobody refers to stays.
     everything: what outcomes refer to goes too.
     cache_in_use: whether a run that takes environments from the cache is alive.
@@ -71,6 +74,7 @@ class Standing:
 
     environments: Collection[str] = ()
     images: Collection[str] = ()
+    runtimes: Collection[str] = ()
     unused_after_s: float = UNUSED_AFTER_S
     everything: bool = False
     cache_in_use: bool = False
@@ -84,7 +88,7 @@ def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
             digest=folder.name,
             path=folder,
             finished=(folder / FINISHED).is_file(),
-            bytes_freed=_size(folder),
+            bytes_freed=own_bytes(folder),
             used=_last_use(folder),
         )
         for folder in sorted((cache / "cells").glob("*"))
@@ -129,21 +133,18 @@ def _environment(one: StoredEnvironment, standing: Standing) -> tuple[bool, str]
     return True, f"no outcome builds upon it, and it was last used {days:.1f} days ago"
 
 
-def unfinished_folders(cache: Path, standing: Standing, temporary: Path | None = None) -> tuple[Found, ...]:
-    """Half-made folders whose makers must be dead by now, and what was lent to builds that were killed."""
-    place = temporary or Path(tempfile.gettempdir())
-    folders = [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]
-    folders += [folder for folder in sorted(place.glob(TEMPORARY)) if folder.lstat().st_uid == os.getuid()]
+def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+    """Half-made folders whose makers must be dead by now."""
     found = []
-    for folder in folders:
+    for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
         age = standing.now - folder.lstat().st_mtime
         found.append(
             Found(
                 kind="folder",
-                name=str(folder.relative_to(cache) if folder.is_relative_to(cache) else folder),
+                name=str(folder.relative_to(cache)),
                 goes=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
                 reason=f"begun {age / 3600:.1f} hours ago and never finished",
-                bytes_freed=_size(folder),
+                bytes_freed=own_bytes(folder),
                 folder=folder,
             )
         )
@@ -167,7 +168,7 @@ def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Foun
                 name=str(folder),
                 goes=goes,
                 reason=reason,
-                bytes_freed=_size(folder) if goes else 0,
+                bytes_freed=own_bytes(folder),
                 folder=folder,
             )
         )
@@ -196,7 +197,7 @@ def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
             goes, reason = False, "an outcome builds upon its image"
         elif age < standing.unused_after_s:
             goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
-        size = _size(folder)
+        size = own_bytes(folder)
         found.append(
             Found(
                 kind="bytecode", name=folder.name, goes=goes, reason=reason, bytes_freed=size, folder=folder
@@ -276,11 +277,16 @@ def remove_found(found: Found, engine: Engine | None) -> str:
         except HarnessError as error:
             return str(error)
         return ""
-    if found.folder is not None:
-        try:
+    try:
+        if found.folder is not None:
             (remove_scratch if found.kind == "scratch" else shutil.rmtree)(found.folder)
-        except OSError as error:
-            return str(error)
+        for path in found.paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return str(error)
     return ""
 
 
@@ -347,13 +353,11 @@ def _last_use(folder: Path) -> float:
     return max(times)
 
 
-def _size(folder: Path) -> int:
-    return sum(_freed(folder))
-
-
-def _freed(folder: Path) -> Iterator[int]:
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file() and not path.is_symlink():
-                status = path.stat()
-                yield status.st_size if status.st_nlink == 1 else 0
+def own_bytes(entry: Path) -> int:
+    """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
+    total = 0
+    for path in (entry, *entry.rglob("*")):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+    return total

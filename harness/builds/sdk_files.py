@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.builds.engine import LENT, Mount
+from harness.builds.scratch import scratch
 
 
 @contextlib.contextmanager
 def secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
     """Secrets as files only this user can read, for as long as the build takes."""
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-build-") as folder:
+    with scratch() as folder:
         mounts = []
         for name, data in secrets.items():
-            path = Path(folder) / name
+            path = folder / name
             path.touch(mode=0o600)
             path.write_bytes(data)
             mounts.append(Mount(source=path, target=f"{LENT}/{name}"))

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,15 +44,16 @@ def plan_of_revision(
     With the same planning code there and here, today's planner reads that revision's files; otherwise that
     revision's own planner does, so that the keys are the ones it really had.
     """
+    from harness.builds.scratch import scratch
     from harness.plan.code import PACKAGE_ROOT
     from harness.plan.revision import PACKAGE, lay_out, planning_digest, same_code
 
     settings = bench.settings
     # Where the program is installed apart from the checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-") as scratch:
+    with scratch() as place:
         paths = [settings["matrix"], "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
-        folder = lay_out(settings.root, revision, paths, Path(scratch))
+        folder = lay_out(settings.root, revision, paths, place)
         if not (folder / settings["matrix"]).is_file():
             raise InputError(
                 f"there is no {settings['matrix']} at {revision}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,21 +28,29 @@ if TYPE_CHECKING:
     "--all",
     "everything",
     is_flag=True,
-    help="Also environments and images that outcomes refer to; they are built again when they are needed.",
+    help="Also environments and images that outcomes refer to, and all that the cache keeps; "
+    "it is made again when it is needed.",
 )
 @click.option(
     "--older-than",
     default="14d",
     show_default=True,
     metavar="SPAN",
-    help="How long an environment or image that no outcome refers to has to be unused.",
+    help="How long something that no outcome refers to has to be unused.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: str, as_json: bool) -> int:
-    """Remove containers, networks, images and environments that dead runs left or nobody uses.
+    """Remove what dead runs left and nobody uses, and nothing else.
 
-    Nothing of a run that lives is touched. Exits with 4 when something that should go could not be removed.
+    Containers, networks, images, environments, temporary folders, folders of tasks that did not complete, and
+    what the cache keeps to save work: fetched releases, answers, simulated runtimes. Nothing of a run that
+    lives is touched.
+
+    What stays: the ledger, its artifacts, calibrations and reports, which are results; lock files, which are
+    empty; uv's own cache, which other programs use too (`uv cache prune`).
+
+    Exits with 4 when something that should go could not be removed.
     """
     from harness.builds.reap import removal_order, remove_found
 
@@ -71,16 +80,18 @@ def _standing(settings: Settings, older_than: str, *, everything: bool) -> Stand
         seconds = parse_span(older_than)
     except ValueError as error:
         raise InputError(str(error)) from None
-    environments, images = set(), set()
+    environments, images, runtimes = set(), set(), set()
     # A state folder without a ledger refers to nothing; looking must not make one.
     if (settings.path("state") / "ledger.sqlite3").is_file():
         with open_ledger(settings) as ledger:
             for outcome in ledger.history(check="environment", limit=-1):
                 environments.add(outcome.measurements.get("digest", ""))
                 images.add((outcome.measurements.get("container") or {}).get("image", ""))
+                runtimes.add(Path(outcome.measurements.get("runtime") or "").name)
     return Standing(
         environments=environments,
         images=images,
+        runtimes=runtimes,
         unused_after_s=seconds,
         everything=everything,
         cache_in_use=cache_in_use(settings.cache),
@@ -92,6 +103,7 @@ def _look(
 ) -> tuple[list[tuple[Engine | None, list[Found]]], list[str]]:
     """What each place holds; an engine that does not answer is a notice, as it may simply not be in use."""
     from harness.builds.engines import known_engines
+    from harness.builds.kept import kept_in_cache, kept_in_state
     from harness.builds.labels import ProcessView
     from harness.builds.reap import (
         bytecode_folders,
@@ -102,13 +114,16 @@ def _look(
         stored_environments,
         unfinished_folders,
     )
+    from harness.run.lock import is_held
 
-    cache = settings.cache
+    cache, state = settings.cache, settings.path("state")
     here = [
         *judge_environments(stored_environments(cache), standing, runs_below),
         *unfinished_folders(cache, standing),
         *left_scratch(ProcessView()),
         *bytecode_folders(cache, standing),
+        *kept_in_cache(cache, standing),
+        *kept_in_state(state, standing, in_use=is_held(state)),
     ]
     found: list[tuple[Engine | None, list[Found]]] = [(None, here)]
     notices = []
@@ -140,7 +155,7 @@ def _report(
                 "goes": one.goes,
                 "removed": one.goes and not dry_run and one.name not in failed,
                 "reason": one.reason,
-                "problem": failed.get(one.name, ""),
+                "problem": failed.get(one.name, "") if one.goes else "",
                 "bytes": one.bytes_freed,
             }
             for one in found
@@ -150,16 +165,22 @@ def _report(
 
 def _print(found: list[Found], failed: dict[str, str], notices: list[str], *, dry_run: bool) -> None:
     verb = "would remove" if dry_run else "removed"
-    freed = 0
+    freed = kept = 0
     for one in found:
-        if one.name in failed:
+        if one.goes and one.name in failed:
             click.echo(f"not removed: {one.kind} {one.name}: {failed[one.name]}", err=True)
         elif one.goes:
             freed += one.bytes_freed
-            click.echo(f"{verb} {one.kind} {one.name}: {one.reason}")
-        elif dry_run:
-            click.echo(f"would keep {one.kind} {one.name}: {one.reason}")
+            click.echo(f"{verb} {one.kind} {one.name} ({_mebibytes(one.bytes_freed)}): {one.reason}")
+        else:
+            kept += one.bytes_freed
+            if dry_run:
+                click.echo(f"would keep {one.kind} {one.name} ({_mebibytes(one.bytes_freed)}): {one.reason}")
     gone = sum(one.goes and one.name not in failed for one in found)
-    click.echo(f"{verb} {gone} of {len(found)}, {freed / 2**20:.0f} MiB")
+    click.echo(f"{verb} {gone} of {len(found)}, {_mebibytes(freed)}; what stays holds {_mebibytes(kept)}")
     for notice in notices:
         click.echo(f"note: {notice}")
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +120,7 @@ def _record_name(record: Mapping[str, Any]) -> str:
 
 def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Outcome, Judgement]:
     """Run the check on the chosen target, in a folder of its own: nothing of it enters the ledger."""
+    from harness.builds.scratch import scratch
     from harness.outcome import State
     from harness.run.execute import execute
     from harness.run.job import Site
@@ -133,10 +133,10 @@ def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tu
         else _cell(settings, check, options)
     )
     keep: Path | None = options["keep"]
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-numerics-") as scratch:
+    with scratch() as place:
         site = Site(
             root=settings.root,
-            state=(keep or Path(scratch)).absolute(),
+            state=(keep or place).absolute(),
             cache=settings.cache,
             environ=os.environ,
             cell=enter,

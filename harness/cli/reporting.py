@@ -131,8 +131,7 @@ def write_report(
     patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder."""
-    import tempfile
-
+    from harness.builds.scratch import scratch
     from harness.cli.patch_recorded import recorded_facts
     from harness.cli.patch_survival import recorded_survival
     from harness.ledger.junit import write_junit
@@ -156,8 +155,8 @@ def write_report(
         patches=patches,
     )
     folder = settings.path("reports")
-    with tempfile.TemporaryDirectory() as scratch:
-        junit = Path(scratch) / "junit.xml"
+    with scratch() as place:
+        junit = place / "junit.xml"
         write_junit(junit, junit_cases(inputs), suite_properties=junit_suites(inputs))
         render_all(build_model(inputs), folder, {"junit.xml": junit.read_bytes()})
     return folder

@@ -58,6 +58,20 @@ def run_lock(
         lock.release()
 
 
+def is_held(state: Path) -> bool:
+    """Whether a run holds the state folder now."""
+    file = state / "run.lock"
+    if not file.exists():
+        return False
+    lock = filelock.FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except (filelock.Timeout, OSError):
+        return True
+    lock.release()
+    return False
+
+
 def holder(state: Path) -> Holder | None:
     """Who signed the lock last; only meaningful while it is held."""
     try:

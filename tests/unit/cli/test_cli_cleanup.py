@@ -69,8 +69,9 @@ def test_only_what_nobody_needs_goes_and_a_dry_run_removes_nothing(tmp_path: Pat
     refer(tmp_path, "needed")
     code, said = cleanup("--dry-run")
     assert code == 0
-    assert "would remove environment old: no outcome builds upon it" in said
-    assert "would keep environment needed: an outcome builds upon it" in said
+    assert "would remove environment old (3 MiB): no outcome builds upon it" in said
+    assert "would keep environment needed (3 MiB): an outcome builds upon it" in said
+    assert "would remove 2 of 3, 6 MiB; what stays holds 3 MiB" in said
     assert old.is_dir()
     assert half.is_dir()
     code, said = cleanup()
@@ -116,10 +117,35 @@ def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(tmp_path
     (left / OWNER_FILE).write_text(str(dead))
     code, said = cleanup("--dry-run")
     assert (code, left.is_dir()) == (0, True)
-    assert f"would remove scratch {left}: its owner, process {ended.pid}, is dead" in said
-    assert f"would keep scratch {used}: its owner, process {os.getpid()}, is alive" in said
+    assert f"would remove scratch {left} (0 MiB): its owner, process {ended.pid}, is dead" in said
+    assert f"would keep scratch {used} (0 MiB): its owner, process {os.getpid()}, is alive" in said
     assert "removed 1 of 2" in cleanup()[1]
     assert (left.exists(), used.is_dir()) == (False, True)
+
+
+def test_whatever_the_cache_and_the_state_folder_keep_is_told_with_its_size(
+    tmp_path: Path, cleanup: Any
+) -> None:
+    then = time.time() - 30 * 86400
+    for name in (
+        "cache/pairs/files.sqlite",
+        "cache/sources/text-1-verl-0.9.1/text.zip",
+        ".npu-matrix/work/k.log",
+    ):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * (2 << 20))
+        for path in (file, file.parent):
+            os.utime(path, (then, then))
+    (tmp_path / "cache/users.lock").touch()
+    report = json.loads(cleanup("--json", "--dry-run")[1])
+    assert [(one["kind"], one["name"], one["goes"], one["bytes"]) for one in report["found"]] == [
+        ("cache", "pairs", True, 2 << 20),
+        ("cache", "sources", True, 2 << 20),
+        ("state", "work", True, 2 << 20),
+    ]
+    assert "removed 3 of 3, 6 MiB; what stays holds 0 MiB" in cleanup()[1]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["users.lock"]
 
 
 def test_an_empty_cache_is_left_as_it_is(tmp_path: Path, cleanup: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,32 @@ from harness.run.job import Job, Site
 REPOSITORY = Path(__file__).parents[3]
 HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
 GREEDY = "import time\nheld = bytearray(300 << 20)\nprint('held', flush=True)\ntime.sleep(600)"
+
+# A run with one task, whose program is one that leaves a folder among temporary files when it is killed.
+DRIVER = """
+import sys
+from pathlib import Path
+from run_fakes import make_check, make_task, outcome_of
+from harness.outcome import Evidence, Measured, Tier
+from harness.run.execute import execute
+from harness.run.job import Job, Site
+
+trainer = '''
+import pathlib, tempfile, time
+(pathlib.Path(tempfile.mkdtemp(prefix="npm-")) / "session").mkdir()
+time.sleep(600)
+'''
+
+def check(ctx):
+    ctx.in_cell("a.module")
+    return Measured(measurements={}, evidence=Evidence.CPU)
+
+root = Path(sys.argv[1])
+site = Site(root=root, state=root / "killed", cache=root / "cache", environ={"PATH": "/usr/bin:/bin"},
+            cell=lambda *_: ([sys.executable, "-c", trainer], {}))
+task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=600.0))
+execute(Job(task=task, inputs={"environment": outcome_of(make_task(make_check("environment")))}), site)
+"""
 
 
 @pytest.fixture
@@ -128,23 +155,26 @@ def test_cards_are_leased_where_all_of_the_host_look(runs):
 
 
 def test_the_folder_a_killed_run_left_goes_with_the_next_task(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program = "from harness.builds.scratch import make_scratch; print(make_scratch(), flush=True); input()"
-    killed = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+    """The driver of a trainer is killed with -9 while the trainer runs: nobody is left to tidy up."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(Path(__file__).parent)},
         cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        stdout=subprocess.DEVNULL,
     )
-    left = Path(killed.stdout.readline().strip())
+    # A folder of the trainer's own with something in it, as verl's is.
+    made = "npmx-*/t/npm-*/session"
+    while not (left := list((tmp_path / "tmp").glob(made))):
+        assert driver.poll() is None
+        time.sleep(0.05)
     runs("print('fine')")
-    assert left.is_dir()
-    killed.kill()
-    killed.communicate()
+    assert left[0].is_dir()
+    driver.kill()
+    driver.wait()
     runs("print('fine')")
-    assert not left.exists()
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_colours_and_secrets_stay_out_of_log_and_tail(runs):
