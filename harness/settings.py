@@ -213,7 +213,7 @@ def _read_file(file: Path) -> dict[str, str]:
         return {}
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("this settings file is not TOML", where=Location(file), why=str(error)) from error
     known = {option.name for option in OPTIONS}
     unknown = sorted(set(data) - known)
@@ -223,6 +223,13 @@ def _read_file(file: Path) -> dict[str, str]:
             where=Location(file),
             fix=f"known settings: {', '.join(sorted(known))}",
         )
+    for name, value in data.items():
+        if not isinstance(value, (str, int)) or not str(value).isprintable():
+            raise InputError(
+                f"{name} is {value!r}, which is no single value",
+                where=Location(file),
+                fix=f'write {name} = "TEXT" on one line',
+            )
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in data.items()
     }

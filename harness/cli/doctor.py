@@ -68,6 +68,9 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     missing = _missing(findings, need)
     if missing:
         click.echo(f"needed and not ok: {', '.join(missing)}", err=True)
+    told = {finding.topic.lower() for finding in findings}
+    if any(topic.lower() not in told for topic in need):
+        click.echo(f"  do:  need one of: {', '.join(finding.topic for finding in findings)}", err=True)
     broken = any(finding.health is Health.BROKEN for finding in findings)
     return EXIT_INCOMPLETE if broken or missing else 0
 

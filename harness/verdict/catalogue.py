@@ -185,19 +185,24 @@ def _read(file: Path) -> _File:
     try:
         data: Any = yaml.load(file.read_text(encoding="utf-8"), LOADER)  # noqa: S506 - a safe loader
         return _File.model_validate(data)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError("this catalogue cannot be read", where=Location(file), why=str(error)) from error
     except ValidationError as error:
         raise _invalid(file, error) from error
 
 
 def _invalid(file: Path, error: ValidationError) -> HarnessError:
-    return InputError.of(
-        [
-            Problem(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}", Location(file))
-            for fault in error.errors()
-        ]
-    )
+    return InputError.of([_problem(file, fault["loc"], fault["msg"]) for fault in error.errors()])
+
+
+def _problem(file: Path, place: tuple[int | str, ...], message: str) -> Problem:
+    if not place:
+        return Problem(
+            "a catalogue is a mapping with the key `signatures`",
+            Location(file),
+            fix="see `npu-matrix triage --learn`, which writes one",
+        )
+    return Problem(f"{'.'.join(map(str, place))}: {message}", Location(file))
 
 
 def _fault(entry: _Entry, known: dict[str, Signature]) -> str:

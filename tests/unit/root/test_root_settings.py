@@ -33,7 +33,16 @@ def test_zero_jobs_means_one_per_cpu(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "message"),
-    [('profil = "x"', "unknown setting 'profil'"), ("profile = ", "not TOML"), ("\ud800", "not TOML")],
+    [
+        ('profil = "x"', "unknown setting 'profil'"),
+        ("profile = ", "not TOML"),
+        ("\ud800", "not TOML"),
+        ("profile = " + "[" * 5000, "not TOML"),
+        ('state = ["a", "b"]', "no single value"),
+        ("profile = {name = 1}", "no single value"),
+        ("profile = 2026-11-20", "no single value"),
+        ('profile = "a\\nb"', "no single value"),
+    ],
 )
 def test_a_bad_file_is_named(tmp_path, file, message):
     (tmp_path / "npu-matrix.toml").write_bytes(file.encode("utf-8", "surrogatepass"))

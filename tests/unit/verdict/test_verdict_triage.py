@@ -291,6 +291,8 @@ def test_unknown_failures_of_several_cells_are_one_cluster_whatever_their_lines_
     ("text", "says"),
     [
         ("signatures: [", "cannot be read"),
+        ("[1, 2]", "a catalogue is a mapping"),
+        ("", "a catalogue is a mapping"),
         ("signatures: 3", "signatures"),
         (
             "signatures: [{id: a-b, pattern: 'abcdefg.*', needles: [abcdefg], example: abcdefg, cause: x, remedy: y, sources: [z]}]",
