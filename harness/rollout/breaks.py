@@ -10,6 +10,7 @@ from harness.numerics.ending import MEASURED, ended, last_words
 from harness.outcome import Judgement, Status
 from harness.rollout.unsimulated import not_simulated
 
+ASKED_OF = "vllm_ascend"
 MOST_CAUSES = 12
 MOST_MODULES = 4
 _KIND_TEXT = {
@@ -98,7 +99,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     needs others to be imported before it is named and does not fail the cell.
 
     A package that the environment leaves out on purpose counts as optional. Inconclusive where nothing else
-    breaks than what the simulation does not compute.
+    breaks than what the simulation does not compute, and where vllm-ascend has no module that was tried.
     """
     if measurements["state"] != MEASURED:
         how = ended(measurements)
@@ -108,6 +109,12 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             remedies=("Look at the end of the log.",),
         )
     packages = measurements["packages"]
+    if not packages.get(ASKED_OF, {}).get("modules"):
+        return Judgement(
+            status=Status.INCONCLUSIVE,
+            reasons=(f"No module of {ASKED_OF} was found where Python looks for it, so none was tried.",),
+            remedies=("Build the environment again; if it stays, look at its packages in the log.",),
+        )
     required = {name for facts in packages.values() for name in facts["requires"]}
     required -= set(measurements["left_out"])
     causes = root_causes(measurements["breaks"])

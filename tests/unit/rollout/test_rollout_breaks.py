@@ -41,6 +41,15 @@ def test_clean_passes_and_says_how_many() -> None:
     assert "325 of vllm_ascend 0.18.0" in judgement.reasons[0]
 
 
+@pytest.mark.parametrize("facts", [None, {"version": "0.18.0", "modules": 0, "requires": []}])
+def test_where_no_module_was_tried_nothing_passes(facts: dict[str, Any] | None) -> None:
+    verl = {"version": "0.7.1", "modules": 40, "requires": []}
+    packages = {"verl": verl, **({"vllm_ascend": facts} if facts else {})}
+    judgement = judge({**measured(), "packages": packages}, {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No module of vllm_ascend was found" in judgement.reasons[0]
+
+
 def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
     judgement = judge(measured(broken("a", "absent", "mooncake.engine"), broken("b", "absent", "ucm")), {})
     assert judgement.status is Status.PASS
