@@ -37,7 +37,9 @@ def clip(text: str, limit: int = TEXT_LIMIT) -> str:
     """At most `limit` characters of `text`, and how many are missing."""
     if len(text) <= limit:
         return text
-    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+    note = f"… ({len(text) - limit:,} more characters)"
+    # A note longer than what it stands for only hides it.
+    return text if len(text) <= limit + len(note) else text[:limit] + note
 
 
 def plain_log(text: str) -> str:

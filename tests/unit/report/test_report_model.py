@@ -194,4 +194,5 @@ def test_nothing_invisible_is_left(text: str) -> None:
 
 def test_clipping_says_how_much_is_missing() -> None:
     assert clip("a" * 10, 10) == "a" * 10
+    assert clip("a" * 12, 10) == "a" * 12  # a note about two letters is longer than they are
     assert clip("a" * 1_000_000, 10) == "a" * 10 + "… (999,990 more characters)"
