@@ -12,25 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import exp, lgamma, log, log1p
 from pathlib import Path
 
-import numpy as np
 import torch
 from comparators import Comparator, Evidence, comparators
 from held_out import HELD_OUT, LATER, SEEN
+from kill_rule import differs
 from mutants import LEGAL, MUTANTS, REGRESSIONS
 from torch_losses import VARIANTS, TorchCandidate
 
 from harness.numerics.battery import battery
-from harness.numerics.candidate import Candidate, Result, evaluate_one
+from harness.numerics.candidate import Candidate, evaluate_one
 from harness.numerics.case import REQUIRED
 from harness.numerics.contract import (
     BF16_IO,
     BF16_NATIVE,
     CONTRACTS,
-    FORMATS,
     FP16_IO,
     FP16_NATIVE,
     FP32,
-    round_to,
 )
 from harness.numerics.judge import LossStatus, judge
 from harness.numerics.plain import PlainCandidate
@@ -81,29 +79,6 @@ def false_alarms(
     return dict(counts)
 
 
-def observable(item: Evidence, result: Result) -> bool:
-    """Whether a result differs from the exact one by more than the io format hides."""
-    return differs(item, result, item.exact)
-
-
-def differs(item: Evidence, result: Result, other: Result) -> bool:
-    """Whether two results differ by more than the io format hides."""
-    threshold = max(1e-4, 2 * FORMATS[item.case.contract.io].unit_roundoff)
-    io = item.case.contract.io
-    pairs = ((result.value, other.value, "fp32"), (result.gradient, other.gradient, io))
-    for got, exact, form in pairs:
-        if exact is None or got is None:
-            continue
-        first, second = (round_to(part, form) for part in (got, exact))
-        if not np.isfinite(second).all():
-            return False
-        if not np.isfinite(first).all() or np.linalg.norm(first - second) > threshold * np.linalg.norm(
-            second
-        ):
-            return True
-    return False
-
-
 def kills(
     items: list[Evidence],
     wrong: dict[str, type[PlainCandidate]],
@@ -123,7 +98,8 @@ def kills(
         for name, make in wrong.items():
             result = evaluate_one(make("fp32"), item.case)
             judged = evaluate_one(make("fp64"), item.case) if exactly else result
-            if not observable(item, judged) or not differs(item, result, item.baseline):
+            seen = differs(item.case, judged, item.exact) and differs(item.case, result, item.baseline)
+            if not seen:
                 continue
             rejected = [rule for rule, accepts in rules.items() if not accepts(item, result)]
             for rule in rejected:
