@@ -26,7 +26,7 @@ import numpy as np
 
 from harness.devices.sim import overlay
 from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import actor_run
+from harness.numerics import actor_reference, actor_update
 from harness.numerics.actor_case import DEFAULT_SEED, ActorCase
 from harness.numerics.case import read_npz
 from harness.numerics.recorder import Event, Recorder
@@ -44,19 +44,19 @@ class Bench:
     """One update, again and again, under whatever fault is injected."""
 
     def __init__(self, reference: Path) -> None:
-        self.torch = actor_run.start("npu")
-        index, arrays = read_npz(reference, actor_run.FORMAT)
+        self.torch = actor_update.start("npu")
+        index, arrays = read_npz(reference, actor_reference.FORMAT)
         self.tolerances: dict[str, float] = index["tolerances"]
         self.exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
         self.targets = {name: arrays[f"target.{name}"] for name in index["targets"]}
-        self.setting = actor_run.Setting(torch=self.torch, device="npu:0", dtype=self.torch.float32)
+        self.setting = actor_update.Setting(torch=self.torch, device="npu:0", dtype=self.torch.float32)
         self.clean, self.events = self.update(), self.traced()
 
     def update(self) -> Values:
         """Every recorded tensor of one update."""
         found: Values = {}
         recorder = Recorder(sink=lambda event, values: found.update({event.label: values}))
-        actor_run.run_update(
+        actor_update.run_update(
             ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=nullcontext()
         )
         return found
@@ -66,8 +66,8 @@ class Bench:
         events: list[Event] = []
         names: list[str] = []
         recorder = Recorder(sink=lambda event, _values: events.append(event), operators=names)
-        mode = actor_run.tracing(self.torch, names)
-        actor_run.run_update(ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=mode)
+        mode = actor_update.tracing(self.torch, names)
+        actor_update.run_update(ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=mode)
         return [event for event in events if event.label in self.tolerances]
 
     def operators(self, glob: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The check `actor`: one update through verl's own actor on the device, tensor by tensor against float64.
 
 A tensor's tolerance is measured, not chosen: the farthest that eight runs go in which every operation is off
-by what the fp32 contract permits, times the contract's safety (`stochastic`, `actor_run`). Per-parameter
-gradients are compared as vectors: norms would hide a wrong sign.
+by what the fp32 contract permits, times the contract's safety (`stochastic`, `actor_reference`). Gradients
+are compared as vectors, parameter by parameter: norms would hide a wrong sign.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _not_the_device(measurements: Mapping[str, Any]) -> Mapping[str, Any]:
 def _run_path(context: TaskContext, path: str) -> Measured:
     from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.actor_case import DEFAULT_SEED
-    from harness.numerics.actor_run import FORMAT
+    from harness.numerics.actor_reference import FORMAT
 
     given = [f"--seed={context.params.get('seed', DEFAULT_SEED)}", f"--path={path}"]
     given.append(f"--compute={context.params.get('compute', 'float32')}")

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from harness.errors import HarnessError, InputError, NothingSelectedError
 from harness.numerics.actor_case import PROMPT, Arrays
-from harness.numerics.actor_run import Setting, json_number, require_comparable, start
+from harness.numerics.actor_update import Setting, start
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.device import device_facts
+from harness.numerics.distances import json_number, require_comparable
 from harness.numerics.recorder import PARAMETER
 from harness.numerics.twin_case import CONTRACTS, UPDATE, TwinCase
 from harness.numerics.twin_faults import FAULTS, TwinFault

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor_case import PROMPT, RESPONSE, Arrays
-from harness.numerics.actor_run import Setting, build_model
+from harness.numerics.actor_update import Setting, build_model
 from harness.numerics.decisions import clip_margin, watched_loss
 from harness.numerics.recorder import BACKWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
 from harness.numerics.twin_case import EPSILON, TwinCase

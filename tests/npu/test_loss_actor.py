@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import actor_run
+from harness.numerics import actor_device, actor_reference
 from harness.numerics.actor import judge
 from harness.numerics.actor_case import DEFAULT_SEED
 from harness.numerics.actor_compare import compare
@@ -32,10 +32,14 @@ def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
     with wrong:
-        facts = actor_run.device(device, reference, out, DEFAULT_SEED)
+        facts = actor_device.device(device, reference, out, DEFAULT_SEED)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, actor_run.FORMAT)
-    return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
+    index, _ = read_npz(reference, actor_reference.FORMAT)
+    return {
+        "state": "measured",
+        **compare(index, facts),
+        **{name: facts[name] for name in ("path", "device", "compute")},
+    }
 
 
 def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:

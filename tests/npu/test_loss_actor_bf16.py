@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import actor_run
+from harness.numerics import actor_device, actor_reference
 from harness.numerics.actor import judge
 from harness.numerics.actor_case import DEFAULT_SEED
 from harness.numerics.actor_compare import compare
@@ -42,10 +42,12 @@ def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judg
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if faults else nullcontext([])
     with wrong as active:
-        facts = actor_run.device(device, reference, folder / "device.json", DEFAULT_SEED, compute="bfloat16")
+        facts = actor_device.device(
+            device, reference, folder / "device.json", DEFAULT_SEED, compute="bfloat16"
+        )
     torch.distributed.destroy_process_group()
     assert all(fault.hits for fault in active)
-    index, _ = read_npz(reference, actor_run.FORMAT)
+    index, _ = read_npz(reference, actor_reference.FORMAT)
     measured = {"state": "measured", **compare(index, facts), "reference": index["facts"], **only(facts)}
     return judge(json.loads(json.dumps(measured)), {})
 

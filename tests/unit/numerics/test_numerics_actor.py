@@ -17,10 +17,11 @@ from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTE
 from harness.numerics.actor import judge, run
 from harness.numerics.actor_case import BATCH, PROMPT, RESPONSE, ActorCase
 from harness.numerics.actor_faults import FAULTS
-from harness.numerics.actor_run import FORMAT, require_comparable
+from harness.numerics.actor_reference import FORMAT
 from harness.numerics.case import write_npz
 from harness.numerics.contract import BF16_AUTOCAST, FP32
 from harness.numerics.decisions import clip_margin
+from harness.numerics.distances import require_comparable
 from harness.numerics.recorder import Event
 from harness.outcome import Evidence, Status
 
