@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -157,6 +158,10 @@ def main(argv: list[str] | None = None) -> Any:
     """Run the command line and exit with a documented code; a traceback only with `--debug`."""
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal in GBK, or a file name that is not UTF-8, must not cost the answer.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

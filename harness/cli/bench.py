@@ -88,7 +88,7 @@ def open_bench(
     matrix, moving = followed(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
     wanted = select_checks(checks)
-    missed = [glob for glob in _each(only) if not any(_selected(cell.id, [glob]) for cell in cells)]
+    missed = [glob for glob in each(only) if not any(_selected(cell.id, [glob]) for cell in cells)]
     host = host or look_at_host()
     plan = make_plan(
         cells,
@@ -112,7 +112,7 @@ def select_cells(
 ) -> list[Cell]:
     """The cells of the profile, or of `choose`, that match a glob; none is an error that says why."""
     offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
-    globs = _each(only)
+    globs = each(only)
     cells = [cell for cell in offered if _selected(cell.id, globs)]
     if not cells:
         raise _nothing(matrix, settings["profile"], globs, [cell.id for cell in offered])
@@ -125,7 +125,7 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
 
     registered = all_checks()
     known = {check.name for check in registered}
-    names = _each(names)
+    names = each(names)
     for name in names:
         if name not in known:
             raise no_match("check", name, sorted(known))
@@ -294,7 +294,7 @@ def relative(where: Location, root: Path) -> str:
     return str(Location(named, where.line, where.column))
 
 
-def _each(words: Sequence[str]) -> list[str]:
+def each(words: Sequence[str]) -> list[str]:
     """The words, `a,b` taken apart. An empty variable of a script must not select everything."""
     parts = [part for word in words for part in word.split(",") if part]
     if words and not parts:

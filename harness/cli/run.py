@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.bench import Bench, cards, cell_entry, expectations, host_kind, open_bench
+from harness.cli.bench import Bench, cards, cell_entry, each, expectations, host_kind, open_bench
 from harness.cli.knowledge import history
 from harness.cli.migrations import ended
 from harness.cli.reporting import print_summary, write_report
@@ -89,7 +89,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         stack.enter_context(lock)
         executor = cluster or LocalExecutor(_site(bench, keep=options["keep_work"]), settings.jobs)
         stack.callback(executor.close)
-        return _run(bench, executor, set(checks), options, stopped)
+        return _run(bench, executor, set(each(checks)), options, stopped)
 
 
 def _cluster(settings: Settings) -> RayExecutor | None:

@@ -249,6 +249,12 @@ def test_a_state_folder_that_cannot_be_made_is_an_infrastructure_error(checkout)
     assert "do:" in output
 
 
+def test_checks_named_with_a_comma_are_run_afresh(checkout):
+    checkout.static()
+    assert "0 executed" in checkout.run("run", "--check", "resolve,patches")
+    assert "4 executed, 0 reused" in checkout.run("run", "--check", "resolve,patches", "--fresh")
+
+
 def test_no_index_is_named_and_what_was_reached_is_kept(checkout):
     checkout.static("--check", "resolve")
     output = checkout.run(

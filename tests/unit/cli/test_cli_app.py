@@ -12,7 +12,7 @@ import click
 import pytest
 
 from harness.cli import app as group
-from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_UNEXPECTED
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,6 +58,28 @@ def test_a_closed_standard_input_is_said(tmp_path: Path) -> None:
     )
     assert done.returncode == EXIT_BAD_INPUT
     assert b"standard input is closed" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "latin-1", "utf-8", "ascii"])
+def test_words_a_terminal_cannot_show_do_not_cost_the_answer(encoding: str, tmp_path: Path) -> None:
+    log = tmp_path / os.fsdecode("失败\udcff.log".encode("utf-8", "surrogateescape"))
+    log.write_text(
+        'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\nValueError: 中 \U0001f600\n',
+        encoding="utf-8",
+    )
+    done = run(
+        "triage",
+        str(log),
+        str(log) + ".gone",
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert b"internal error" not in done.stderr
+    assert b"gone" in done.stderr
+    done = run("triage", str(log), stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert b"unknown-" in done.stdout
+    assert b"ValueError" in done.stdout
+    assert done.returncode == EXIT_UNEXPECTED
 
 
 def test_what_the_system_refuses_names_the_path(
