@@ -21,7 +21,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.sources.fetch_failure import fetch_failure
 from harness.sources.index import IndexSettings, index_environment, uv_binary
 from harness.sources.lockfile import LockedPackage, normal_name, parse_lock
-from harness.sources.requirements import tree_requirements
+from harness.sources.requirement_files import stated_requirements
 
 SECONDS = 300.0
 # As the check `resolve` takes a machine of the cell's kind that is not this one.
@@ -37,9 +37,15 @@ def with_needs(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str])
     wanted = dict(_wanted(lock, mirrors))
     if not wanted:
         return lock
-    settings = index_environment(environ).with_indexes(lock.indexes)
+    settings = index_environment(environ)
     lines = [line for lines in wanted.values() for line in lines]
-    resolved = _resolve(lock, _open(lock, lines), settings)
+    try:
+        resolved = _resolve(lock, _open(lock, lines), settings.with_indexes(lock.indexes))
+    except InfrastructureError:
+        if not lock.indexes:
+            raise
+        # A vendor's own index may be out of reach, and have nothing that is needed.
+        resolved = _resolve(lock, _open(lock, lines), settings)
     pinned = {package.name for package in lock.packages}
     own = tuple(sorted(wanted))
     added = [replace(one, via=(*one.via, *own)) for one in resolved if one.name not in pinned]
@@ -69,7 +75,7 @@ def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[s
         if repository is None:
             continue
         try:
-            lines = tree_requirements(repository.tree(source.commit))
+            lines = stated_requirements(repository.tree(source.commit))
             for line in lines:
                 Requirement(line)
         except (InputError, InvalidRequirement):

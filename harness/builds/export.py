@@ -67,7 +67,7 @@ def as_script(lock: CellLock) -> str:
             f"git init -q {folder}",
             *fetch_commands(f"git -C {folder}", source.repository, source),
             *([f'test "$(git -C {folder} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
-            f"{source.settings}python3 -m pip install --no-deps {folder}",
+            f"(cd {folder} && {' && '.join(source.installation(lock.python))})",
             "",
         ]
     if lock.patches:

@@ -24,6 +24,15 @@ LAYERS = (
     ("training", ()),
     ("verl", ("verl",)),
 )
+# Package -> how its wheel is made in its repository's folder, where pip alone cannot: it compiles against the
+# torch that is installed, and with submodules (README of Ascend/pytorch).
+WHEELS_BY = {
+    "torch-npu": (
+        "git submodule update -q --init --recursive --depth 1",
+        "python3 -m pip install pyyaml setuptools wheel auditwheel",
+        "bash ci/build.sh --python={minor}",
+    )
+}
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 
@@ -52,6 +61,15 @@ class SourcePackage:
         """The build's environment, as it stands in front of a command."""
         return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
 
+    def installation(self, python: str) -> tuple[str, ...]:
+        """Commands that install it with pip, run in the folder with the commit; `python` is the cell's."""
+        install = "python3 -m pip install --no-deps"
+        if self.package not in WHEELS_BY:
+            return (f"{self.settings}{install} .",)
+        minor = ".".join(python.split(".")[:2])
+        commands = [command.format(minor=minor) for command in WHEELS_BY[self.package]]
+        return (*commands, f"{install} dist/{self.package.replace('-', '_')}-*.whl")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFile:
@@ -69,7 +87,8 @@ class CellLock:
     here from their source package, because their build is told something by `build_env`; `left_out` are
     packages of the resolution that the cell's device does not need, and why; `unread` are packages from
     source whose own requirements took no part in the resolution: what they need is not pinned. `beside` are
-    those whose requirements were resolved over the pins, with what each asks for that the pins overrule."""
+    those whose requirements were resolved over the pins, with what each asks for that the pins overrule.
+    `apart` are parts of the row that no export installs: title and version -> repository."""
 
     cell: str
     title: str
@@ -89,6 +108,7 @@ class CellLock:
     left_out: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def base(self) -> str:
@@ -105,12 +125,30 @@ class CellLock:
                 f"`docker buildx imagetools inspect {self.image}` tells its digest, then "
                 f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
             )
+        for name, repository in self.apart.items():
+            found.append(
+                f"{name} of {repository} is a part of this row and not installed by this export: it "
+                "changes other packages in place. Of what it carries, the listed patches are applied here."
+            )
+        isolated = [one.package for one in self.from_source if one.package not in WHEELS_BY]
+        if isolated:
+            found.append(
+                "These are built from source, each with the build tools that are the newest on that day: "
+                f"{', '.join(isolated)}. pip fetches them for the build alone (build isolation)."
+            )
+        found += [
+            f"{one.package} is compiled by the script of its repository. That needs a compiler, make and "
+            "CMake in the base image, and fetches submodules."
+            for one in self.from_source
+            if one.package in WHEELS_BY
+        ]
         if self.unread:
             found.append(
                 "What these packages from source need beside the pins is neither pinned nor installed: "
                 f"{', '.join(self.unread)}. On hardware their authors install them over their pins, which "
-                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards. With "
-                "NPU_MATRIX_MIRRORS, a folder of clones, `npu-matrix lock` pins what their trees require."
+                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards. "
+                "`npu-matrix lock` pins it where NPU_MATRIX_MIRRORS, a folder of clones, has their commits, "
+                "and these say in a plain list or file what they require."
             )
         for name, wishes in self.beside.items():
             if wishes:
@@ -148,10 +186,12 @@ def make_lock(
     image_digest: str = "",
     base_image: str = "",
     read: Sequence[str] | None = None,
+    apart: Mapping[str, str] | None = None,
 ) -> CellLock:
     """Pin a cell. `cell`: id, title, axes, findings as the plan's JSON has them; facets as checks see them;
     `lock_text`: artifact `lock.txt` of check `resolve`; base_image: another one than the cell's own; read:
-    packages from source whose requirements are in `lock_text`, None where that is not known.
+    packages from source whose requirements are in `lock_text`, None where that is not known; apart: as in
+    `CellLock`.
 
     InputError for a value that could not stand in a build file.
     """
@@ -192,6 +232,7 @@ def make_lock(
         inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),
         left_out=unneeded,
         unread=() if read is None else tuple(one.package for one in source if one.package not in read),
+        apart=dict(apart or {}),
     )
 
 

@@ -15,6 +15,8 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.builds.lock import CellLock
+    from harness.matrix.cells import Cell
+    from harness.matrix.matrix import Matrix
 
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 # Format -> the file it is written to with --output.
@@ -82,6 +84,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     from harness.builds.beside import with_needs
     from harness.builds.lock import make_lock
     from harness.builds.trees import with_trees
+    from harness.outcome import Status
     from harness.plan.facets import facet_values
 
     matrix = open_matrix(settings)
@@ -95,10 +98,12 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
             raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
         ref = outcome.artifact("lock.txt")
         if ref is None:
+            judgement = plan.tasks[key].check.judge(outcome.measurements, {})
+            failed = judgement.status is Status.FAIL
             raise NothingSelectedError(
                 f"{cell.id} has no lock",
-                why=" ".join(plan.tasks[key].check.judge(outcome.measurements, {}).reasons),
-                fix=f"mend its pins, then {again}",
+                why=" ".join(judgement.reasons),
+                fix=f"{'mend its pins' if failed else 'wait until these indexes answer'}, then {again}",
             )
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
@@ -111,9 +116,19 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         base_digest,
         settings["base_image"],
         read=outcome.measurements.get("source_requirements", ()),
+        apart=_apart(matrix, cell),
     )
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
     return with_needs(with_trees(made, mirrors), mirrors, os.environ)
+
+
+def _apart(matrix: Matrix, cell: Cell) -> dict[str, str]:
+    """Parts of a cell that have a repository and are no package: what carries patches for others."""
+    return {
+        f"{axis.title} {cell.axes[name]}": axis.repository
+        for name, axis in matrix.axes.items()
+        if name in cell.axes and axis.repository and not axis.package
+    }
 
 
 def _write(path: Path, data: bytes) -> None:

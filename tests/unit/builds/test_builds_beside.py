@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +39,13 @@ def mirrors(tmp_path: Path) -> Path:
     return clone(tmp_path / "mirrors", f"install_requires = [{REQUIRES}]\n")
 
 
-def clone(folder: Path, setup: str) -> Path:
+def clone(folder: Path, setup: str, files: Mapping[str, str] | None = None) -> Path:
     """A folder with a clone of verl whose tag v0.9.9 has this setup.py."""
     repository = folder / "verl"
     repository.mkdir(parents=True)
-    (repository / "setup.py").write_text(setup)
+    for name, text in {"setup.py": setup, **(files or {})}.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
     (repository / "pyproject.toml").write_text("[project]\nname = 'verl'\ndynamic = ['dependencies']\n")
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one"), ("tag", "v0.9.9")):
@@ -114,6 +120,77 @@ def test_without_its_sources_the_export_says_what_is_left_open(index: Any, tmp_p
 def test_a_tree_that_does_not_say_what_it_requires_stays_left_open(index: Any, tmp_path: Path) -> None:
     made = with_needs(lock(), clone(tmp_path / "other", "install_requires = read()\n"), os.environ)
     assert made.unread == ("verl", "vllm-ascend")
+
+
+FROM_FILE = "setup(install_requires=Path('requirements.txt').read_text().splitlines())\n"
+
+
+def test_what_a_setup_reads_from_a_file_is_pinned_too(index: Any, tmp_path: Path) -> None:
+    common = "--extra-index-url https://index.example\nomegaconf  # of hydra\n\n# no more\n"
+    files = {
+        "requirements.txt": "-r requirements/common.txt\nnumpy<2.0.0\n",
+        "requirements/common.txt": common,
+    }
+    made = with_needs(lock(), clone(tmp_path / "other", FROM_FILE, files), os.environ)
+    assert made.unread == ("vllm-ascend",)
+    assert made.beside["verl"] == ("numpy<2.0.0 (pinned 2.2.6)",)
+    assert "omegaconf" in {package.name for package in made.packages}
+
+
+@pytest.mark.parametrize("included", ["../outside.txt", "/etc/passwd", "requirements.txt", "absent.txt"])
+def test_a_file_that_leaves_its_tree_or_includes_itself_is_not_read(tmp_path: Path, included: str) -> None:
+    folder = clone(tmp_path / "other", FROM_FILE, {"requirements.txt": f"-r {included}\n"})
+    assert with_needs(lock(), folder, {}).unread == ("verl", "vllm-ascend")
+
+
+@pytest.fixture
+def empty_index(tmp_path: Path) -> Iterator[str]:
+    """An index that answers and has nothing; packages are found in the folder of wheels."""
+    (tmp_path / "nothing").mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "nothing"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_index_of_a_vendor_that_is_out_of_reach_is_left_out(
+    index: Any, mirrors: Path, empty_index: str
+) -> None:
+    environ = {**os.environ, "PIP_INDEX_URL": empty_index, "UV_HTTP_RETRIES": "0"}
+    del environ["PIP_NO_INDEX"]
+    far = replace(lock(), indexes=("http://127.0.0.1:9/simple",))
+    assert with_needs(far, mirrors, environ).unread == ("vllm-ascend",)
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
+        with_needs(lock(), mirrors, {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
+
+
+def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_script(tmp_path: Path) -> None:
+    source = {
+        "package": "torch-npu",
+        "version": "2.6.0",
+        "commit": "v7.2",
+        "repository": "https://git.example/p",
+    }
+    cell = {"id": "a", "title": "a", "axes": {"cann": "8.5.0", "soc": "a3"}}
+    platform = {"python": "3.11.7", "arch": "aarch64"}
+    made = make_lock(
+        cell,
+        {"from_source": [source]},
+        platform,
+        [],
+        LOCK,
+        read=[],
+        apart={"a plugin 2.3": "https://git.example/q"},
+    )
+    script = EXPORTS["script"](made)
+    assert "a plugin 2.3 of https://git.example/q is a part of this row and not installed" in script
+    assert (
+        "bash ci/build.sh --python=3.11 && python3 -m pip install --no-deps dist/torch_npu-*.whl)" in script
+    )
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
 def test_what_cannot_be_had_is_named(index: Any, tmp_path: Path) -> None:
