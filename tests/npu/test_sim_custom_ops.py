@@ -12,10 +12,13 @@ from torch.nn import functional
 torch_npu = pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
+from roundings import CONTRACTS, require_close  # noqa: E402 - needs the guards above
+
+from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
+
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 
 # Agreement in float64 shows the formula is right, agreement in float32 that precision is what it should be.
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 6e-2}
 
 
 def check(
@@ -24,28 +27,33 @@ def check(
     *shapes: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:
+    """Value and gradients of the operator on the device against those of the reference in float64."""
     generator = torch.Generator().manual_seed(11)
-    exact = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    on_device = [x.to(dtype).to("npu:0").requires_grad_() for x in exact]
-    on_host = [x.detach().cpu().double().requires_grad_() for x in on_device]
-    result, expected = operator(*on_device), reference(*on_host)
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    on_device = [x.to(dtype).to("npu:0").requires_grad_() for x in drawn]
+    on_host = [x.detach().cpu().double() for x in on_device]
+    result = operator(*on_device)
     assert result.device.type == "npu"
     assert result.dtype == dtype
-    weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
-    (result * weights.to(dtype).to("npu:0")).sum().backward()
-    (expected * weights.to(dtype).double()).sum().backward()
-    close(result.detach(), expected.detach(), dtype)
-    for actual, wanted in zip(on_device, on_host, strict=True):
-        assert actual.grad is not None
-        close(actual.grad, wanted.grad, dtype)
+    weights = torch.randn(result.shape, generator=generator, dtype=torch.float64).to(dtype)
+    (result * weights.to("npu:0")).sum().backward()
+
+    def formula() -> list[torch.Tensor]:
+        given = [x.clone().requires_grad_() for x in on_host]
+        expected = reference(*given)
+        return [expected, *torch.autograd.grad(expected, given, weights.double())]
+
+    gradients = [x.grad for x in on_device]
+    assert all(gradient is not None and gradient.dtype == dtype for gradient in gradients)
+    require_close([result, *gradients], formula, dtype)
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
-    error = (actual.cpu().double() - expected).norm() / (expected.norm() + 1e-30)
-    assert float(error) <= TOLERANCE[dtype]
+def close(actual: torch.Tensor, formula: Callable[[], torch.Tensor], dtype: torch.dtype) -> None:
+    """One tensor against its formula."""
+    require_close([actual], lambda: [formula()], dtype)
 
 
-DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=lambda d: str(d).removeprefix("torch."))
+DTYPES = pytest.mark.parametrize("dtype", list(CONTRACTS), ids=lambda d: str(d).removeprefix("torch."))
 
 
 @DTYPES
@@ -302,14 +310,13 @@ def test_grouped_matmul_and_its_gradients(kind: str) -> None:
     groups = torch.tensor(ends if kind == "ends" else [2, 0, 4]).npu()
     options = {"group_list": groups, "group_list_type": 0 if kind == "ends" else 1}
     out = torch_npu.npu_grouped_matmul([x.npu()], [w.npu()], split_item=2, group_type=0, **options)[0]
-    expected = torch.cat([x[:2] @ w[0], x[2:] @ w[2]])
-    close(out, expected, torch.float64)
+    close(out, lambda: torch.cat([x[:2] @ w[0], x[2:] @ w[2]]), torch.float64)
     grad = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     for_weights = torch_npu.npu_grouped_matmul(
         [x.npu().T], [grad.npu()], split_item=3, group_type=2, **options
     )[0]
-    wanted = torch.stack([x[:2].T @ grad[:2], torch.zeros(4, 5, dtype=torch.float64), x[2:].T @ grad[2:]])
-    close(for_weights, wanted, torch.float64)
+    nothing = torch.zeros(4, 5, dtype=torch.float64)
+    close(for_weights, lambda: torch.stack([x[:2].T @ grad[:2], nothing, x[2:].T @ grad[2:]]), torch.float64)
 
 
 def test_grouped_matmul_of_lists() -> None:
@@ -317,7 +324,7 @@ def test_grouped_matmul_of_lists() -> None:
     w = [torch.randn(4, 5) for _ in x]
     out = torch_npu.npu_grouped_matmul([a.npu() for a in x], [a.npu() for a in w], group_type=-1)
     for actual, left, right in zip(out, x, w, strict=True):
-        close(actual, (left @ right).double(), torch.float32)
+        close(actual, lambda left=left, right=right: left.double() @ right.double(), torch.float32)
 
 
 @DTYPES
@@ -344,6 +351,20 @@ def test_experts_round_trip(dtype: torch.dtype, weighted: bool) -> None:
         return (restored * weights).sum(1) + 0 * probs.sum()
 
     check(operator, reference, (4, 8), (4, 2), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.float64, 1 + 1e-13), (torch.float32, 1 + 1e-4), (torch.bfloat16, 1.1)]
+)
+@pytest.mark.parametrize("operator", ["npu_rms_norm", "npu_rms_norm_backward"])
+def test_what_no_rounding_explains_is_red(dtype: torch.dtype, factor: float, operator: str) -> None:
+    simulation = overlay.installed()
+    with (
+        simulation.faults.injected(FaultSpec(op=operator, kind="scale", factor=factor)) as (fault,),
+        pytest.raises(AssertionError, match=f"times what {dtype} permits"),
+    ):
+        test_rms_norm(dtype)
+    assert fault.hits
 
 
 def test_casts() -> None:
