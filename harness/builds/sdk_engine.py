@@ -326,7 +326,8 @@ class SdkEngine:
             )
         if "PermissionError" in reason:
             return no_permission(self.name, self.address, reason)
-        return no_daemon(self.name, self.address, reason)
+        # What came from the daemon could not be stored here.
+        return machine_failure(reason) or no_daemon(self.name, self.address, reason)
 
 
 def storage_failure(engine: str, what: str, output: str) -> InfrastructureError | None:

@@ -88,10 +88,11 @@ def _npu(host: HostReport) -> Finding:
         return Finding(topic="NPU", health=Health.LIMITED, what="none found; hardware cells are not run here")
     if host.missing_nodes:
         missing = ", ".join(f"/dev/{name}" for name in host.missing_nodes)
+        cards = "cards are there" if host.npu.chips else "npu-smi runs and tells of no card it could read"
         return Finding(
             topic="NPU",
             health=Health.LIMITED,
-            what=f"cards are there but {missing} is missing",
+            what=f"{cards}, but {missing} is missing",
             fix="pass the manager nodes into the container, or reload the driver",
         )
     usable, total = len(host.usable_chips), len(host.npu.chips)

@@ -89,7 +89,11 @@ class LeaseBook:
 
     def look(self) -> tuple[Held, ...]:
         """Who has which card, then who waits in which order; nothing when nobody ever leased one."""
-        cards = [_read(path, int(path.stem.removeprefix("card-"))) for path in self._files("card-*.lock")]
+        cards = [
+            _read(path, number)
+            for path in self._files("card-*.lock")
+            if (number := _number(path)) is not None
+        ]
         queue = [_read(path, None) for path in self._files("ticket-*.lock")]
         return tuple(sorted((one for one in cards if one), key=lambda one: one.card or 0)) + tuple(
             one for one in queue if one
@@ -100,7 +104,8 @@ class LeaseBook:
     ) -> tuple[tuple[int, ...], contextlib.ExitStack] | None:
         with self._exclusive():
             if any(
-                _number(path) < number and _is_held(path, tidy=True) for path in self._files("ticket-*.lock")
+                (_number(path) or 0) < number and _is_held(path, tidy=True)
+                for path in self._files("ticket-*.lock")
             ):
                 return None
             free = [card for card in cards if not _is_held(self._card(card))]
@@ -114,7 +119,7 @@ class LeaseBook:
 
     def _ticket(self, what: str, count: int) -> tuple[int, contextlib.ExitStack]:
         with self._exclusive():
-            number = max((_number(path) for path in self._files("ticket-*.lock")), default=0) + 1
+            number = max((_number(path) or 0 for path in self._files("ticket-*.lock")), default=0) + 1
             path = self.folder / f"ticket-{number:08}.lock"
             ticket = contextlib.ExitStack()
             ticket.callback(path.unlink, missing_ok=True)
@@ -143,7 +148,8 @@ class LeaseBook:
                 "cards cannot be leased",
                 where=Location(error.filename or self.folder),
                 why=error.strerror or str(error),
-                fix=f"make the folder writable for everybody, or name another one in {FOLDER_VARIABLE}",
+                fix="make the folder writable for everybody and remove what is no file there, or name "
+                f"another one in {FOLDER_VARIABLE}",
             ) from error
 
     def _card(self, card: int) -> Path:
@@ -223,6 +229,7 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _number(path: Path) -> int:
-    digits = path.stem.removeprefix("ticket-")
-    return int(digits) if digits.isdigit() else 0
+def _number(path: Path) -> int | None:
+    """The number in a file's name; None in a name that is none of ours: the folder is everybody's."""
+    digits = path.stem.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdecimal() else None

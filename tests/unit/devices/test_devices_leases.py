@@ -152,6 +152,26 @@ def test_a_damaged_note_is_still_a_lease(book: LeaseBook, holder):
     assert (held.card, held.what) == (0, "?")
 
 
+def test_files_of_others_in_the_shared_folder_are_nobodys_leases(book: LeaseBook, holder):
+    with book.lease([0], 1, "a"):
+        for name in ("card-x.lock", "card-.lock", "card-\N{SUPERSCRIPT TWO}.lock", "card-1.lock"):
+            (book.folder / name).write_bytes(b'{"pid"')
+        for name in ("ticket-abc.lock", "ticket-\N{SUPERSCRIPT TWO}.lock", "ticket-00000007.lock"):
+            (book.folder / name).touch()
+        assert [(one.card, one.what) for one in book.look()] == [(0, "a")]
+        with book.lease([0, 1], 1, "b") as cards:
+            assert cards == (1,)
+
+
+@pytest.mark.parametrize("name", ["book.lock", "card-0.lock", "ticket-00000001.lock"])
+def test_a_folder_in_the_place_of_a_file_is_named(book: LeaseBook, name: str):
+    (book.folder / name).mkdir(parents=True)
+    with pytest.raises(InfrastructureError) as caught, book.lease([0], 1, "a"):
+        pass
+    assert name in str(caught.value)
+    assert "remove what is no file" in str(caught.value)
+
+
 def test_the_plugin_inside_a_cell_sees_the_same_leases(book: LeaseBook, monkeypatch: pytest.MonkeyPatch):
     from harness.fixtures.leases import NoCardError, lease_cards
 
