@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from harness.errors import HarnessError
 from harness.numerics import actor_device, actor_reference
 from harness.numerics.actor_case import DEFAULT_SEED
 from harness.numerics.actor_update import CONTRACTS
+from harness.numerics.program import run_role
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,22 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--path", default="", help="verl's class that trains; its default one without")
     arguments = parser.parse_args(argv)
     given = {"compute": arguments.compute, "path": arguments.path}
-    try:
+
+    def work() -> Mapping[str, Any]:
         if arguments.role == "reference":
-            facts = actor_reference.reference(arguments.out, arguments.seed, **given)
-        else:
-            facts = actor_device.device(
-                arguments.device, arguments.reference, arguments.out, arguments.seed, **given
-            )
-    except HarnessError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    finally:
-        distributed = import_module("torch").distributed
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-    print(f"{arguments.role} of an actor update with verl {facts['verl']} in {facts['seconds']} s")
-    return 0
+            return actor_reference.reference(arguments.out, arguments.seed, **given)
+        return actor_device.device(
+            arguments.device, arguments.reference, arguments.out, arguments.seed, **given
+        )
+
+    return run_role(f"{arguments.role} of an actor update", work)
 
 
 if __name__ == "__main__":

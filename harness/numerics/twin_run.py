@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import HarnessError, InputError, NothingSelectedError
+from harness.errors import InputError, NothingSelectedError
 from harness.numerics.actor_case import PROMPT, Arrays
 from harness.numerics.actor_update import Setting, start
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.device import device_facts
 from harness.numerics.distances import json_number, require_comparable
+from harness.numerics.program import run_role
 from harness.numerics.recorder import PARAMETER
 from harness.numerics.twin_case import CONTRACTS, UPDATE, TwinCase
 from harness.numerics.twin_faults import FAULTS, TwinFault
@@ -209,21 +210,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--case", default="{}", help="settings of the case, a JSON object")
     arguments = parser.parse_args(argv)
-    try:
+
+    def work() -> Mapping[str, Any]:
         case = case_of(json.loads(arguments.case))
         if arguments.role == "reference":
-            facts = reference(case, arguments.out)
-        else:
-            facts = device(case, arguments.device, arguments.reference, arguments.out)
-    except HarnessError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    finally:
-        distributed = import_module("torch").distributed
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-    print(f"{arguments.role} of a twin run with verl {facts['verl']} in {facts['seconds']} s")
-    return 0
+            return reference(case, arguments.out)
+        return device(case, arguments.device, arguments.reference, arguments.out)
+
+    return run_role(f"{arguments.role} of a twin run", work)
 
 
 def case_of(settings: Mapping[str, Any]) -> TwinCase:
