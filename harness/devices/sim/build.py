@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import re
 import shutil
 import tempfile
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.devices.sim import cuda
-from harness.devices.sim.compiler import compile_library, find_compiler
+from harness.devices.sim.compiler import compile_library, find_compiler, require_function_name
 from harness.devices.sim.wheel import RUNTIME_SONAME, Expectations, expectations
 from harness.digest import digest_file, digest_json
 from harness.errors import InfrastructureError, InputError, Location
@@ -73,7 +72,10 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
         _publish(work, place)
     except OSError as error:
         raise InfrastructureError(
-            "the simulated runtime could not be stored", where=Location(place), why=str(error)
+            "the simulated runtime could not be stored",
+            where=Location(place),
+            why=str(error),
+            fix="free space or set NPU_MATRIX_CACHE to a folder that can be written",
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -133,8 +135,7 @@ def stub_source(symbols: Iterable[str]) -> str:
     """C text of weak functions that fail; the functional runtime overrides those it implements."""
     lines = []
     for name in symbols:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise InputError(f"torch_npu needs a symbol that cannot be a C function: {name!r}")
+        require_function_name(name, "torch_npu")
         lines.append(f"SIM_STUB int {name}(void) {{ return {STUB_ERROR}; }}\n")
     return '#define SIM_STUB __attribute__((weak, visibility("default")))\n' + "".join(lines)
 

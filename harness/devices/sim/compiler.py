@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import InfrastructureError
+from harness.errors import InfrastructureError, InputError
 
 _NAMES = ("cc", "gcc", "clang")
 _TIMEOUT_S = 300
@@ -39,6 +40,16 @@ def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         why="the simulated CANN runtime is C, compiled at first use",
         fix=f"install gcc or clang, or `{sys.executable} -m pip install ziglang`",
     )
+
+
+def require_function_name(name: str, package: str) -> None:
+    """InputError unless a symbol that the package's library needs can be written as a C function."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InputError(
+            f"{package} needs a symbol that cannot be a C function: {name!r}",
+            why=f"a library of the installed {package} lists it among those it does not define",
+            fix=f"install {package} anew: the library is damaged, or of a kind that is not known here",
+        )
 
 
 def compile_library(

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.devices.sim.compiler import require_function_name
 from harness.devices.sim.elf import Imports, SharedObject
 from harness.devices.sim.system import has_system_library, system_library
-from harness.errors import InputError
 
 SOURCE = Path(__file__).parent / "absent" / "cuda.c"
 LIBRARY = "libnpusim_cuda_absent.so"
@@ -87,8 +87,7 @@ def absent_source(symbols: Mapping[str, str]) -> str:
         "#define ABSENT(name) VISIBLE int name(void) { cuda_absent(#name); return 0; }\n",
     ]
     for name in symbols:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise InputError(f"torch needs a symbol that cannot be a C function: {name!r}")
+        require_function_name(name, "torch")
         if name not in functional:
             lines.append(f"ABSENT({name})\n")
     return "".join(lines)
