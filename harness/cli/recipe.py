@@ -95,7 +95,9 @@ def _changed(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, 
     for pair in changes:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip("+"):
-            raise InputError(f"--set {pair!r} is not KEY=VALUE")
+            raise InputError(
+                f"--set {pair!r} is not KEY=VALUE", fix="name an override, e.g. trainer.total_epochs=1"
+            )
         there = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
         found[there] = value
     return found
@@ -144,7 +146,7 @@ def _locations(matrix: Matrix, runner: str, given: tuple[str, ...]) -> dict[str,
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise InputError(f"--location {pair!r} is not NAME=FOLDER")
+            raise InputError(f"--location {pair!r} is not NAME=FOLDER", fix="e.g. DATA_ROOT=/data")
         found[name] = value
     return found
 

@@ -17,6 +17,9 @@ REGULAR = "100644"
 EXECUTABLE = "100755"
 SYMLINK = "120000"
 MAX_FILE_BYTES = 256 << 20
+# NAME_MAX and PATH_MAX of Linux's limits.h; what is longer can stand in an archive, and in no folder.
+LONGEST_NAME = 255
+LONGEST_PATH = 4096
 
 
 class Tree(Protocol):
@@ -66,9 +69,13 @@ def path_problem(path: str) -> str:
         return "a NUL in the path"
     if path.startswith(("/", "\\")) or (len(path) > 1 and path[1] == ":"):
         return "an absolute path"
+    if len(path.encode("utf-8", "surrogatepass")) >= LONGEST_PATH:
+        return f"a path of {LONGEST_PATH} bytes or more"
     for part in path.replace("\\", "/").split("/"):
         if part in {"", ".", ".."}:
             return f"the path component {part!r}"
+        if len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+            return f"a name of more than {LONGEST_NAME} bytes"
         if part.rstrip(" .").lower() in {".git", "git~1"}:
             return "a path into .git"
     return ""

@@ -86,6 +86,16 @@ def test_paths_that_must_not_be_written(path: str) -> None:
     assert path_problem(path)
 
 
+@pytest.mark.parametrize("path", ["a/" + "b" * 256, "\u4e2d" * 86, "a/" * 2048 + "b"])
+def test_names_no_folder_can_hold_are_refused(path: str) -> None:
+    assert path_problem(path)
+
+
+@pytest.mark.parametrize("path", ["b" * 255, "\u4e2d" * 85, "a/" * 2047 + "b"])
+def test_the_longest_names_are_taken(path: str) -> None:
+    assert path_problem(path) == ""
+
+
 @pytest.mark.parametrize("path", ["a", "a/b.py", ".github/x", ".gitignore", "a b/c", "caf\u00e9", "..a/b.."])
 def test_paths_that_may_be_written(path: str) -> None:
     assert path_problem(path) == ""
