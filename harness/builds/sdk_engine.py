@@ -87,8 +87,8 @@ class SdkEngine:
         """Version and architecture."""
         with self._errors("tell its version"):
             found = self.client.version()
-        arch = ARCHITECTURES.get(found["Arch"], found["Arch"])
-        return Facts(version=found["Version"], arch=arch, builder=self.builder)
+            version, arch = str(found["Version"]), str(found["Arch"])
+        return Facts(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
 
     @property
     def builder(self) -> str:
@@ -315,6 +315,12 @@ class SdkEngine:
             raise
         except (DockerException, requests.RequestException, OSError) as error:
             raise self._error(what, error) from error
+        except (KeyError, TypeError) as error:
+            raise InfrastructureError(
+                f"{self.name} could not {what}: it answers in a way nobody here understands",
+                why=f"{type(error).__name__}: {error}",
+                fix=f"see whether {self.address} is Docker's API, and which version",
+            ) from error
 
     def _error(self, what: str, error: Exception) -> InfrastructureError:
         reason = _reason(error)

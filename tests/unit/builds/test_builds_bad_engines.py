@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -98,10 +100,11 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
     """As much of Docker's API as says which host it is on."""
 
     name = "another-machine"
+    arch: Mapping[str, str] = {"Arch": "amd64"}
 
     def do_GET(self) -> None:
         answers = {
-            "/version": {"ApiVersion": "1.41", "Version": "20.10", "Arch": "amd64", "Os": "linux"},
+            "/version": {"ApiVersion": "1.41", "Version": "20.10", **self.arch, "Os": "linux"},
             "/info": {"Name": self.name},
         }
         found = next((body for path, body in answers.items() if self.path.endswith(path)), None)
@@ -146,6 +149,33 @@ def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkey
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
     assert engine.facts().arch == "x86_64"
     engine.close()
+
+
+def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
+    daemon_on: str, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.docker_engine import DockerEngine
+
+    monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
+    monkeypatch.setattr(Elsewhere, "arch", {})
+    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    with pytest.raises(InfrastructureError) as caught:
+        engine.facts()
+    engine.close()
+    assert "answers in a way nobody here understands" in said(caught.value)
+    assert daemon_on in said(caught.value)
+
+
+def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answer():
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.docker_engine import DockerEngine
+
+    engine = DockerEngine({"DOCKER_HOST": "unix:///nonexistent"})
+    with pytest.raises(InfrastructureError) as caught, engine._errors("copy files out"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "does not answer" not in said(caught.value)
+    assert "No space left on device" in said(caught.value)
 
 
 def test_ssh_leads_to_another_machine():
