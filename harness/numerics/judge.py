@@ -16,8 +16,9 @@ from harness.numerics.expected import Expected, ExpectedGradient
 from harness.numerics.reference import reference
 
 MOST_UNDECIDED = 0.2
-"""Share of tokens whose clip decision is noise above which a dtype cannot carry the loss (numerics research,
-1.3)."""
+"""Share of tokens whose clip decision is noise above which a dtype cannot carry the loss. A convention, on
+which no verdict of the battery hangs: over six seeds its cases have at most 0.05 where compute is fp32. In 16
+bits they have at most 0.14, or at least 0.30 where the clip range is as narrow as numbers are apart."""
 
 HUGE = 1e300
 
