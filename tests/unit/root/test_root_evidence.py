@@ -49,6 +49,11 @@ def test_a_library_that_merely_loads_is_no_runtime():
     assert runtime_kind(ctypes.CDLL(None)) is Runtime.NONE
 
 
+def test_a_stub_that_answers_without_counting_has_no_device():
+    """CANN's linking stubs return success and write nothing."""
+    assert runtime_kind(SimpleNamespace(aclrtGetDeviceCount=lambda _number: 0)) is Runtime.NONE
+
+
 @pytest.mark.parametrize(
     ("facts", "proved"),
     [
