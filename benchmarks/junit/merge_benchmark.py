@@ -16,6 +16,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from harness.ledger.junit_merge import merge_junit
 
@@ -51,7 +52,7 @@ def write(path: Path, megabytes: int) -> int:
     return rounds
 
 
-def measure(folder: str, sources: list[str], queue: multiprocessing.Queue) -> None:
+def measure(folder: str, sources: list[str], queue: multiprocessing.Queue[Any]) -> None:
     started = time.perf_counter()
     merged = merge_junit(Path(folder) / "out.xml", [Path(source) for source in sources])
     seconds = time.perf_counter() - started
@@ -70,7 +71,7 @@ def main() -> int:
         size = sum(source.stat().st_size for source in sources)
         # A process of its own: the peak is the merge's alone.
         context = multiprocessing.get_context("spawn")
-        queue: multiprocessing.Queue = context.Queue()
+        queue: multiprocessing.Queue[Any] = context.Queue()
         process = context.Process(target=measure, args=(folder, [str(one) for one in sources], queue))
         process.start()
         counts, problems, seconds, peak = queue.get()

@@ -166,10 +166,7 @@ def test_versions_materials_and_provenance_are_kept_with_the_outcome(both: Both)
     assert [layer["name"] for layer in container["layers"]][:2] == ["python", "torch"]
     assert "digest" in container["notices"][0]
     with Ledger.open(settings.path("state")) as ledger:
-        texts = {
-            name: ledger.artifacts.get(outcome.artifact(name)).read_text()
-            for name in ("sbom.cdx.json", "provenance.json")
-        }
+        texts = {one.name: ledger.artifacts.get(one).read_text() for one in outcome.artifacts}
     sbom, provenance = (json.loads(texts[name]) for name in ("sbom.cdx.json", "provenance.json"))
     versions = {one["name"]: one["version"] for one in sbom["components"] if one["type"] == "library"}
     assert versions == outcome.measurements["expected"]

@@ -71,13 +71,13 @@ def everything(engine: Any, image: str) -> bytes:
     """Each layer's files and the configuration, as they would be pushed."""
     if engine.name == "podman":
         return bytes(engine.history(image).encode())
-    stream = b"".join(engine.client.api.get_image(image))
+    stream = bytes(b"".join(engine.client.api.get_image(image)))
     found = stream
     with tarfile.open(fileobj=io.BytesIO(stream)) as archive:
         for member in archive:
             if member.name.endswith("layer.tar") and (opened := archive.extractfile(member)):
                 found += opened.read()
-    return found + engine.history(image).encode()
+    return found + str(engine.history(image)).encode()
 
 
 def lent(folder: Path) -> Lent:

@@ -90,7 +90,9 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 def test_an_artifact_comes_out_and_a_failing_test_is_a_measurement(runs: Run) -> None:
     outcome, log, site = runs("open('out.txt', 'w').write('made inside'); print('said'); raise SystemExit(1)")
     assert (outcome.state, outcome.measurements["code"]) == (State.COMPLETED, 1), log
-    assert site.artifacts.get(outcome.artifact("out.txt")).read_text() == "made inside"
+    stored = outcome.artifact("out.txt")
+    assert stored is not None
+    assert site.artifacts.get(stored).read_text() == "made inside"
     assert "said" in log
 
 

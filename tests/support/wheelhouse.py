@@ -23,7 +23,8 @@ class Context:
     def __init__(
         self, folder: Path, facets: Mapping[str, Any], params: Mapping[str, Any] | None = None
     ) -> None:
-        self.facets, self.params, self.inputs = facets, params or {}, {}
+        self.facets, self.params = facets, params or {}
+        self.inputs: dict[str, Any] = {}
         self.root = self.cache = folder
         self.workdir = folder / "work"
         self.workdir.mkdir(parents=True, exist_ok=True)
