@@ -10,7 +10,7 @@ from typing import Any
 from harness.convergence.telemetry import Run, encode
 
 # Our name -> verl's, the first that a step has. `probs_difference` is verl's |p_rollout - p_trainer| over the
-# tokens of a step: mean and largest.
+# tokens of a step: mean and largest; `rollout_kl` its mean of rollout - trainer log-probability.
 METRICS: dict[str, tuple[str, ...]] = {
     "reward": ("critic/rewards/mean", "critic/score/mean"),
     "entropy": ("actor/entropy", "actor/entropy_loss"),
@@ -22,6 +22,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "response_length": ("response_length/mean",),
     "probs_difference": ("training/rollout_probs_diff_mean",),
     "probs_difference_max": ("training/rollout_probs_diff_max",),
+    "rollout_kl": ("rollout_corr/kl",),
     "seconds": ("timing_s/step", "perf/time_per_step"),
     "throughput": ("perf/throughput",),
     "memory_gb": ("perf/max_memory_allocated_gb",),

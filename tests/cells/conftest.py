@@ -26,8 +26,11 @@ from harness.settings import Settings, load_settings
 
 REPOSITORY = Path(__file__).parents[2]
 Faults = Sequence[Mapping[str, Any]]
-ENGINE = "0.18.0"
-BUILD_ENGINE = "`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check environment`"
+ENGINE, EXPERTS = "0.18.0", "0.23.0"
+BUILD_ENGINE = {
+    ENGINE: "`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check environment`",
+    EXPERTS: "`npu-matrix --profile full run --only verl-0-9-1-sim-c3585b007787 --check environment`",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +104,30 @@ def built_cells() -> list[BuiltCell]:
 
 
 @pytest.fixture(scope="session")
-def engine_cell() -> BuiltCell:
-    """The cell with vllm-ascend that CI builds. The main job builds none, so tests of it say they were not run."""
+def engine_cells() -> list[BuiltCell]:
+    """The cells with vllm-ascend whose environments stand. The main job builds none of them."""
     cells = built_in(load_settings({"profile": "full"}, os.environ, REPOSITORY))
-    found = next((cell for cell in cells if cell.axes.get("vllm_ascend") == ENGINE), None)
+    return [cell for cell in cells if cell.axes.get("vllm_ascend")]
+
+
+def with_engine(cells: list[BuiltCell], version: str) -> BuiltCell:
+    """The cell with this vllm-ascend; where it is not built, the test says it was not run."""
+    found = next((cell for cell in cells if cell.axes["vllm_ascend"] == version), None)
     if found is None:
-        pytest.skip(f"no cell with vllm-ascend {ENGINE} is built here: {BUILD_ENGINE} builds it")
+        pytest.skip(f"no cell with vllm-ascend {version} is built here: {BUILD_ENGINE[version]} builds it")
     return found
+
+
+@pytest.fixture(scope="session")
+def engine_cell(engine_cells: list[BuiltCell]) -> BuiltCell:
+    """The cell with vllm-ascend that CI builds."""
+    return with_engine(engine_cells, ENGINE)
+
+
+@pytest.fixture(scope="session")
+def experts_cell(engine_cells: list[BuiltCell]) -> BuiltCell:
+    """A cell whose experts are right, those of gpt-oss too, which 0.18.0 computes wrongly."""
+    return with_engine(engine_cells, EXPERTS)
 
 
 @pytest.fixture(scope="session")

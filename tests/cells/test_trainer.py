@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.bench import open_bench
+from harness.convergence.trainer import one_step_check
 from harness.convergence.trainer.check import PROGRAM, judge
 from harness.outcome import Evidence, State, Status
 from harness.sources.git import find_mirror
@@ -190,11 +191,30 @@ def test_without_a_group_it_stops_and_says_so(queue_cell, tmp_path):
 
 
 @MINUTES
+def test_weights_that_never_reach_the_rollout_turn_it_red_by_the_gap(queue_cell, tmp_path):
+    found = run_program(
+        queue_cell,
+        tmp_path,
+        *("--algorithm", "grpo", "--one-step-off", "--steps", "12", "--set", f"{ENGINE}=lost_weights"),
+        path=Path(__file__).parent,
+    )
+    judgement = one_step_check.CHECK.judge(found, {})
+
+    assert found["state"] == "measured"
+    assert judgement.status is Status.FAIL
+    assert "more than the 3.66 that weights of one step ago explain" in judgement.reasons[0], (
+        judgement.reasons
+    )
+    assert "hand-over of weights" in judgement.remedies[0]
+
+
+@MINUTES
 def test_released_one_step_off_policy_training_learns_on_two_devices(queue_cell, tmp_path):
     outcome = queue_cell.execute(ONE_STEP, tmp_path)
     judgement = judge_outcome(queue_cell.tasks[ONE_STEP].check, outcome)
 
     assert outcome.evidence is Evidence.SIMULATED
     assert judgement.status is Status.PASS, judgement.reasons
+    assert "within the 3.66 that weights of one step ago explain" in judgement.reasons[0], judgement.reasons
     assert {one["visible"] for one in outcome.measurements["processes"]} >= {"0", "1"}
     assert processes_of(tmp_path) == []

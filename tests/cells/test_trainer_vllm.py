@@ -132,7 +132,7 @@ def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
 
     assert found["state"] == "crashed"
     assert judgement.status is Status.FAIL
-    assert "CCL" in judgement.reasons[1], judgement.reasons
+    assert "HCCL is not registered" in judgement.reasons[1], judgement.reasons
 
 
 def _in_cell(cell, folder: Path, module: str, *arguments: str, first: Path | None = None) -> str:

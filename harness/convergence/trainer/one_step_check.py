@@ -8,7 +8,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import check as trainer
 from harness.convergence.trainer.twin_check import STEPS
-from harness.outcome import Measured, Tier
+from harness.outcome import Judgement, Measured, Status, Tier
 
 # One is enough: what differs from `trainer-grpo` is where responses come from, not what is learned from them.
 ALGORITHM = "grpo"
@@ -19,6 +19,37 @@ OLDEST = (0, 9)
 def run(context: TaskContext) -> Measured:
     """Train in the cell on two devices; a trainer that hangs or crashes is a measurement."""
     return trainer.measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
+
+
+def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+    """As `trainer.judge`, and that the rollout's weights are no more than a step old."""
+    from harness.convergence.telemetry import decode_series
+    from harness.convergence.trainer.lag import lag
+
+    judgement = trainer.judge(measurements, params)
+    recipe = measurements.get("recipe")
+    if measurements["state"] != trainer.MEASURED or recipe is None:
+        return judgement
+    updates = recipe["epochs"] * recipe["prompts"] // recipe["mini_batch"]
+    found = lag(decode_series(measurements["series"]), updates)
+    if found is not None and found.alarm:
+        more = judgement if judgement.status is Status.FAIL else None
+        return Judgement(
+            status=Status.FAIL,
+            reasons=(found.sentence(), *(more.reasons if more else trainer.notes(measurements))),
+            remedies=(_LOST_REMEDY, *(more.remedies if more else ())),
+        )
+    if judgement.status is not Status.PASS:
+        return judgement
+    if found is None:
+        reason = "verl did not log how far rollout and trainer lie apart, so lost weights would not show."
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *judgement.reasons))
+    return Judgement(status=Status.PASS, reasons=(found.sentence(), *judgement.reasons))
+
+
+_LOST_REMEDY = (
+    "Look at the hand-over of weights: whether each update reaches the rollout, and whether it loads it."
+)
 
 
 def applies(facets: Mapping[str, Any]) -> str:
@@ -42,7 +73,7 @@ CHECK = Check(
     facets=trainer.FACETS,
     sources=("harness.convergence", "harness.evidence", "harness.numerics.device"),
     run=run,
-    judge=trainer.judge,
+    judge=judge,
     needs=("environment",),
     params={"algorithm": ALGORITHM, "steps": STEPS},
     device=True,

@@ -187,6 +187,9 @@ def one_step_off_overrides(entry: str) -> dict[str, str]:
             f"{engine}.custom_backend_module": WEIGHT_GROUP,
             # Two buckets of 2 GiB per process are for other models than this.
             f"{engine}.update_weights_bucket_megabytes": 1,
+            # In bypass mode, this trainer's default, verl takes the rollout's log-probabilities for its own,
+            # so weights that never reach the rollout stay unseen.
+            "algorithm.rollout_correction.bypass_mode": False,
         }
     else:
         # It hands weights to engines whose names it knows; `one_step` puts our rollout under that of vLLM.

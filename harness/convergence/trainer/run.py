@@ -261,10 +261,11 @@ def _environment(
 
 
 def _forks(options: argparse.Namespace) -> bool:
-    """Whether workers are forks: never on a real device, whose driver may not survive one, and not with vLLM,
-    which starts processes of its own."""
-    own = _given(options.set).get("actor_rollout_ref.rollout.name") == "vllm"
-    return (options.device == "cpu" or _simulated()) and not own
+    """Whether workers are forks: never on a real device, whose driver may not survive one.
+
+    vLLM starts its processes anew wherever it is, also in a fork.
+    """
+    return options.device == "cpu" or _simulated()
 
 
 def _socket(ray_folder: Path) -> Path:
