@@ -6,12 +6,13 @@ builds on.
 
 from __future__ import annotations
 
-from verl.checkpoint_engine.hccl_checkpoint_engine import HCCLCheckpointEngine
+import sys
 
-# Registers verl's engine for HCCL with a communicator that needs no vLLM: without it there is none to import.
-from harness.convergence.trainer import weight_group  # noqa: F401
+from harness.convergence.trainer.weight_group import ENGINE
 
-send = HCCLCheckpointEngine.send_weights
+# Imported by the module above, which lends it a communicator that needs no vLLM.
+Engine = sys.modules[ENGINE].HCCLCheckpointEngine
+send = Engine.send_weights
 first = []
 
 
@@ -22,4 +23,4 @@ async def send_the_first(self, weights, *values, **named):
     return await send(self, iter(first), *values, **named)
 
 
-HCCLCheckpointEngine.send_weights = send_the_first
+Engine.send_weights = send_the_first
