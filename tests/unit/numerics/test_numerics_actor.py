@@ -397,7 +397,7 @@ def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(conte
     assert not any("Not observable" in reason for reason in judgement.reasons)
 
 
-@pytest.mark.parametrize("norm", [9e-6, 1e-20, 0.0])
+@pytest.mark.parametrize("norm", [1e-5, 9e-6, 1e-20, 0.0])
 def test_an_update_whose_whole_gradient_drowns_is_no_green(context, norm):
     context.params = {"compute": "bfloat16"}
     context.norms = {HEAD_GRADIENT.label: norm, NORM_GRADIENT.label: norm}
@@ -412,9 +412,10 @@ def test_a_gradient_that_drowns_is_told_where_its_kind_is_judged_elsewhere(conte
     layers = [Event(kind="gradient", name=f"model.layers.{layer}.mlp.up_proj.weight") for layer in (0, 1)]
     context.events = [*EVENTS, *layers]
     context.packed = {"why": "there is no fused attention here"}
-    context.norms = {layers[1].label: 9e-6}
+    context.norms = {layers[1].label: 1e-5}
     judgement = judged(context)
     assert judgement.status is Status.PASS
+    assert "a gradient shows errors above 1e-05 of its norm" in judgement.reasons[0]
     assert any(
         reason.startswith("Not observable: 1 of 4 gradients") and "layers.1.mlp" in reason
         for reason in judgement.reasons
