@@ -14,6 +14,7 @@ READING = (
     "harness.compat.bindings",
     "harness.compat.border",
     "harness.compat.class_facts",
+    "harness.compat.guards",
     "harness.compat.mentions",
     "harness.compat.module_names",
     "harness.compat.op_calls",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from harness.compat.bindings import (
     Meaning,
@@ -22,19 +22,12 @@ from harness.compat.bindings import (
     times_set,
 )
 from harness.compat.class_facts import TRANSPARENT
+from harness.compat.guards import CALL_ERRORS, IMPORT_ERRORS, Questions, caught_by, leaves
 from harness.compat.module_names import absolute, decorators
 from harness.compat.reference import Reference
 from harness.compat.signature import Arguments, Signature, arguments_of, signature_of
 from harness.compat.surface import DUNDER
-from harness.compat.syntax import Visitor, walk
-
-IMPORT_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-CALL_ERRORS = ("TypeError", "RuntimeError", "ValueError", "NotImplementedError")
-# Tests that ask which version, or whether something is there, before it is used.
-ASKING = re.compile(
-    r"(?i)version|hasattr|availab|find_spec|type_checking|\bhas_|_v\d|\bis_v\d|supports?_|signature|in_range"
-)
-ASSIGNMENT = re.compile(r"\s*(\w+)(?:\s*:[^=]+)?\s*=\s*(.+)")
+from harness.compat.syntax import Visitor
 
 
 def references_in(
@@ -63,19 +56,11 @@ class _Visitor(Visitor, ast.NodeVisitor):
         self._file = file
         self._package = file.endswith("/__init__.py")
         self._providers = providers
-        self._lines = source.decode("utf-8", "replace").splitlines()
-        # Variables that hold the answer to a question about versions.
-        self._asked = {
-            found[1]
-            for line in self._lines
-            if "=" in line and (found := ASSIGNMENT.match(line)) and ASKING.search(found[2])
-        }
+        lines = source.decode("utf-8", "replace").splitlines()
+        self._questions = Questions(lines)
         # Names that some function gives another value to.
         self._globals = {
-            name
-            for line in self._lines
-            if line.lstrip().startswith("global ")
-            for name in re.findall(r"\w+", line)
+            name for line in lines if line.lstrip().startswith("global ") for name in re.findall(r"\w+", line)
         }
         self._scopes: list[dict[str, set[str]]] = []
         self._objects: list[dict[str, Meaning]] = []
@@ -136,7 +121,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
             self._guards.append(guard)
         for node in body:
             self.visit(node)
-            if isinstance(node, ast.If) and self._asks(node.test) and _leaves(node.body):
+            if isinstance(node, ast.If) and self._questions.asked_by(node.test) and leaves(node.body):
                 self._guards.append(f"after the test at line {node.lineno}")
         del self._guards[depth:]
 
@@ -228,10 +213,9 @@ class _Visitor(Visitor, ast.NodeVisitor):
                 self._add("override", Meaning(target=f"{base}.{method.name}"), method, offers=offers)
 
     def visit_Try(self, node: ast.Try) -> None:
-        caught = {name for handler in node.handlers for name in _caught(handler)}
-        missing = caught & set(IMPORT_ERRORS)
-        guard = f"in the try at line {node.lineno}" if missing else ""
-        self._block(node.body, guard or (f"call:{node.lineno}" if caught & set(CALL_ERRORS) else ""))
+        caught = {name for handler in node.handlers for name in caught_by(handler)}
+        guard = f"in the try at line {node.lineno}" if caught & IMPORT_ERRORS else ""
+        self._block(node.body, guard or (f"call:{node.lineno}" if caught & CALL_ERRORS else ""))
         for handler in node.handlers:
             self._block(handler.body, guard)
         self._block(node.orelse, guard)
@@ -245,7 +229,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        guard = f"behind the test at line {node.lineno}" if self._asks(node.test) else ""
+        guard = f"behind the test at line {node.lineno}" if self._questions.asked_by(node.test) else ""
         self._block(node.body, guard)
         self._block(node.orelse, guard)
 
@@ -261,7 +245,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
-        asks = self._asks(node.test)
+        asks = self._questions.asked_by(node.test)
         self._guards += [f"behind the test at line {node.lineno}"] if asks else []
         self.visit(node.body)
         self.visit(node.orelse)
@@ -272,7 +256,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
         depth = len(self._guards)
         for value in node.values:
             self.visit(value)
-            if self._asks(value):
+            if self._questions.asked_by(value):
                 self._guards.append(f"behind the test at line {node.lineno}")
         del self._guards[depth:]
 
@@ -338,12 +322,6 @@ class _Visitor(Visitor, ast.NodeVisitor):
                     return objects.get(node.id)
         return None
 
-    def _asks(self, test: ast.expr) -> bool:
-        written = "\n".join(self._lines[test.lineno - 1 : test.end_lineno])
-        if ASKING.search(written) and ASKING.search(ast.unparse(test)):
-            return True
-        return bool(self._asked) and any(isinstance(n, ast.Name) and n.id in self._asked for n in walk(test))
-
     def _add(
         self,
         kind: str,
@@ -389,15 +367,3 @@ class _ImportVisitor(_Visitor, ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._block(node.body)
-
-
-def _caught(handler: ast.ExceptHandler) -> Iterator[str]:
-    if handler.type is None:
-        yield "Exception"
-        return
-    for name in handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]:
-        yield ast.unparse(name).rpartition(".")[2]
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)

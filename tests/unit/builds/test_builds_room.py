@@ -16,6 +16,7 @@ from harness.builds import environment
 from harness.builds.room import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_room
 from harness.errors import InfrastructureError
 from harness.outcome import Status
+from harness.sources.index import uv_binary
 from harness.sources.lockfile import LockedPackage
 
 LARGE = tuple(LockedPackage(name=name, version="1", hashes=()) for name in LEAST_MIB)
@@ -90,6 +91,23 @@ def test_two_disks_need_room_on_both(disk: Any) -> None:
         require_room(LARGE, cells=large, wheels=small, is_kept=nothing_kept)
     assert str(small) in str(caught.value)
     require_room(LARGE, cells=large, wheels=small, is_kept=lambda _package: True)
+
+
+@only_measured
+def test_the_installer_itself_is_asked_what_it_has(
+    wheels: Any, context: Any, tmp_path: Path, disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = wheels.add("torch", "2.0")
+    cell = Cell(context, tmp_path, wheel)
+    cell.ctx.cache = disk("cache", 300)
+    monkeypatch.setenv("UV_CACHE_DIR", str(cell.ctx.cache / "uv"))
+    with pytest.raises(InfrastructureError, match="no room"):
+        cell.build()
+    target = tmp_path / "elsewhere"
+    argv = [uv_binary(), "pip", "install", "--no-index", "--find-links", str(wheels.folder), "--target"]
+    subprocess.run([*argv, str(target), "torch"], check=True, capture_output=True)
+    found, _judgement = cell.build()
+    assert found["built"]
 
 
 def incompressible(mebibytes: int) -> str:
