@@ -27,6 +27,7 @@ def run_generation(context: TaskContext) -> Measured:
     folder = context.workdir / "checkpoints"
     cases: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
+    operators: list[dict[str, Any]] = []
     files: list[Path] = []
     for group in context.params["groups"]:
         results_file = context.workdir / f"{group}.json"
@@ -51,11 +52,13 @@ def run_generation(context: TaskContext) -> Measured:
             {
                 "group": group,
                 "state": MEASURED,
-                **{name: results[name] for name in ("calls", "operators", "device", "packages")},
+                **{name: results[name] for name in ("calls", "device", "packages")},
                 "seconds": {"engine": results["seconds"], "reference": reference["seconds"]},
             }
         )
-    return _measured({"groups": groups, "cases": cases}, groups, files)
+        operators += [{"group": group, **entry} for entry in results["operators"]]
+    faults = [{"case": case["name"], **fault} for case in cases for fault in case.get("faults", ())]
+    return _measured({"cases": cases, "faults": faults, "operators": operators}, groups, files)
 
 
 def run_plumbing(context: TaskContext) -> Measured:
@@ -137,8 +140,14 @@ def _measured(
     measurements: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], files: Sequence[Path]
 ) -> Measured:
     known = next((group for group in groups if "device" in group), None)
+    cases = measurements["cases"]
     return Measured(
-        measurements={**measurements, "groups": list(groups)},
+        measurements={
+            **measurements,
+            # Seeded faults are a list of their own, so that they are a table for whoever reads them.
+            "cases": [{name: value for name, value in case.items() if name != "faults"} for case in cases],
+            "groups": list(groups),
+        },
         # Where nothing reported the device, nothing stronger than "ran on a CPU" is known.
         evidence=evidence_of(known["device"]) if known else Evidence.CPU,
         artifacts={file.name: file.name for file in files},

@@ -15,7 +15,8 @@ SHARED_KERNELS = (
     "The simulated device computes with the kernels of the CPU reference: agreement shows that tokens, "
     "caches, masks and weights go where they belong, not how Ascend rounds."
 )
-UNCOVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
+UNCOVERED = "Not covered: graph mode, torchair."
+UNCOVERED_SIMULATED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
 
 
 def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
@@ -30,7 +31,7 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
     missing = _missing(measurements["cases"])
     if missing:
         return _lacking(missing)
-    wrong = _wrong_operators(measurements["groups"])
+    wrong = _wrong_operators(measurements["operators"])
     failed = [reason for case in measurements["cases"] for reason in _case_failures(case)]
     if failed or wrong:
         operators = [f"Against plain formulas, operator {name} is wrong." for name in wrong]
@@ -39,7 +40,7 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
             reasons=tuple(_shortened(failed) + operators),
             remedies=(_look_at(wrong),),
         )
-    missed = [reason for case in measurements["cases"] for reason in _missed_faults(case)]
+    missed = list(_missed_faults(measurements["faults"]))
     generated = [case for case in measurements["cases"] if case["state"] == "generated"]
     if missed or not generated:
         why = missed or ["No case generated anything."]
@@ -49,7 +50,12 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
             remedies=("Look at `faults` in the measurements; report it with the results artifact.",),
         )
     return Judgement(
-        status=Status.PASS, reasons=(*_summary(generated), *_skipped(measurements), *_caveats(measurements))
+        status=Status.PASS,
+        reasons=(
+            *_summary(generated, measurements["faults"]),
+            *_skipped(measurements),
+            *_caveats(measurements),
+        ),
     )
 
 
@@ -103,8 +109,7 @@ def _lacking(names: Sequence[str]) -> Judgement:
     )
 
 
-def _wrong_operators(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    entries = [entry for group in groups for entry in group["operators"]]
+def _wrong_operators(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({entry["operator"] for entry in entries if entry.get("budget", 0) > 1})
 
 
@@ -124,19 +129,19 @@ def _case_failures(case: Mapping[str, Any]) -> Iterator[str]:
         yield f"{case['name']}: the prefix cache was never used."
 
 
-def _missed_faults(case: Mapping[str, Any]) -> Iterator[str]:
-    for fault in case.get("faults", ()):
+def _missed_faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for fault in faults:
         if fault["state"] == "unplaced":
-            yield f"{case['name']}: no operator of the family {fault['family']} is known among those called."
+            yield f"{fault['case']}: no operator of the family {fault['family']} is known among those called."
         if fault["state"] != "generated":
             continue
         if not fault["hit"]:
-            yield f"{case['name']}: fault {fault['fault']} struck no operator."
+            yield f"{fault['case']}: fault {fault['fault']} struck no operator."
         elif fault["budget"] <= 1 and not fault["choice"]:
-            yield f"{case['name']}: fault {fault['fault']} in {_names(fault['hit'])} was not noticed."
+            yield f"{fault['case']}: fault {fault['fault']} in {_names(fault['hit'])} was not noticed."
         elif not set(fault["hit"]) <= set(fault["named"]):
             unnamed = set(fault["hit"]) - set(fault["named"])
-            yield f"{case['name']}: fault {fault['fault']} was noticed but not traced to {_names(unnamed)}."
+            yield f"{fault['case']}: fault {fault['fault']} was noticed but not traced to {_names(unnamed)}."
 
 
 def _step_failures(step: Mapping[str, Any]) -> Iterator[str]:
@@ -162,18 +167,18 @@ _FOUND = {
 }
 
 
-def _summary(generated: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _summary(generated: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     tokens = sum(case["tokens"] for case in generated)
     worst = max(case["budget"] for case in generated)
-    faults = [fault for case in generated for fault in case["faults"] if fault["state"] == "generated"]
+    struck = [fault for fault in faults if fault["state"] == "generated"]
     yield (
         f"{len(generated)} ways to generate, {tokens} tokens: log-probabilities agree with transformers in "
         f"float64 (worst error {worst:.0%} of what is permitted)."
     )
-    if faults:
-        quiet = sum(fault["likeliest"] == fault["tokens"] for fault in faults)
+    if struck:
+        quiet = sum(fault["likeliest"] == fault["tokens"] for fault in struck)
         yield (
-            f"All {len(faults)} seeded faults were noticed and traced to their operators, {quiet} of which "
+            f"All {len(struck)} seeded faults were noticed and traced to their operators, {quiet} of which "
             "change no token."
         )
 
@@ -185,13 +190,14 @@ def _skipped(measurements: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _caveats(measurements: Mapping[str, Any]) -> Iterator[str]:
-    for group in measurements["groups"]:
-        for entry in group.get("operators", ()):
-            if entry["state"] == "raised":
-                yield f"Operator {entry['operator']} could not be tried by itself: {entry['message']}"
+    for entry in measurements.get("operators", ()):
+        if entry["state"] == "raised":
+            yield f"Operator {entry['operator']} could not be tried by itself: {entry['message']}"
     if any(group["device"]["simulated"] for group in measurements["groups"]):
         yield SHARED_KERNELS
-    yield UNCOVERED
+        yield UNCOVERED_SIMULATED
+    else:
+        yield UNCOVERED
 
 
 def _look_at(wrong: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from harness.rollout.unsimulated import not_simulated
 
 def fault(**changes: Any) -> dict[str, Any]:
     entry = {
+        "case": "qwen2",
         "family": "norm",
         "fault": "*rms_norm*;round;any",
         "state": "generated",
@@ -43,7 +44,6 @@ def case(**changes: Any) -> dict[str, Any]:
         "choice": "",
         "cached": 0,
         "expects_cached": False,
-        "faults": [fault()],
     }
     return {**entry, **changes}
 
@@ -63,35 +63,43 @@ def group(**changes: Any) -> dict[str, Any]:
     entry = {
         "group": "dense",
         "state": "measured",
-        "operators": [operator("npu::npu_rms_norm"), operator("npu::npu_swiglu")],
         "device": {"simulated": True},
     }
     return {**entry, **changes}
 
 
-def generation(*cases: dict[str, Any], groups: list[dict[str, Any]] | None = None) -> Any:
-    measurements = {"cases": list(cases), "groups": groups or [group()]}
+def generation(*cases: dict[str, Any], **measured: list[dict[str, Any]]) -> Any:
+    measurements = {
+        "cases": list(cases),
+        "faults": [fault()],
+        "operators": [operator("npu::npu_rms_norm"), operator("npu::npu_swiglu")],
+        "groups": [group()],
+        **measured,
+    }
     return verdicts.generation(measurements, {})
 
 
 def test_a_healthy_engine_passes_and_says_what_that_means() -> None:
-    judgement = generation(case(), case(name="two devices", faults=[]))
+    judgement = generation(case(), case(name="two devices"))
     assert judgement.status is Status.PASS
     text = " ".join(judgement.reasons)
     assert "128 tokens" in text
     assert "1 of which change no token" in text
     assert "not how Ascend rounds" in text
-    assert "graph mode" in text
+    assert "graph mode, torchair, compiled Triton kernels, HCCL itself" in text
 
 
 def test_on_hardware_nothing_is_said_of_a_simulated_device() -> None:
     judgement = generation(case(), groups=[group(device={"simulated": False})])
-    assert "simulated" not in " ".join(judgement.reasons)
+    text = " ".join(judgement.reasons)
+    assert "simulated" not in text
+    assert "Not covered: graph mode, torchair." in text
+    assert "HCCL" not in text
 
 
 def test_wrong_log_probabilities_fail_though_every_token_is_right_and_name_the_operator() -> None:
-    wrong = group(operators=[operator("npu::npu_rms_norm", budget=90.0), operator("npu::npu_swiglu")])
-    judgement = generation(case(budget=128.0, largest=0.37), groups=[wrong])
+    wrong = [operator("npu::npu_rms_norm", budget=90.0), operator("npu::npu_swiglu")]
+    judgement = generation(case(budget=128.0, largest=0.37), operators=wrong)
     assert judgement.status is Status.FAIL
     assert "0.37 (0.003 is permitted)" in judgement.reasons[0]
     assert judgement.reasons[1] == "Against plain formulas, operator npu::npu_rms_norm is wrong."
@@ -99,7 +107,7 @@ def test_wrong_log_probabilities_fail_though_every_token_is_right_and_name_the_o
 
 
 def test_a_wrong_operator_fails_by_itself() -> None:
-    assert generation(case(), groups=[group(operators=[operator("a", budget=2.0)])]).status is Status.FAIL
+    assert generation(case(), operators=[operator("a", budget=2.0)]).status is Status.FAIL
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_a_wrong_operator_fails_by_itself() -> None:
     ],
 )
 def test_what_else_can_be_wrong_fails(changes: dict[str, Any], said: str) -> None:
-    judgement = generation(case(), case(name="other", faults=[], **changes))
+    judgement = generation(case(), case(name="other", **changes))
     assert judgement.status is Status.FAIL
     assert said in judgement.reasons[0]
 
@@ -127,7 +135,7 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
 
 def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
     drawn = fault(budget=0.1, choice="a token at place 300 was drawn, 20 were allowed")
-    assert generation(case(faults=[drawn])).status is Status.PASS
+    assert generation(case(), faults=[drawn]).status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -140,7 +148,7 @@ def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
     ],
 )
 def test_a_fault_that_goes_unnoticed_makes_green_worthless(changes: dict[str, Any], said: str) -> None:
-    judgement = generation(case(faults=[fault(**changes)]))
+    judgement = generation(case(), faults=[fault(**changes)])
     assert judgement.status is Status.INCONCLUSIVE
     assert said in judgement.reasons[1]
 
@@ -173,9 +181,9 @@ BYTES = {"before": 50, "asleep": 20, "awake": 50}
 
 def plumbing(*steps: dict[str, Any], forgotten: float = 6000.0, **changes: Any) -> Any:
     cases = [
-        case(name="healthy", faults=[]),
-        case(name="new weights", faults=[], **changes),
-        case(name=verdicts.FORGOTTEN, faults=[], budget=forgotten),
+        case(name="healthy"),
+        case(name="new weights", **changes),
+        case(name=verdicts.FORGOTTEN, budget=forgotten),
     ]
     groups = [{"group": "plumbing", "state": "measured", "device": {"simulated": True}}]
     return verdicts.plumbing({"steps": list(steps), "cases": cases, "groups": groups}, {})
