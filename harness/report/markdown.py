@@ -7,6 +7,7 @@ import re
 from harness.report.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model import ReportModel, Result, Row
 from harness.report.text import clip, moment, visible
+from harness.verdict.mention import uncalled
 
 MAX_ROWS = 200
 MAX_ATTENTION = 20
@@ -84,5 +85,5 @@ def _line(cells: list[str]) -> str:
 
 def escape(text: str) -> str:
     """Text as text: no markup, link, mention or table break comes out of it."""
-    flat = " ".join(visible(clip(text, 400)).split())
+    flat = uncalled(" ".join(visible(clip(text, 400)).split()))
     return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

@@ -36,8 +36,11 @@ class Scrubber:
     def __call__(self, text: str) -> str:
         """`text` without what must not be kept; lines stay lines."""
         if "\x1b" in text:
-            text = ESCAPES.sub("", text)
-        text = CONTROLS.sub("", text)
+            # An escape may take a secret's first letter with it, and may stand in the middle of one.
+            text = ESCAPES.sub("", self._masked(text))
+        return self._masked(CONTROLS.sub("", text))
+
+    def _masked(self, text: str) -> str:
         if "://" in text:
             text = URL_CREDENTIALS.sub(f"{MASK}@", text)
         text = mask_secrets(text)

@@ -10,6 +10,7 @@ from typing import Any
 from harness import __version__
 from harness.verdict.gate import Blocks, GateClass, GateItem, GateReport
 from harness.verdict.logline import masked, shown
+from harness.verdict.mention import uncalled
 
 SCHEMA = {"name": "npu-matrix.gate", "version": 1}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -209,7 +210,7 @@ def _counts(report: GateReport) -> str:
 
 def _escaped(text: str) -> str:
     """Text as HTML entities where Markdown or GitHub would see markup, a mention or a reference."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", shown(text))
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", uncalled(shown(text)))
 
 
 def _cut(text: str) -> str:

@@ -97,10 +97,9 @@ def masked(text: str) -> str:
 
 def shown(text: str, limit: int = SHOWN) -> str:
     """A line fit for a terminal, a CI log and a page: no controls, no commands to a runner, no secrets."""
-    text = (
-        CONTROLS.sub("\N{REPLACEMENT CHARACTER}", ESCAPES.sub("", text)).replace("\n", " ").replace("\r", " ")
-    )
-    text = masked(text)
+    # An escape may hide a secret's name, and may stand in the middle of it: looked for before and after.
+    text = ESCAPES.sub("", masked(text))
+    text = masked(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text).replace("\n", " ").replace("\r", " "))
     # GitHub's runner obeys `##[command]` anywhere in a line and `::command::` at its beginning.
     text = text.replace("##[", "# #[")
     if text.lstrip().startswith("::"):

@@ -107,21 +107,23 @@ class _Needles:
 def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
     """Read the log to its end; no content raises: any encoding, NULs, lines without end."""
     scanner = _Scanner(catalogue)
-    carry = b""
+    carry, again = b"", 0
     while block := stream.read(CHUNK_BYTES):
         scanner.found.size += len(block)
         # UTF-16 as Windows tools write it becomes the ASCII it mostly is.
         data = carry + (block.translate(None, b"\0") if b"\0" in block else block)
         end = data.rfind(b"\n") + 1
-        if not end and len(data) < 2 * LINE_BYTES:
+        if end:
+            scanner.feed(data[:end], again)
+            carry, again = data[end:], 0
+        elif len(data) < 2 * LINE_BYTES:
             carry = data
-            continue
-        # An endless line goes on with an overlap, so that nothing is cut in two.
-        cut = end or len(data) - BEFORE_BYTES
-        scanner.feed(data[:cut])
-        carry = data[cut:]
+        else:
+            # An endless line goes on with what was its end, so that nothing is cut in two.
+            scanner.feed(data, again)
+            carry, again = data[-BEFORE_BYTES:], BEFORE_BYTES
     if carry:
-        scanner.feed(carry)
+        scanner.feed(carry, again)
     return scanner.finish()
 
 
@@ -135,8 +137,11 @@ class _Scanner:
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
 
-    def feed(self, data: bytes) -> None:
-        """A piece of the log that ends with a line end, or is a piece of a line."""
+    def feed(self, data: bytes, again: int = 0) -> None:
+        """A piece of the log that ends with a line end, or is a piece of a line.
+
+        again: how many of its first bytes were in the piece before.
+        """
         hits = self._needles.finder.find(data)
         position, index, exhausted = 0, 0, set[str]()
         while index < len(hits) or (self._tracebacks.busy and position < len(data)):
@@ -155,7 +160,7 @@ class _Scanner:
                 break
             position, self._line = end + 1, self._line + 1
         self._line += data.count(b"\n", position)
-        self._last = (self._last + data)[-TAIL_BYTES:]
+        self._last = (self._last + data[again:])[-TAIL_BYTES:]
         if exhausted:
             self.found.capped = True
             self._needles.drop(exhausted)
@@ -217,7 +222,10 @@ class _Scanner:
         return exhausted
 
     def _crash(self, line: LogLine, texts: set[str]) -> set[str]:
-        for text in texts:
+        # The end of an endless line's piece is looked at twice.
+        new = {text for text in texts if (text, self._line) not in self._seen}
+        self._seen |= {(text, self._line) for text in new}
+        for text in new:
             self.found.failures.append(
                 Failure(
                     type=text,
@@ -228,7 +236,7 @@ class _Scanner:
                     rank=line.rank,
                 )
             )
-        return {text for text in texts if self._needles.enough(text)}
+        return {text for text in new if self._needles.enough(text)}
 
     def finish(self) -> Scan:
         """Everything found; call once, after the last piece."""

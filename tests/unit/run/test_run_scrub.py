@@ -57,3 +57,15 @@ def test_tokens_are_masked_by_their_form_and_identifiers_are_not() -> None:
     assert scrub("hf_processor_kwargs hf_rollout.py asia-southeast1-docker") == (
         "hf_processor_kwargs hf_rollout.py asia-southeast1-docker"
     )
+
+
+def test_an_escape_in_front_or_in_the_middle_hides_no_secret() -> None:
+    scrub = Scrubber({"API_TOKEN": "abcdefgh"})
+    for text in (
+        "\x1babcdefgh",
+        "\x1b abcdefgh",
+        "abcd\x1b[0mefgh",
+        "\x1bhf_abcdefghijklmnop",
+        "hf_\x1b[1mabcdefghijklmnop",
+    ):
+        assert "efgh" not in scrub(text)

@@ -15,7 +15,7 @@ from harness.verdict.gate import GateInputs, Place, Side, judge_gate
 from harness.verdict.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.learn import generalise
 from harness.verdict.logline import shown
-from harness.verdict.scan import CHUNK_BYTES
+from harness.verdict.scan import BEFORE_BYTES, CHUNK_BYTES, LINE_BYTES
 from harness.verdict.verdict import stand
 
 WORD = "hunter2hunter2"
@@ -96,7 +96,22 @@ def test_lines_in_different_encodings_do_not_hide_a_failure(others, encoding):
     assert "nccl" in {one.id for one in triage_text(log).findings}
 
 
+@pytest.mark.parametrize("text", [KNOWN, "terminate called after throwing an instance"])
+@pytest.mark.parametrize("shift", [*range(-2, 45)])
+def test_a_failure_is_found_once_wherever_an_endless_line_is_cut(text, shift):
+    after = LINE_BYTES * 2 - BEFORE_BYTES
+    for length in (LINE_BYTES * 2, CHUNK_BYTES):
+        log = b"x" * (length - after - shift) + text.encode() + b"y" * after
+        found = triage_text(log)
+        assert [one.count for one in found.findings] == [1]
+        log = (
+            b"x" * (length - BEFORE_BYTES - shift) + text.encode() + b"y" * (BEFORE_BYTES + shift - len(text))
+        )
+        assert [one.count for one in triage_text(log + b"z" * CHUNK_BYTES).findings] == [1]
+
+
 @given(st.integers(0, CHUNK_BYTES * 3), st.integers(0, CHUNK_BYTES), line)
+@example(28637, 4094, "")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_an_endless_line_does_not_hide_a_failure_wherever_it_stands(before, after, noise):
     log = b"x" * before + noise.encode("utf-8", "replace") + f" {KNOWN} ".encode() + b"y" * after
