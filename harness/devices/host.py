@@ -63,11 +63,10 @@ class HostReport:
         if self.npu is None or self.missing_nodes:
             return ()
         busy = {(process.card, process.chip) for process in self.npu.processes}
-        return tuple(
-            chip.index
-            for chip in self.npu.chips
-            if chip.healthy and chip.index in self.davinci and (chip.card, chip.chip) not in busy
-        )
+        unfit = {chip.index for chip in self.npu.chips if not chip.healthy or (chip.card, chip.chip) in busy}
+        # A damaged table may name a device twice, as fit and as unfit.
+        named = dict.fromkeys(chip.index for chip in self.npu.chips)
+        return tuple(index for index in named if index in self.davinci and index not in unfit)
 
     @property
     def soc(self) -> str:

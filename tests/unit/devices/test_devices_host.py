@@ -167,6 +167,19 @@ def test_cards_that_others_use_are_not_usable_and_the_doctor_names_them(machine)
     assert "in use: 0/0 by pid 1333928, 0/0 by pid 1333930" in found(report, "NPU").what
 
 
+@pytest.mark.parametrize(("second", "usable"), [("OK", (0,)), ("Alarm", ())])
+def test_a_device_that_a_damaged_table_names_twice_counts_once_and_only_if_fit(machine, second, usable):
+    once, again = table("910B3", 1), table("910B3", 1, second)
+    text = f"{once}\n{again.partition(chr(10))[2]}"
+    assert look(machine_with(machine, text, [0])).usable_chips == usable
+
+
+def test_a_table_without_cards_is_not_told_as_cards(machine):
+    text = "| npu-smi 25.5.0    Version: 25.5.0    |\n"
+    finding = found(look(machine(text, [])), "NPU")
+    assert "tells of no card it could read, but /dev/davinci_manager" in finding.what
+
+
 def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):
     text = "\n".join(line for line in layouts.A2_EIGHT.splitlines() if "0000:82" not in line)
     report = look(machine_with(machine, text, range(8)))
