@@ -152,7 +152,7 @@ def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
 
 
 def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Found, ...]:
-    """Temporary folders of runs: those whose owner is dead go, however young, and no others."""
+    """Temporary folders of runs: those whose owner is dead go, however young, and old ones of nobody."""
     found = []
     for folder in scratch_folders(temporary or Path(tempfile.gettempdir())):
         owner = owner_of(folder)
@@ -161,7 +161,10 @@ def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Foun
             named = f"its owner, process {owner.pid}, is {state}"
             goes, reason = state == "dead", named if state in ("alive", "dead") else state
         else:
-            goes, reason = False, "it does not say whose it is"
+            # Its maker was killed before it could say so, or is about to.
+            age = time.time() - folder.lstat().st_mtime
+            goes = age > ABANDONED_AFTER_S
+            reason = f"it does not say whose it is, and was used {age / 3600:.1f} hours ago"
         found.append(
             Found(
                 kind="scratch",

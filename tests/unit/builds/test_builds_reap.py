@@ -199,6 +199,8 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     scratch(tmp_path, "npmx-elsewhere", replace(mine, host="elsewhere"))
     scratch(tmp_path, "npmx-space", replace(dead_owner, space="1"))
     scratch(tmp_path, "npmx-nobodys", None)
+    # Killed before it could say whose it is.
+    os.utime(scratch(tmp_path, "npmx-forgotten", None), (time.time() - 9e3,) * 2)
     scratch(tmp_path, "npmy-dead", dead_owner)
     (tmp_path / "npmx-link").symlink_to(scratch(tmp_path, "kept", dead_owner))
     found = {Path(one.name).name: one for one in left_scratch(ProcessView(), tmp_path)}
@@ -206,12 +208,13 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
         "npmx-booted": True,
         "npmx-dead": True,
         "npmx-elsewhere": False,
+        "npmx-forgotten": True,
         "npmx-mine": False,
         "npmx-nobodys": False,
         "npmx-space": False,
     }
     assert found["npmx-dead"].reason == f"its owner, process {dead_owner.pid}, is dead"
-    assert found["npmx-nobodys"].reason == "it does not say whose it is"
+    assert found["npmx-forgotten"].reason == "it does not say whose it is, and was used 2.5 hours ago"
     reap_scratch(tmp_path)
     left = {"kept", "npmx-elsewhere", "npmx-link", "npmx-mine", "npmx-nobodys", "npmx-space", "npmy-dead"}
     assert {path.name for path in tmp_path.iterdir()} == left
