@@ -114,6 +114,12 @@ def test_a_long_list_of_problems_is_cut() -> None:
     assert len(problems("a: 1\n" * 500)) == yaml_positions.MAX_PROBLEMS
 
 
+def test_what_ends_the_reading_is_told_beside_a_long_list_that_is_cut() -> None:
+    told = problems("a: 1\n" * 500 + "b: &x 1\n")
+    assert len(told) == yaml_positions.MAX_PROBLEMS
+    assert "anchor &x" in told[-1]
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from harness.patchstack.classify import classify, read_patch
 from harness.patchstack.diff import Change, Patch
+from harness.patchstack.target import logical_bodies
 from harness.patchstack.verdict import Verdict
 from harness.sources.tree import File, MemoryTree
 
@@ -68,3 +69,16 @@ def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(body: 
     again = classify(read_patch("again", verdict.candidate), tree)
     assert again.verdict is Verdict.CLEAN
     assert all(changed and b"\r" not in changed.data for changed in again.files.values())
+
+
+def test_bodies_of_a_stack_are_grouped_by_their_patch_and_other_patches_stand_alone(tmp_path: Path) -> None:
+    bodies, logical = logical_bodies(PATCHES, "verl")
+    listed = (PATCHES / "verl" / "series").read_text().splitlines()
+    assert [one.name for one in logical] == [
+        f"verl/{line}" for line in listed if line and not line.startswith("#")
+    ]
+    assert sorted(place for one in logical for place, _ in one.bodies) == list(range(len(bodies)))
+    (tmp_path / "0001-theirs.patch").write_bytes(BODIES[0].read_bytes())
+    bodies, logical = logical_bodies(tmp_path)
+    assert len(bodies) == 1
+    assert logical == ()

@@ -200,3 +200,24 @@ def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
             without = {key: value for key, value in whole.items() if key != name}
             model = build_model(with_measurements(NEW, "loss", without))
             assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("verl", "word"),
+    [("0.9.0", ("not seen", "unknown")), ("0.9.1", ("standard", "standard"))],
+)
+def test_the_last_release_that_differs_is_not_called_standard(verl: str, word: tuple[str, str]) -> None:
+    [change] = [
+        one
+        for one in objective_changes([{"verl": verl, "findings": []}])
+        if one.id == "gspo-ignores-loss-agg-mode"
+    ]
+    assert change.measured == (word,)
+
+
+def test_the_numbers_of_a_look_are_shown_and_a_missing_one_is_a_dash(tmp_path: Path) -> None:
+    measured = training_measurements()
+    del measured["decision"]["looks"][0]["statistic"]["candidate"]
+    page = pages(build_model(with_measurements(NEW, "grpo", measured)), tmp_path)[1]
+    assert page.count('<td class="num">—</td><td class="num">0.92</td>') == 1
+    assert page.count('<td class="num">0.31</td><td class="num">0.92</td>') >= 3

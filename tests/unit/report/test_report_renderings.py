@@ -320,3 +320,14 @@ def test_cells_in_parallel_are_the_cells(sample: ReportModel, tmp_path: Path) ->
     assert set(one.names) == set(two.names)
     for name in one.names:
         assert (apart / name).read_bytes() == (together / name).read_bytes()
+
+
+def test_a_row_names_its_page_where_that_is_not_called_as_the_cell(tmp_path: Path) -> None:
+    inputs = sample_inputs()
+    odd = replace(inputs.cells[0], id="a/b c")
+    model = build_model(replace(inputs, cells=(odd, *inputs.cells[1:])))
+    pages_of(model, tmp_path)
+    rows = {row[0]: row[2] or row[0] for row in grid_data(model)["rows"]}
+    assert rows["a/b c"] != "a/b c"
+    for page in rows.values():
+        assert (tmp_path / "cells" / f"{page}.html").is_file()
