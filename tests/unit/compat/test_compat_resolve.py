@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from harness.compat import resolve
+from harness.compat.explain import explain
+from harness.compat.remedy import remedy
 from harness.compat.request import Request
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
@@ -50,6 +52,13 @@ def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: An
     assert [(p.name, p.version) for p in lock] == [("base", "2.0"), ("engine", "1.0")]
     assert all(p.hashes[0].startswith("sha256:") for p in lock)
     assert found["packages"][0]["via"] == ["engine"]
+
+
+def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
+    request = Request.of_facets(pins("engine==1.0"), HERE)
+    written = explain("error: Couldn't parse requirement in `requirements.in` at position 0")
+    assert remedy(written, request) == "Correct the requirement in matrix.yaml."
+    assert remedy(explain("error: the dog ate it"), request) == ""
 
 
 def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, context: Any) -> None:
