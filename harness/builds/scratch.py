@@ -37,6 +37,16 @@ def make_scratch(place: Path | None = None) -> Path:
     return folder
 
 
+def claim_scratch(folder: Path, owner: Owner) -> Path:
+    """Make `folder`, whose name starts with `PREFIX`, one of `owner`; several may do so at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if owner_of(folder) is None:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as beside:
+            beside.write(str(owner))
+        Path(beside.name).replace(folder / OWNER_FILE)
+    return folder
+
+
 def scratch_folders(place: Path) -> tuple[Path, ...]:
     """This user's scratch folders in `place`, in use or left over."""
     return tuple(

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.builds.labels import ProcessView, this_process
 from harness.builds.reap import reap_scratch
-from harness.builds.scratch import make_scratch, remove_scratch
+from harness.builds.scratch import PREFIX, claim_scratch, make_scratch, remove_scratch
 from harness.devices.nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
@@ -39,7 +40,7 @@ NAMESPACE = "npu-matrix"
 LOOK_SECONDS = 5.0
 #: What a job may read of the checkout, beside the program itself.
 CARRIED = ("patches",)
-CellEntry = Callable[[Path], CellCommand]
+CellEntry = Callable[[Path], CellCommand | None]
 #: A node's state folder -> where its device nodes are, and variables of its own (where leases are noted).
 HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
 
@@ -243,7 +244,7 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     # By name: a folder that Ray unpacks anew has the same one, and is no longer this process's own.
     root = PACKAGE_ROOT.parent
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
-    state = Path(remote.state or tempfile.gettempdir()) / f"npu-matrix-node-{node[:16]}"
+    state = node_folder(remote.state, node)
     dev, variables = remote.host(state)
     site = Site(
         root=root,
@@ -255,6 +256,18 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
         dev=dev,
     )
     return run_parcel(parcel, site, node, _own_digest())
+
+
+@functools.cache
+def node_folder(place: str, node: str) -> Path:
+    """The state folder of the jobs of a node, by default among temporary files.
+
+    It belongs to the process that started this one, Ray's own of the node (its raylet): once that has ended,
+    however it did, the next run on this host or `cleanup` removes the folder.
+    """
+    reap_scratch()
+    owner = ProcessView().owner(os.getppid()) or this_process()
+    return claim_scratch(Path(place or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
 
 
 def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ import pytest
 from cluster_checks import NAP, chain, made_up_host, no_cells, plan_of, task
 from conftest import CARDS, HERE, ROOT
 
+from harness.builds.labels import ProcessView
+from harness.builds.reap import left_scratch
+from harness.builds.scratch import PREFIX
 from harness.ledger.store import Ledger
 from harness.outcome import State, Status
 from harness.plan.task import Plan
@@ -102,6 +105,7 @@ def test_a_node_that_dies_costs_a_retry_elsewhere_with_the_environment_made_anew
         "marks": str(marks),
     }
     plan = plan_of(chain("c", facets))
+    killed: list[str] = []
 
     def kill() -> None:
         deadline = time.monotonic() + 60
@@ -109,6 +113,7 @@ def test_a_node_that_dies_costs_a_retry_elsewhere_with_the_environment_made_anew
             time.sleep(0.1)
         (mark,) = marks.iterdir()
         (node,) = [one for one in nodes if mark.name.endswith(one.node_id[:16])]
+        killed.append(node.node_id[:16])
         cluster.remove_node(node, allow_graceful=False)
 
     killer = threading.Thread(target=kill)
@@ -119,6 +124,9 @@ def test_a_node_that_dies_costs_a_retry_elsewhere_with_the_environment_made_anew
     assert result.retried == 1
     # On two nodes: the one that died, and the one that had to make the folder first.
     assert len(list(marks.iterdir())) == 2
+    goes = {Path(one.name).name: one.goes for one in left_scratch(ProcessView(), tmp_path)}
+    assert {name for name, one in goes.items() if one} == {f"{PREFIX}node-{killed[0]}"}
+    assert len(goes) > 1
 
 
 def test_a_driver_that_dies_is_resumed_and_what_it_had_is_not_done_again(cluster, tmp_path):
