@@ -17,14 +17,23 @@ CUDA_RUNTIME = """
 int cudaGetDeviceCount(int *n){*n = 8; return 0;}
 int cudaMalloc(void **p, unsigned long n){(void)p; (void)n; return 0;}
 void **__cudaRegisterFatBinary(void *b){(void)b; return 0;}
+int cudaGetDriverEntryPointByVersion(const char *s, void **f, unsigned v, unsigned long long g, void *q) {
+    (void)s; (void)v; (void)g; (void)q; *f = 0; return 0;
+}
 """
 TORCH = """
 int cudaGetDeviceCount(int *); int cudaMalloc(void **, unsigned long); void **__cudaRegisterFatBinary(void *);
 int ncclGetVersion(int *); int from_torch(void);
+int cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, void *);
 static void **handle;
 __attribute__((constructor)) static void load(void) { handle = __cudaRegisterFatBinary(0); }
 int devices(void) { int n = 9; int error = cudaGetDeviceCount(&n); return 1000 * error + n; }
 int registered(void) { return handle != 0; }
+int driver(void) {
+    void *f = (void *)1;
+    int error = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &f, 12000, 0, 0);
+    return f ? -1 : error;
+}
 int use(void) { void *p; return cudaMalloc(&p, 8); }
 int speak(void) { int n; return ncclGetVersion(&n) + from_torch(); }
 """
@@ -92,6 +101,7 @@ def test_what_torch_asks_of_nvidia_is_read_from_its_libraries(cuda_build: Path, 
     assert absent.symbols == {
         "__cudaRegisterFatBinary": "libcudart.so.12",
         "cudaGetDeviceCount": "libcudart.so.12",
+        "cudaGetDriverEntryPointByVersion": "libcudart.so.12",
         "cudaMalloc": "libcudart.so.12",
         "ncclGetVersion": "",
     }
@@ -126,6 +136,13 @@ def test_torch_loads_and_finds_no_device(cuda_build: Path, tmp_path: Path) -> No
     # cudaErrorNoDevice is 100, and no devices.
     assert call(cuda_build, runtime, "devices").stdout.strip() == "100000"
     assert call(cuda_build, runtime, "registered").stdout.strip() == "1"
+
+
+def test_torch_may_look_for_the_driver_and_is_told_that_there_is_none(
+    cuda_build: Path, tmp_path: Path
+) -> None:
+    """From 2.14 on it does so when asked whether a stream is being captured, and takes an error for "no"."""
+    assert call(cuda_build, build_runtime(cuda_build, tmp_path), "driver").stdout.strip() == "100"
 
 
 def test_cuda_registers_no_options_of_its_allocator(cuda_build: Path, compile_c, tmp_path: Path) -> None:

@@ -24,6 +24,15 @@ ABSENT_API int cudaGetDevice(int *device) { *device = -1; return CUDA_NO_DEVICE;
 ABSENT_API int cudaSetDevice(int device) { (void)device; return CUDA_NO_DEVICE; }
 ABSENT_API int cudaDriverGetVersion(int *version) { *version = 0; return CUDA_SUCCESS; }
 ABSENT_API int cudaRuntimeGetVersion(int *version) { *version = 0; return CUDA_SUCCESS; }
+/* By these torch looks for functions of the driver, of which there is none: torch 2.14 does so when it is asked whether a
+ * stream is being captured, as transformers asks in every forward pass, and takes an error for "no". */
+ABSENT_API int cudaGetDriverEntryPoint(const char *symbol, void **found, unsigned long long flags, void *status) {
+    (void)symbol; (void)flags; (void)status; *found = NULL; return CUDA_NO_DEVICE;
+}
+ABSENT_API int cudaGetDriverEntryPointByVersion(const char *symbol, void **found, unsigned version, unsigned long long flags,
+                                                void *status) {
+    (void)symbol; (void)version; (void)flags; (void)status; *found = NULL; return CUDA_NO_DEVICE;
+}
 ABSENT_API int cudaGetLastError(void) { return CUDA_SUCCESS; }
 ABSENT_API int cudaPeekAtLastError(void) { return CUDA_SUCCESS; }
 ABSENT_API const char *cudaGetErrorName(int error) { return error == CUDA_NO_DEVICE ? "cudaErrorNoDevice" : "cudaError"; }
