@@ -12,7 +12,7 @@ from torch.nn import functional
 torch_npu = pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.overlay")
 
-from roundings import CONTRACTS, require_close  # noqa: E402 - needs the guards above
+from roundings import CONTRACTS, permitted  # noqa: E402 - needs the guards above
 
 from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
 
@@ -45,12 +45,12 @@ def check(
 
     gradients = [x.grad for x in on_device]
     assert all(gradient is not None and gradient.dtype == dtype for gradient in gradients)
-    require_close([result, *gradients], formula, dtype)
+    permitted(formula, dtype).require([result, *gradients])
 
 
 def close(actual: torch.Tensor, formula: Callable[[], torch.Tensor], dtype: torch.dtype) -> None:
     """One tensor against its formula."""
-    require_close([actual], lambda: [formula()], dtype)
+    permitted(lambda: [formula()], dtype).require([actual])
 
 
 DTYPES = pytest.mark.parametrize("dtype", list(CONTRACTS), ids=lambda d: str(d).removeprefix("torch."))
@@ -361,7 +361,7 @@ def test_what_no_rounding_explains_is_red(dtype: torch.dtype, factor: float, ope
     simulation = overlay.installed()
     with (
         simulation.faults.injected(FaultSpec(op=operator, kind="scale", factor=factor)) as (fault,),
-        pytest.raises(AssertionError, match=f"times what {dtype} permits"),
+        pytest.raises(AssertionError, match=f"off by more than {dtype} permits"),
     ):
         test_rms_norm(dtype)
     assert fault.hits
