@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.run.lock import holder, run_lock
+from harness.run.lock import holder, is_held, run_lock
 
 HOLD = """
 import sys, time
@@ -45,6 +45,17 @@ def test_a_second_run_is_told_who_holds_it(tmp_path: Path, other: subprocess.Pop
     text = str(caught.value)
     assert f"process {other.pid}" in text
     assert "npu-matrix run --profile all" in text
+
+
+def test_whether_a_run_is_alive_can_be_asked_without_taking_its_place(
+    tmp_path: Path, other: subprocess.Popen[str]
+) -> None:
+    assert is_held(tmp_path / "state")
+    other.kill()
+    other.wait()
+    assert not is_held(tmp_path / "state")
+    assert not is_held(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_second_run_waits_and_says_for_whom(tmp_path: Path, other: subprocess.Popen[str]) -> None:
