@@ -307,9 +307,21 @@ def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
         reasons.append(f"{len(measurements['missing'])} results are missing: {measurements['missing'][0]}.")
     return Judgement(
         status=Status.FAIL,
-        reasons=(*reasons, *_repeatability(measurements)),
+        reasons=(*reasons, *_unbounded(measurements), *_repeatability(measurements)),
         remedies=(REMEDY,),
     )
+
+
+def _unbounded(measurements: Mapping[str, Any]) -> tuple[str, ...]:
+    """Operations whose roundings the tolerances only guess (`stochastic`): there they may be too narrow."""
+    names = measurements.get("reference", {}).get("unmodelled", ())
+    if not names:
+        return ()
+    told = (
+        f"No error bound is known here for {_operators(list(names))}: what comes out of it may be right and "
+        "outside of its tolerance."
+    )
+    return (told,)
 
 
 def _amount(budget: float | None) -> str:

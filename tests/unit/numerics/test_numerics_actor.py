@@ -65,6 +65,7 @@ class Context:
     missing: list[str] = field(default_factory=list)
     blind: bool = False
     slack: float | None = None
+    unmodelled: list[str] = field(default_factory=list)
     norms: dict[str, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=lambda: EVENTS)
     paths: tuple[str, ...] = (ENGINE,)
@@ -92,6 +93,7 @@ class Context:
                 "seconds": 1.0,
                 "paths": list(self.paths),
                 "slack": self.slack,
+                "unmodelled": self.unmodelled,
                 "contract": (FP32 if self.compute == "float32" else BF16_AUTOCAST).to_json(),
             },
             "tolerances": dict.fromkeys(labels, 1e-5),
@@ -381,6 +383,17 @@ def test_decisions_that_rounding_takes_are_ill_posed_whatever_the_device_gives(c
     assert judgement.reasons[0].startswith("Ill-posed: roundings of bfloat16 may take a clip decision")
     context.slack = 1.2
     assert judged(context).status is (Status.FAIL if errors else Status.PASS)
+
+
+def test_a_red_tells_which_operations_have_no_error_bound(context):
+    context.errors = {EVENTS[2].label: 1.0}
+    assert not any("No error bound" in reason for reason in judged(context).reasons)
+    context.unmodelled = ["erf"]
+    judgement = judged(context)
+    assert judgement.status is Status.FAIL
+    assert any(reason.startswith("No error bound is known here for erf") for reason in judgement.reasons)
+    context.errors = {}
+    assert judged(context).status is Status.PASS
 
 
 def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(context):
