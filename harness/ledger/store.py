@@ -25,6 +25,8 @@ from harness.outcome import ArtifactRef, Outcome, State, Status
 FILE_NAME = "ledger.sqlite3"
 TYPICAL_OF_LAST = 20
 
+# Not the runs of a search (bisect, ablate, reruns), of parts of a plan or of cells nobody planned.
+ASKED_FOR = """(argv = '[]' OR argv LIKE '%"run"%')"""
 # An outcome recorded here outranks a merged one: its files (an environment, say) are on this machine.
 LATEST_REUSABLE = (
     f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
@@ -251,8 +253,9 @@ class Ledger:
         return next(iter(self._runs("run_id = ?", (run_id,), 1)), None)
 
     def latest_run(self) -> Run | None:
-        """The run that started last here; of a ledger with none of its own, the last that was merged."""
-        return next(iter((*self._runs("merged = 0", (), 1), *self.runs(1))), None)
+        """The run that started last here, if it can be no probe; else the last that was merged."""
+        tried = (f"merged = 0 AND {ASKED_FOR}", "merged = 0", "1")
+        return next((run for where in tried for run in self._runs(where, (), 1)), None)
 
     def merge(self, other: Path) -> int:
         """Append the outcomes of another ledger that are not here yet, and count them; its runs come along.

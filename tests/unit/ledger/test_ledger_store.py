@@ -133,6 +133,16 @@ def test_history_filters(tmp_path: Path) -> None:
         assert len(ledger.history(limit=1)) == 1
 
 
+def test_a_search_of_its_own_is_not_the_latest_run(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        probe = ledger.begin_run({"entries": [0]}, ["bisect", "good", "bad"], {}, now=500.0)
+        assert ledger.latest_run().run_id == probe  # type: ignore[union-attr]
+        asked = ledger.begin_run({"entries": []}, ["--profile", "full", "run"], {}, now=1000.0)
+        for argv in (["patches", "ablate", "cell"], ["bisect", "good", "bad"], ["gate", "--reruns", "3"]):
+            ledger.begin_run({"entries": [1]}, argv, {}, now=2000.0)
+        assert ledger.latest_run().run_id == asked  # type: ignore[union-attr]
+
+
 def test_runs_and_dispositions(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         first = ledger.begin_run({"entries": []}, ["run"], {"name": "h"}, now=1000.0)
