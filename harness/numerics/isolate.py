@@ -37,7 +37,8 @@ def evaluate_isolated(
     """Results by case name; `timeout_s` is for each case (for the first one with the start of the process).
 
     memory_bytes: address space of the process; what needs more fails with MemoryError. Where a process ends
-    or hangs, the case it was in gets an error and another process goes on with the next one.
+    or hangs, the case it was in gets an error and another process goes on with the next one; where it never
+    came to a case, all get that error.
     """
     parse_candidate(candidate)
     results: dict[str, Result] = {}
@@ -50,9 +51,10 @@ def evaluate_isolated(
             done = _collect(workdir, cases, first)
             results.update(done)
             first += len(done)
-            if first < len(cases):
-                results[cases[first].name] = Result(error=reason, seconds=timeout_s)
-                first += 1
+            # A process that never came to a case would not the next time: the candidate cannot be loaded.
+            lost = cases[first : first + 1] if (workdir / CURRENT).is_file() else cases[first:]
+            results.update({case.name: Result(error=reason, seconds=timeout_s) for case in lost})
+            first += len(lost)
     return results
 
 

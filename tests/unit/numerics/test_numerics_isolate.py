@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,16 @@ def test_only_the_case_it_fails_in_is_lost(candidate, reason):
     assert reason in verdicts[1].reasons[0]
 
 
-def test_a_candidate_that_cannot_be_imported_fails_every_case():
-    results = evaluate_isolated("no_such_module:candidate", CASES[:1], timeout_s=60.0)
-    assert "ModuleNotFoundError" in results[CASES[0].name].error
+def test_a_candidate_that_cannot_be_imported_fails_every_case_at_once(monkeypatch):
+    starts = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *given, **named: starts.append(1) or start(*given, **named)
+    )
+    results = evaluate_isolated("no_such_module:candidate", CASES, timeout_s=60.0)
+    assert [case.name for case in CASES] == list(results)
+    assert all("ModuleNotFoundError" in result.error for result in results.values())
+    assert len(starts) == 1, "it was tried again for every case"
 
 
 @pytest.mark.parametrize("name", ["", "module", ":attribute", "module:", "module:not an identifier"])
