@@ -102,7 +102,11 @@ def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
         del parts["start"]
     centre = np.median if feature.median else np.mean
     result = {
-        name: Summary(value=float(centre(part)), sides=feature.sides, floor=feature.floor)
+        name: Summary(
+            value=float(centre(part)),
+            sides=feature.sides,
+            floor=max(feature.floor, feature.noise / math.sqrt(len(part))),
+        )
         for name, part in parts.items()
     }
     if feature.spike:

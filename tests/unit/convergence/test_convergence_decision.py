@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from collections import Counter
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy", reason="decisions are made on the host")
 
 from harness.convergence.decision import decide
-from harness.convergence.rule import Rule
+from harness.convergence.rule import FEATURES, Rule
 from harness.digest import canonical_json
 from harness.outcome import Status
 
@@ -127,6 +128,36 @@ def test_a_solved_step_without_gradient_is_no_fault(references, rng, make_curve)
 
     assert decision.status is Status.PASS
     assert decision.runs_used == 1
+
+
+def with_groups(run, rng, *, early=(), more=0.0):
+    """The run with the share of its 32 groups that have no signal: none before step 26, then 0.6; `early`: steps
+    in which one group has none; `more`: how many more of them have none at any time."""
+    expected = np.where(np.arange(60) < 26, 0.0, 0.6) + more
+    share = rng.binomial(32, expected) / 32
+    share[list(early)] += 1 / 32
+    return {**run, "zero_variance_groups": share.tolist()}
+
+
+def test_one_group_without_signal_where_no_reference_has_one_is_no_fault(references, rng, make_curve):
+    known = [with_groups(run, rng) for run in references[:10]]
+    stacks = [
+        [with_groups(make_curve(rng), rng, early=(step, step + 1)) for step in (20, 21, 22)]
+        for _ in range(20)
+    ]
+    # What ten runs agree on would be all there is.
+    exact = Rule(features=tuple(dataclasses.replace(one, noise=0.0) for one in FEATURES))
+
+    assert {decide(known, runs).status for runs in stacks} == {Status.PASS}
+    assert {decide(known, runs, exact).status for runs in stacks} == {Status.FAIL}
+
+
+def test_many_groups_without_signal_are_a_fault(references, rng, make_curve):
+    known = [with_groups(run, rng) for run in references]
+    decision = decide(known, [with_groups(make_curve(rng), rng, more=0.25) for _ in range(3)])
+
+    assert decision.status is Status.FAIL
+    assert decision.statistic.name.startswith("zero_variance_groups")
 
 
 def test_stopping_at_an_alarm_saves_steps_and_is_not_truncation(references, rng, make_curve):
