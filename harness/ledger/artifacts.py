@@ -39,21 +39,18 @@ class ArtifactStore:
             raise _unwritable(error, self.folder, name) from error
         return ArtifactRef(name=name, digest=digest, size=size, media_type=media_type)
 
-    def take_over(self, other: ArtifactStore, refs: Iterable[ArtifactRef]) -> int:
-        """Copy what `other` has of `refs` and this one has not; returns how many files came.
+    def take_over(self, other: ArtifactStore, refs: Iterable[ArtifactRef]) -> None:
+        """Copy what `other` has of `refs` and this one has not.
 
         What is gone there, or is no longer what its digest says, stays away. InfrastructureError when this
         store cannot be written.
         """
         if other.folder.absolute() == self.folder.absolute():
-            return 0
-        came = 0
+            return
         for ref in refs:
             with contextlib.suppress(ValueError):
                 if not self.has(ref) and other.intact(ref):
                     self.put(other.path(ref.digest), ref.name, ref.media_type)
-                    came += 1
-        return came
 
     def get(self, ref: ArtifactRef) -> Path:
         """The stored file, read only; InfrastructureError when it is gone or has not its size."""

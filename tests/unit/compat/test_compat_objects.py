@@ -36,6 +36,10 @@ LIB = {
         "    def run(self): ...\n"
         "class Half(Base):\n"
         "    def other(self): ...\n"
+        "from typing import Generic, TypeVar\n"
+        "T = TypeVar('T')\n"
+        "class Typed(Generic[T], Config):\n"
+        "    pass\n"
     ),
 }
 
@@ -76,6 +80,7 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
         ),
         ("import lib\nclass A(lib.Config):\n  def f(self):\n    self.absent()", "Config has no absent"),
         ("import lib\nclass A(lib.Half):\n  pass\nA()", "without run"),
+        ("from lib import Typed\nc = Typed()\nc.absent()", "Typed has no absent"),
     ],
 )
 def test_what_an_object_does_not_have_is_found(tmp_path: Path, text: str, said: str) -> None:
@@ -97,6 +102,7 @@ def test_what_an_object_does_not_have_is_found(tmp_path: Path, text: str, said: 
         "from lib import Config\nc = Config()\nif hasattr(c, 'absent'):\n    c.absent()",
         "import lib\nclass A(lib.Config):\n  def f(self):\n    self.mine = 1\n    self.mine",
         "import lib\nclass A(lib.Half):\n  def run(self): ...\nA()",
+        "from lib import Typed\nc = Typed()\nc.scale(2)",
         # Nobody makes one: its methods are lent to another class.
         "import lib\nclass A(lib.Half):\n  def more(self): ...",
     ],

@@ -142,6 +142,15 @@ def test_misplaced_when_the_function_it_was_made_for_is_gone(known: bool) -> Non
     assert found.files == {}
 
 
+def test_misplaced_when_the_function_it_was_made_for_stands_right_above_with_another_body() -> None:
+    start, end = SIBLINGS.index(b"def b("), SIBLINGS.index(b"def c(")
+    body = SIBLINGS[start:end].replace(b"    y += 3\n", b"    y += 30\n")
+    made = patch(SIBLINGS, SIBLINGS[:start] + body + SIBLINGS[end:])
+    made = made.replace(b"@@\n", b"@@ def b(x):\n").replace(b"@@ def a(x):", b"@@ def b(x):")
+    others = SIBLINGS[:end].replace(b"y += ", b"y -= ")
+    assert verdict(made, tree(mod=others + SIBLINGS[end:])).verdict is Verdict.MISPLACED
+
+
 def test_not_misplaced_when_the_function_only_moved() -> None:
     target = b"import os\n\n\n" + SIBLINGS
     made = patch(SIBLINGS, SIBLINGS.replace(b"    y += 3\n", b"    y += 30\n", 1))
