@@ -46,6 +46,14 @@ def test_a_known_failure_is_named_with_cause_remedy_and_source(triage, log):
     assert "see:" in output
 
 
+def test_a_log_is_named_only_where_there_are_several(triage, log):
+    one, other = (log(name, "RuntimeError: NCCL is not available\n") for name in ("one.log", "other.log"))
+    assert "one.log" not in triage(one)
+    both = triage(one, other)
+    assert str(one) in both
+    assert str(other) in both
+
+
 def test_json_lists_id_line_and_rank(triage, log):
     found = json.loads(triage(log("a.log", "[rank3]: RuntimeError: NCCL is not available\n"), "--json"))
     assert found["schema"] == {"name": "npu-matrix.triage", "version": 1}
