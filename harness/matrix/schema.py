@@ -69,10 +69,15 @@ Specifiers = Annotated[
         }
     ),
 ]
+Title = Annotated[Text, Field(description="what people call it, in a few words")]
+Reason = Annotated[Text, Field(description="why, in a sentence or two")]
+Source = Annotated[Text, Field(description="who says so: a document, a page, a file at a commit")]
+Owner = Annotated[Text, Field(description="who looks after it")]
 Plain = Annotated[
     Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
 ]
 Conditions = dict[AxisName, Specifiers]
+When = Annotated[Conditions, Field(description="axis: versions; the cells it is for. Empty: all")]
 
 
 class Entry(BaseModel):
@@ -84,8 +89,8 @@ class Entry(BaseModel):
 class AxisEntry(Entry):
     """One versioned part of the stack."""
 
-    title: Text
-    scheme: Literal["pep440", "cann", "python", "name"]
+    title: Title
+    scheme: Literal["pep440", "cann", "python", "name"] = Field(description="how its versions are ordered")
     source: Text = Field(description="where its versions are published")
     package: Text = Field("", description="distribution name, when it is installed with pip")
     on_index: bool = Field(True, description="false: releases are not on the package index, only in git")
@@ -101,44 +106,46 @@ class AxisEntry(Entry):
 class FindingEntry(Entry):
     """A known inconsistency of what the authors state."""
 
-    what: Text
-    source: Text
-    axes: list[AxisName] = []
+    what: Text = Field(description="what does not agree, in a sentence")
+    source: Source
+    axes: list[AxisName] = Field([], description="the axes it concerns")
 
 
 class StackEntry(Entry):
     """A named cell people talk about, as its authors state it."""
 
-    title: Text
-    source: Text
-    axes: dict[AxisName, Text] = Field(min_length=1)
-    recipe: Name = ""
-    findings: list[FindingEntry] = []
-    notes: list[Text] = []
+    title: Title
+    source: Source
+    axes: dict[AxisName, Text] = Field(min_length=1, description="axis: the version its authors state")
+    recipe: Name = Field("", description="the recipe its authors run")
+    findings: list[FindingEntry] = Field([], description="what its authors state does not agree")
+    notes: list[Text] = Field([], description="what else a reader has to know")
 
 
 class TableEntry(Entry):
     """A table somebody publishes: facts with their source, never outcomes."""
 
-    title: Text
-    source: Text
-    date: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    title: Title
+    source: Source
+    date: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="when it was read")]
     key: AxisName = Field(description="the column by which rows are looked up; it is named after an axis")
-    columns: list[Text] = Field(min_length=2)
-    rows: list[list[Text | None]] = Field(min_length=1)
+    columns: list[Text] = Field(min_length=2, description="names of the columns, axes among them")
+    rows: list[list[Text | None]] = Field(min_length=1, description="a value for each column; null: none")
 
 
 class SameAs(Entry):
     """The value must agree with that of another axis."""
 
-    same_as: AxisName
-    part: Literal["release", "nominal"] = "nominal"
+    same_as: AxisName = Field(description="the other axis")
+    part: Literal["release", "nominal"] = Field(
+        "nominal", description="what must agree: 2.7.1 of 2.7.1.post1, or the version as it is named"
+    )
 
 
 class ListedIn(Entry):
     """The value must be the one a published table has for the cell's value of the table's key."""
 
-    table: Name
+    table: Name = Field(description="an entry of `published`")
     column: Text = Field("", description="default: the column named like the axis")
 
 
@@ -153,47 +160,47 @@ Requirement = Annotated[
 class ConstraintEntry(Entry):
     """Which combinations are out, and the proof of it."""
 
-    when: Conditions = {}
-    require: dict[AxisName, Requirement] = {}
-    forbid: Conditions = {}
-    reason: Text
-    source: Text
+    when: When = {}
+    require: dict[AxisName, Requirement] = Field({}, description="axis: what its value must be")
+    forbid: Conditions = Field({}, description="axis: versions that must not come together; not with require")
+    reason: Reason
+    source: Source
 
 
 class PinEntry(Entry):
     """A requirement that cells need beside their axis values; `{axis}` stands for the cell's value."""
 
-    when: Conditions = {}
-    require: Text
-    reason: Text
-    source: Text
+    when: When = {}
+    require: Text = Field(description="as pip takes it, such as `numpy<2`")
+    reason: Reason
+    source: Source
 
 
 class OverrideEntry(Entry):
     """A requirement that replaces what packages ask for; `{axis}` stands for the cell's value."""
 
-    when: Conditions = {}
-    override: Text
-    reason: Text
-    source: Text
+    when: When = {}
+    override: Text = Field(description="as pip takes it; what packages ask for of the same name is ignored")
+    reason: Reason
+    source: Source
 
 
 class RecipeEntry(Entry):
     """A training or inference job."""
 
-    title: Text
-    kind: Literal["train", "infer"] = "train"
-    algorithm: Text
-    entry: Text
+    title: Title
+    kind: Literal["train", "infer"] = Field("train", description="what the job does")
+    algorithm: Text = Field(description="such as grpo or gspo")
+    entry: Text = Field(description="the Python module or the script that is started")
     base: Name = Field("", description="a recipe whose overrides and env come first")
-    overrides: dict[str, Plain] = {}
-    env: dict[str, Text] = {}
-    nodes: int = Field(1, ge=1, le=10_000)
+    overrides: dict[str, Plain] = Field({}, description="verl's settings, as on its command line")
+    env: dict[str, Text] = Field({}, description="environment variables of the job")
+    nodes: int = Field(1, ge=1, le=10_000, description="machines of the job")
     cards: int = Field(1, ge=1, le=1024, description="cards of each node")
-    model: Text
-    source: Text
-    findings: list[FindingEntry] = []
-    notes: list[Text] = []
+    model: Text = Field(description="the model that is trained or run")
+    source: Source
+    findings: list[FindingEntry] = Field([], description="what its authors state does not agree")
+    notes: list[Text] = Field([], description="what else a reader has to know")
 
 
 class SelectEntry(Entry):
@@ -211,77 +218,84 @@ class SelectEntry(Entry):
                 ]
             }
         ),
-    ] = []
-    product: dict[AxisName, Annotated[list[Text], Field(min_length=1)]] = {}
-    with_: dict[AxisName, Text] = Field({}, alias="with")
-    recipe: Name = ""
+    ] = Field([], description="names of stacks, or all")
+    product: dict[AxisName, Annotated[list[Text], Field(min_length=1)]] = Field(
+        {}, description="axis: versions; every combination that the constraints let through"
+    )
+    with_: dict[AxisName, Text] = Field({}, alias="with", description="axis: the version all of them have")
+    recipe: Name = Field("", description="the recipe of these cells")
 
 
 class ProfileEntry(Entry):
     """What one command plans."""
 
-    title: Text
-    select: list[SelectEntry] = Field(min_length=1)
+    title: Title
+    select: list[SelectEntry] = Field(min_length=1, description="its cells, taken together")
     without: dict[Name, Text] = Field({}, description="checks this profile leaves out, each with the reason")
 
 
 class RunnerEntry(Entry):
     """A place that can execute tasks."""
 
-    title: Text
-    kind: Literal["local", "ray"]
-    devices: list[Literal["sim", "npu", "cpu"]] = Field(min_length=1)
-    labels: dict[str, Text] = {}
+    title: Title
+    kind: Literal["local", "ray"] = Field(description="this machine, or a Ray cluster")
+    devices: list[Literal["sim", "npu", "cpu"]] = Field(min_length=1, description="devices cells find there")
+    labels: dict[str, Text] = Field({}, description="facts about it; in capitals, folders such as DATA_ROOT")
 
 
 class ExpectationEntry(Entry):
     """An outcome that is known to differ from pass, and until when."""
 
     cells: Annotated[str, Tag("glob")] | Annotated[Conditions, Tag("axes")] = Field(
-        discriminator=Discriminator(lambda value: "axes" if isinstance(value, dict) else "glob")
+        discriminator=Discriminator(lambda value: "axes" if isinstance(value, dict) else "glob"),
+        description="a pattern of cell ids, or axis: versions",
     )
-    check: Text
-    state: Literal["fail", "numeric-drift", "timeout", "crash", "inconclusive", "unsupported", "error"]
+    check: Text = Field(description="the check that is known not to pass")
+    state: Literal["fail", "numeric-drift", "timeout", "crash", "inconclusive", "unsupported", "error"] = (
+        Field(description="how it ends; another end is a new failure")
+    )
     because: list[Text] = Field(
         [],
         description="texts; each reason of the failure has to contain one of them, else it is a new failure",
     )
-    reason: Text
-    source: Text
-    owner: Text
+    reason: Reason
+    source: Source
+    owner: Owner
     until: Text = Field(description="a date, 2027-01-31, or an axis and a specifier, 'verl >=0.7.0'")
 
 
 class MigrationEntry(Entry):
     """A version bump: the row and the one it moves to are both planned until the new one is green."""
 
-    stack: Name
-    title: Text
+    stack: Name = Field(description="the row it moves")
+    title: Title
     to: dict[AxisName, Text] = Field(
         min_length=1,
         description="axis: value; `0.10.0.dev0@main` is the commit main is at when it is planned",
     )
-    reason: Text
-    source: Text
-    owner: Text
+    reason: Reason
+    source: Source
+    owner: Owner
     until: Text = Field(description="when it should be done: a date, 2027-01-31")
 
 
 class MatrixFile(Entry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
-    format: Literal[1]
-    axes: dict[AxisName, AxisEntry] = Field(min_length=1)
-    stacks: dict[Name, StackEntry] = {}
-    published: dict[Name, TableEntry] = {}
-    constraints: dict[Name, ConstraintEntry] = {}
-    pins: list[PinEntry] = []
-    overrides: list[OverrideEntry] = []
-    recipes: dict[Name, RecipeEntry] = {}
-    profiles: dict[Name, ProfileEntry] = Field(min_length=1)
-    runners: dict[Name, RunnerEntry] = {}
-    expectations: dict[Name, ExpectationEntry] = {}
-    migrations: dict[Name, MigrationEntry] = {}
+    format: Literal[1] = Field(description="the form of this file")
+    axes: dict[AxisName, AxisEntry] = Field(min_length=1, description="the versioned parts of a cell")
+    stacks: dict[Name, StackEntry] = Field({}, description="named cells, as their authors state them")
+    published: dict[Name, TableEntry] = Field({}, description="tables of versions that somebody publishes")
+    constraints: dict[Name, ConstraintEntry] = Field(
+        {}, description="which combinations are out, with the proof"
+    )
+    pins: list[PinEntry] = Field([], description="requirements beside those of the axes")
+    overrides: list[OverrideEntry] = Field([], description="requirements that replace what packages ask for")
+    recipes: dict[Name, RecipeEntry] = Field({}, description="training and inference jobs")
+    profiles: dict[Name, ProfileEntry] = Field(min_length=1, description="what one command plans")
+    runners: dict[Name, RunnerEntry] = Field({}, description="places that can execute tasks")
+    expectations: dict[Name, ExpectationEntry] = Field({}, description="failures that are known, until when")
+    migrations: dict[Name, MigrationEntry] = Field({}, description="version bumps of stacks")
 
 
 def json_schema() -> dict[str, Any]:
