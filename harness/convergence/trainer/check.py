@@ -293,10 +293,10 @@ def _worst_difference(
     measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]
 ) -> Difference | None:
     from harness.convergence.trainer.learned import differences
-    from harness.convergence.trainer.record import recorded
+    from harness.convergence.trainer.record import same_start
 
     verl = str(measurements["versions"].get("verl", ""))
-    known = recorded(str(measurements["digest"]), verl)
+    known = same_start(measurements["recipe"], str(measurements["digest"]), verl)
     if known is None:
         return None
     found = differences(series, known.series, same_verl=known.verl == verl)

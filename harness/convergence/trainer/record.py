@@ -5,6 +5,7 @@ Make one: `python -m harness.convergence.trainer.record RUN.json FOLDER`, where 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.convergence.telemetry import decode_series
+from harness.convergence.trainer.recipe import TrainerRecipe
 from harness.digest import digest_json
 from harness.errors import InputError, Location
 
@@ -36,6 +38,11 @@ class Record:
     def verl(self) -> str:
         """The version of verl that was recorded."""
         return str(self.provenance["versions"].get("verl", ""))
+
+    @property
+    def steps(self) -> int:
+        """Its length."""
+        return max((len(values) for values in self.series.values()), default=0)
 
 
 def content(run: Mapping[str, Any], *, date: str) -> dict[str, Any]:
@@ -91,6 +98,28 @@ def recorded(recipe_digest: str, verl: str, folder: Path = FOLDER) -> Record | N
     """The record of exactly these settings: with this verl if there is one, else with another, or None."""
     known = [load(path) for path in sorted(folder.glob("*.json"))]
     fitting = [one for one in known if one.recipe_digest == recipe_digest]
+    return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
+
+
+def same_start(recipe: Mapping[str, Any], digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
+    """The record whose first step is that of these settings: `recorded`, or that of a run of another length.
+
+    recipe, digest: of a run; what was set beside its recipe is in the digest alone.
+    """
+    exact = recorded(digest, verl, folder)
+    if exact is not None:
+        return exact
+    try:
+        asked = TrainerRecipe(**recipe)
+    except TypeError:
+        # Settings of another version of this program.
+        return None
+    if asked.digest() != digest:
+        return None
+    known = [load(path) for path in sorted(folder.glob("*.json"))]
+    fitting = [
+        one for one in known if dataclasses.replace(asked, steps=one.steps).digest() == one.recipe_digest
+    ]
     return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from harness.check import Completed
 from harness.convergence.trainer import check
 from harness.convergence.trainer.recipe import RECIPES
-from harness.convergence.trainer.record import FOLDER, content, load, recorded, write
+from harness.convergence.trainer.record import FOLDER, content, load, recorded, same_start, write
 from harness.digest import canonical_json
 from harness.errors import InputError
 from harness.outcome import Evidence, Status
@@ -220,6 +221,30 @@ def test_every_recipe_has_a_record_that_itself_passes(tmp_path, algorithm):
 
     assert judgement.status is Status.PASS, judgement.reasons
     assert "agrees with the recorded run of the same seed" in judgement.reasons[1]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_run_of_another_length_has_the_same_first_step(algorithm):
+    recipe = RECIPES[algorithm]
+    longer = dataclasses.replace(recipe, steps=recipe.steps + 7)
+    known = same_start(longer.as_json(), longer.digest(), "0.6.1")
+
+    assert known is not None
+    assert known == same_start(recipe.as_json(), recipe.digest(), "0.6.1")
+
+
+@pytest.mark.parametrize("change", [{"seed": 77}, {"learning_rate": 2e-3}, {"prompts": 64}])
+def test_other_settings_have_another_first_step(change):
+    other = dataclasses.replace(RECIPES["gspo"], **change)
+
+    assert same_start(other.as_json(), other.digest(), "0.6.1") is None
+
+
+def test_what_is_set_beside_the_recipe_makes_another_first_step():
+    longer = dataclasses.replace(RECIPES["gspo"], steps=77)
+
+    assert same_start(longer.as_json(), "of the recipe and a setting more", "0.6.1") is None
+    assert same_start({"unknown": 1}, "of another program", "0.6.1") is None
 
 
 def test_a_first_step_unlike_the_record_fails(tmp_path):
