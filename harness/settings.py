@@ -224,7 +224,7 @@ def _read_file(file: Path) -> dict[str, str]:
             fix=f"known settings: {', '.join(sorted(known))}",
         )
     for name, value in data.items():
-        if not isinstance(value, (str, int)) or not str(value).isprintable():
+        if not isinstance(value, (str, int)) or re.search("[\x00-\x1f\x7f-\x9f]", str(value)):
             raise InputError(
                 f"{name} is {value!r}, which is no single value",
                 where=Location(file),

@@ -81,6 +81,8 @@ def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, k
         return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
     if kind in {"too_short", "string_too_short"} and context["min_length"] == 1:
         return Problem(f"{_name(path)} must not be empty", where)
+    if kind in {"too_long", "string_too_long"} and isinstance(detail["input"], str):
+        return Problem(f"{_name(path)} is longer than {context['max_length']} characters", where)
     message = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
     return Problem(f"{_name(path)} {message[:1].lower()}{message[1:]}", where)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$"
 AXIS_PATTERN = r"^[a-z][a-z0-9_]{0,40}$"
+ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 
 
 def _as_text(value: Any) -> Any:
@@ -36,6 +38,13 @@ def _plain(value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     return {dict: "a mapping", list: "a list", type(None): "empty"}.get(type(value), f"{value!r}")
+
+
+def _one_line(value: str) -> str:
+    # It stands in terminals, comments of exports and commands to a CI's runner.
+    if re.search(ONE_LINE, value) is None or value.endswith("\n"):
+        raise ValueError("must be one line, without control characters")
+    return value
 
 
 def _form(value: Any) -> str:
@@ -69,7 +78,12 @@ Specifiers = Annotated[
         }
     ),
 ]
-Title = Annotated[Text, Field(description="what people call it, in a few words")]
+Title = Annotated[
+    Text,
+    AfterValidator(_one_line),
+    WithJsonSchema({**_WORD, "pattern": ONE_LINE}),
+    Field(description="what people call it, in a few words"),
+]
 Reason = Annotated[Text, Field(description="why, in a sentence or two")]
 Source = Annotated[Text, Field(description="who says so: a document, a page, a file at a commit")]
 Owner = Annotated[Text, Field(description="who looks after it")]
