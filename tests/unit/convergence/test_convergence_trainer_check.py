@@ -18,13 +18,26 @@ from harness.errors import InputError
 from harness.outcome import Evidence, Status
 
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
+RECORD = same_start(RECIPES["gspo"].as_json(), RECIPES["gspo"].digest(), "0.6.1")
 STEPS = RECIPES["gspo"].steps
+
+
+def as_recorded(algorithm="gspo", **changes):
+    """A run of the recorded length, whose series are the recorded ones but for `changes`."""
+    known = same_start(RECIPES[algorithm].as_json(), RECIPES[algorithm].digest(), "0.6.1")
+    recipe = dataclasses.replace(RECIPES[algorithm], steps=known.steps)
+    series = {**known.series, **changes}
+    return {"recipe": recipe.as_json(), "digest": recipe.digest(), "series": series}
+
+
+def off_at_first(name, factor):
+    values = RECORD.series[name]
+    return {name: (factor * values[0], *values[1:])}
 
 
 def series(*, end=0.75, steps=STEPS, **others):
     """A run like a recorded one: its first step is the recorded run's where there is one."""
-    known = recorded(RECIPES["gspo"].digest(), "0.6.1")
-    first = {name: values[0] for name, values in known.series.items()} if known else {}
+    first = {name: values[0] for name, values in RECORD.series.items()}
     rng = np.random.default_rng(0)
     reward = np.linspace(0.05, end, steps) + 0.02 * rng.standard_normal(steps)
     found = {
@@ -212,12 +225,7 @@ def test_too_few_steps_decide_nothing(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 def test_every_recipe_has_a_record_that_itself_passes(tmp_path, algorithm):
-    known = recorded(RECIPES[algorithm].digest(), "0.6.1")
-    assert known is not None
-    written = run_file(
-        recipe=RECIPES[algorithm].as_json(), digest=RECIPES[algorithm].digest(), series=dict(known.series)
-    )
-    _, judgement = judged(Cell(tmp_path, written))
+    _, judgement = judged(Cell(tmp_path, run_file(**as_recorded(algorithm))))
 
     assert judgement.status is Status.PASS, judgement.reasons
     assert "agrees with the recorded run of the same seed" in judgement.reasons[1]
@@ -248,37 +256,25 @@ def test_what_is_set_beside_the_recipe_makes_another_first_step():
 
 
 def test_a_first_step_unlike_the_record_fails(tmp_path):
-    known = recorded(RECIPES["gspo"].digest(), "0.6.1")
-    assert known is not None
-    other = {
-        **known.series,
-        "grad_norm": (1.002 * known.series["grad_norm"][0], *known.series["grad_norm"][1:]),
-    }
-    _, judgement = judged(Cell(tmp_path, run_file(series=other)))
+    other = as_recorded(**off_at_first("grad_norm", 1.002))
+    _, judgement = judged(Cell(tmp_path, run_file(**other)))
 
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0].startswith("grad_norm of the first step is")
 
 
 def test_a_first_step_unlike_the_record_on_hardware_may_be_a_flipped_token(tmp_path):
-    known = recorded(RECIPES["gspo"].digest(), "0.6.1")
-    assert known is not None
-    other = {**known.series, "entropy": (1.002 * known.series["entropy"][0], *known.series["entropy"][1:])}
+    other = as_recorded(**off_at_first("entropy", 1.002))
     hardware = {**SIMULATED, "simulated": False, "runtime": "cann"}
-    measured, judgement = judged(Cell(tmp_path, run_file(series=other, device=hardware)))
+    measured, judgement = judged(Cell(tmp_path, run_file(device=hardware, **other)))
 
     assert judgement.status is Status.INCONCLUSIVE
     assert measured.evidence is Evidence.HARDWARE
 
 
 def test_another_verl_is_held_against_what_no_order_of_mini_batches_changes(tmp_path):
-    known = recorded(RECIPES["gspo"].digest(), "0.6.1")
-    assert known is not None
-    other = {
-        **known.series,
-        "grad_norm": (1.1 * known.series["grad_norm"][0], *known.series["grad_norm"][1:]),
-    }
-    _, judgement = judged(Cell(tmp_path, run_file(series=other, versions={"verl": "0.6.99"})))
+    other = as_recorded(**off_at_first("grad_norm", 1.1))
+    _, judgement = judged(Cell(tmp_path, run_file(versions={"verl": "0.6.99"}, **other)))
 
     assert judgement.status is Status.PASS
 
