@@ -97,7 +97,7 @@ def test_lines_in_different_encodings_do_not_hide_a_failure(others, encoding):
 
 
 @pytest.mark.parametrize("text", [KNOWN, "terminate called after throwing an instance"])
-@pytest.mark.parametrize("shift", [*range(-2, 45)])
+@pytest.mark.parametrize("shift", [-2, 0, 1, 8, 20, 36, 37, 38, 42])
 def test_a_failure_is_found_once_wherever_an_endless_line_is_cut(text, shift):
     after = LINE_BYTES * 2 - BEFORE_BYTES
     for length in (LINE_BYTES * 2, CHUNK_BYTES):
