@@ -220,7 +220,10 @@ def test_seeds_make_one_set_and_settings_another():
 
 
 @pytest.mark.usefixtures("references")
-@pytest.mark.parametrize(("device", "status"), [(SIMULATED, "fail"), (HARDWARE, "inconclusive")])
+@pytest.mark.parametrize(
+    ("device", "status"),
+    [(SIMULATED, "fail"), ({**SIMULATED, "simulated": False}, "fail"), (HARDWARE, "inconclusive")],
+)
 def test_a_first_step_unlike_the_recorded_one_decides_what_the_bands_leave_open(tmp_path, device, status):
     def make(seed, _):
         series = curves(seed)
