@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InputError
-from harness.verdict.catalogue import load_catalogue, shipped_catalogue
+from harness.verdict.catalogue import catalogue_with, load_catalogue, shipped_catalogue
 from harness.verdict.diagnosis import cluster, triage, triage_file, triage_text
 from harness.verdict.logline import parse_line, shown
 from harness.verdict.needles import NeedleFinder
@@ -133,6 +133,33 @@ def test_the_first_failure_outranks_those_who_waited_for_it():
     assert found.root.text == "ValueError: this one failed first"
     assert [finding.id for finding in found.findings[1:]] == ["hccl-ei0006", "store-timeout"]
     assert found.findings[1].ranks == tuple(range(2, 8))
+
+
+def test_who_only_reports_another_failure_is_not_its_cause_even_when_it_comes_first():
+    lines = [
+        *worker(1, "subprocess.CalledProcessError", "Command 'train' returned 1"),
+        *worker(2, "ValueError", "tile 17 is odd", "other"),
+    ]
+    found = triage_text("\n".join(lines).encode())
+    assert found.root.text == "ValueError: tile 17 is odd"
+    assert [finding.failure.secondary for finding in found.findings] == [False, True]
+
+
+def test_a_log_that_ends_within_a_wrapped_error_tells_the_wrapping():
+    whole = ONE_STEP.format(kind="ValueError", message="never printed")
+    wrapping = next(line for line in whole.splitlines() if line.startswith("ray.exceptions."))
+    cut = whole[: whole.index(wrapping) + len(wrapping)] + "\n"
+    assert triage_text(cut.encode()).root.text == wrapping
+
+
+def test_a_file_of_the_checkout_is_read_on_top_of_the_catalogue_where_there_is_one(tmp_path):
+    file = tmp_path / "signatures.yaml"
+    assert catalogue_with(file).signatures == shipped_catalogue().signatures
+    file.write_text(
+        "signatures: [{id: our-own, pattern: 'tile \\d+ is odd', needles: [' is odd'], example: tile 17 is odd,"
+        " cause: x, remedy: y, sources: [z]}]"
+    )
+    assert [one.id for one in catalogue_with(file).signatures][-1] == "our-own"
 
 
 def test_a_symptom_alone_is_said_to_be_no_explanation():
