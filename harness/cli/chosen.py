@@ -126,7 +126,7 @@ def _earlier(file: Path) -> frozenset[str]:
     try:
         cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
         return frozenset(cell["id"] for cell in cells)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             "this is no plan", where=Location(file), why=str(error), fix="npu-matrix plan --json > FILE"
         ) from None

@@ -119,6 +119,15 @@ def test_an_empty_variable_of_a_script_selects_nothing_rather_than_everything(co
     assert "it is empty" in err
 
 
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff", b"[]", b'{"cells": [1]}', b""])
+def test_a_file_that_is_no_plan_is_told(command, tmp_path, content):
+    file = tmp_path / "plan.json"
+    file.write_bytes(content)
+    code, _, err = command("plan", "--strength", "1", "--keep", str(file))
+    assert code == EXIT_BAD_INPUT
+    assert f"{file}: this is no plan" in err
+
+
 def test_an_empty_revision_is_not_taken_for_none(command):
     code, _, err = command("plan", "--changed-since", "")
     assert code == EXIT_BAD_INPUT
