@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -92,7 +93,9 @@ def resolve_revision(root: Path, name: str) -> Revision:
 def _wanted(name: str) -> str:
     """What to fetch so that `name` is here afterwards: a commit by its id, a branch with the name it gets."""
     branch = name.removeprefix("refs/remotes/").removeprefix("origin/")
-    return name if _COMMIT.fullmatch(name) else f"{branch}:refs/remotes/origin/{branch}"
+    # git allows `$(...)`, `;` and a dash in front in a branch's name; this line is there to be copied.
+    there = f"refs/heads/{branch}" if branch.startswith("-") else branch
+    return name if _COMMIT.fullmatch(name) else shlex.quote(f"{there}:refs/remotes/origin/{branch}")
 
 
 def lay_out(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,17 @@ def test_a_revision_that_is_not_there(command):
     assert code == 2
     assert "revision 'nowhere' is not in this checkout" in err
     assert "git fetch origin nowhere" in err
+
+
+@pytest.mark.parametrize("name", ["a;id", "$(id)", "`id`", "origin/-x", "a&b|c", "it's"])
+def test_a_command_to_copy_runs_nothing_of_a_branch_name(command, name):
+    _, _, err = command("plan", "--changed-since", name)
+    [told] = [line for line in err.splitlines() if "git fetch origin" in line]
+    words = shlex.split(told.partition("or ")[2])
+    assert words[:3] == ["git", "fetch", "origin"]
+    assert len(words) == 4
+    assert not words[3].startswith("-")
+    assert shlex.join(words) in told
 
 
 def test_a_shallow_checkout_says_how_to_fetch(command, checkout, tmp_path):
