@@ -57,21 +57,3 @@ def test_experts_with_the_wrong_sign_are_found_by_their_operator(experts_cell, t
     assert "qwen3_moe bf16: log-probabilities are off" in text
     assert f"operator {EXPERTS} is wrong" in text
     assert text.count("is wrong") == 1
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"op": "c10d::allreduce_", "kind": "scale", "factor": 1.1},
-        {"op": "*get_masked_input_and_mask", "kind": "stale", "output": -1},
-    ],
-    ids=["collective", "vocabulary"],
-)
-def test_what_only_several_devices_call_is_found_in_their_case_alone(engine_cell, tmp_path, fault):
-    outcome = engine_cell.execute("generation", tmp_path, [fault])
-    judgement = judge_outcome(engine_cell.tasks["generation"].check, outcome)
-    assert outcome.evidence is Evidence.SIMULATED
-    assert judgement.status is Status.FAIL
-    wrong = {case["name"] for case in outcome.measurements["cases"] if case["budget"] > 1}
-    assert wrong == {"llama on two devices"}
-    assert "llama on two devices: log-probabilities are off" in judgement.reasons[0]
