@@ -162,6 +162,24 @@ def write_report(
     return folder
 
 
+def print_not_run(verdicts: Sequence[Verdict]) -> None:
+    """A line for each reason; reasons that one remedy ends stand together under it."""
+    reasons: dict[tuple[str, ...], Counter[str]] = {}
+    for verdict in verdicts:
+        reason = verdict.reasons[0] if verdict.reasons else "no reason given"
+        reasons.setdefault(verdict.remedies, Counter())[reason] += 1
+    for remedies, counts in reasons.items():
+        if not remedies:
+            for reason, count in counts.items():
+                click.echo(f"not run: {count} x {reason}")
+            continue
+        more = len(counts) - 1
+        others = f" (and {more} more such reason{'s' if more > 1 else ''})" if more else ""
+        click.echo(f"not run: {counts.total()} x {next(iter(counts))}{others}")
+        for remedy in remedies:
+            click.echo(f"  do: {remedy}")
+
+
 def print_summary(
     settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult
 ) -> None:
@@ -184,13 +202,7 @@ def print_summary(
     known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")
-    not_run = Counter(
-        verdict.reasons[0] if verdict.reasons else "no reason given"
-        for verdict in verdicts
-        if verdict.status.value == "not-run"
-    )
-    for reason, count in not_run.items():
-        click.echo(f"not run: {count} x {reason}")
+    print_not_run([verdict for verdict in verdicts if verdict.status.value == "not-run"])
     evidence = Counter(
         verdict.evidence.value for verdict in verdicts if verdict.status.value == "pass" and verdict.evidence
     )

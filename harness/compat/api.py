@@ -23,7 +23,7 @@ from harness.compat.surface import Surface
 from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.lockfile import normal_name
-from harness.sources.mirrors import mirrors_folder
+from harness.sources.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.release import ReleaseNotFoundError
 
 MOST_SAID = 12
@@ -240,7 +240,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     unread = [f"Not looked at: {text} is not at hand." for text in measurements["not_read"]]
     if not measurements["pairs"]:
         return Judgement(
-            status=Status.NOT_RUN, reasons=tuple(unread) or ("No package of the cell is known.",)
+            status=Status.NOT_RUN,
+            reasons=tuple(unread) or ("No package of the cell is known.",),
+            remedies=(COMMIT_REMEDY,) if unread else (),
         )
     reasons = [f"{said(finding)}." for finding in always]
     later = [f"Only when it is called: {said(finding)}." for finding in findings if not finding["always"]]
@@ -262,7 +264,10 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             *later[:MOST_SAID],
             *rest,
         ),
-        remedies=tuple(dict.fromkeys(_remedy(finding) for finding in always)),
+        remedies=(
+            *dict.fromkeys(_remedy(finding) for finding in always),
+            *((COMMIT_REMEDY,) if unread and not always else ()),
+        ),
     )
 
 

@@ -25,7 +25,7 @@ from harness.compat.published import commit_sources, fetch_sources, required, tr
 from harness.compat.reference import Reference
 from harness.compat.surface import Surface
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
-from harness.sources.mirrors import MIRRORS, mirrors_folder
+from harness.sources.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.release import ReleaseNotFoundError
 
 PROVIDER = "torch-npu"
@@ -289,7 +289,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         remedies = [f"{package} is made for torch_npu {pinned}." for package, pinned in pins.items()]
         remedies = remedies or ["Choose a torch_npu that has these operators, or keep clear of this code."]
     elif unread:
-        remedies = [f"Set {MIRRORS} to a folder with a clone or bare mirror that has the commit."]
+        remedies = [COMMIT_REMEDY]
     order = [*reasons, *unread, *notes] if failed else [*unread, *looked, *notes]
     return Judgement(status=status, reasons=tuple(order), remedies=tuple(remedies))
 

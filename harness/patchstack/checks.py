@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.check import Check, TaskContext
 from harness.errors import InputError, Location
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
-from harness.sources.mirrors import MIRRORS, mirrors_folder
+from harness.sources.mirrors import COMMIT_REMEDY, mirrors_folder
 
 if TYPE_CHECKING:
     from harness.patchstack.sequence import StackResult
@@ -144,7 +144,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         return Judgement(
             status=Status.NOT_RUN,
             reasons=(measurements["reason"],),
-            remedies=(f"set {MIRRORS} to a folder with a clone or bare mirror that has it",),
+            remedies=(COMMIT_REMEDY,),
         )
     # The first reason stands in every short line: it is about a patch that does not go in, if there is one.
     told = sorted(verdicts, key=lambda verdict: verdict["verdict"] in _GOES_IN)

@@ -1,0 +1,37 @@
+"""What a run prints at its end."""
+
+from __future__ import annotations
+
+from harness.cli.reporting import print_not_run
+from harness.outcome import Status
+from harness.verdict.verdict import Expectation, Verdict
+
+
+def not_run(reason: str, *remedies: str) -> Verdict:
+    return Verdict(
+        cell_id="cell",
+        check="api",
+        status=Status.NOT_RUN,
+        standing=Expectation.AS_EXPECTED,
+        reasons=(reason,),
+        remedies=remedies,
+    )
+
+
+def test_what_one_remedy_ends_stands_together_under_it(capsys):
+    no_npu = not_run("no NPU on this host")
+    absent = [not_run(f"commit {name} is not at hand", "Set a folder of clones.") for name in "aab"]
+    print_not_run([absent[0], no_npu, *absent[1:], no_npu])
+    assert capsys.readouterr().out.splitlines() == [
+        "not run: 3 x commit a is not at hand (and 1 more such reason)",
+        "  do: Set a folder of clones.",
+        "not run: 2 x no NPU on this host",
+    ]
+
+
+def test_reasons_without_a_remedy_keep_their_own_lines(capsys):
+    print_not_run([not_run("takes a minute"), not_run("takes an hour"), not_run("takes a minute")])
+    assert capsys.readouterr().out.splitlines() == [
+        "not run: 2 x takes a minute",
+        "not run: 1 x takes an hour",
+    ]
