@@ -57,3 +57,14 @@ def test_experts_with_the_wrong_sign_are_found_by_their_operator(experts_cell, t
     assert "qwen3_moe bf16: log-probabilities are off" in text
     assert f"operator {EXPERTS} is wrong" in text
     assert text.count("is wrong") == 1
+
+
+def test_a_collective_that_rounds_is_found_in_the_case_of_two_devices_alone(engine_cell, tmp_path):
+    # Scaled, it would not show: every term of the residual stream is then scaled alike, and norms undo it.
+    outcome = engine_cell.execute("generation", tmp_path, [{"op": "c10d::allreduce_", "kind": "round"}])
+    judgement = judge_outcome(engine_cell.tasks["generation"].check, outcome)
+    assert outcome.evidence is Evidence.SIMULATED
+    assert judgement.status is Status.FAIL
+    wrong = {case["name"] for case in outcome.measurements["cases"] if case["budget"] > 1}
+    assert wrong == {"llama on two devices"}
+    assert "llama on two devices: log-probabilities are off" in judgement.reasons[0]
