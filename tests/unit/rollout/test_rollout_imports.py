@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -165,15 +164,20 @@ def test_a_crash_while_telling_apart_changes_nothing(plugin: Path) -> None:
     assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 20.0) == found
 
 
+def children() -> set[str]:
+    """Process ids; the worker that runs tests may have some that are no business of the test."""
+    return set(" ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split())
+
+
 def test_a_crash_and_a_hang_are_breaks_and_leave_no_process(plugin: Path) -> None:
+    before = children()
     died, left = outcome(plugin, "dies"), outcome(plugin, "quits")
     started = time.monotonic()
     hung = outcome(plugin, "hangs", seconds=0.5)
     assert time.monotonic() - started < 30
     found = [(one.kind, one.type) for one in (died, left, hung) if one]
     assert found == [("crash", signal.Signals.SIGKILL.name), ("crash", "exit"), ("hang", "hang")]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
 
 
 def test_the_program_runs_where_nothing_of_the_stack_is_installed(tmp_path: Path) -> None:
