@@ -81,11 +81,16 @@ def cluster(session: nox.Session) -> None:
 
 @nox.session
 def containers(session: nox.Session) -> None:
-    """Cells in containers of a real docker daemon and podman, from Debian's packages; needs root."""
+    """Cells in containers of a real docker daemon and podman, from Debian's packages; needs root.
+
+    And the unit tests of builds, some of which need the daemon's SDK.
+    """
     install(session, "test", extras=("docker",))
     # The SDK leaves sockets of attached streams to the garbage collector.
     quiet = ["-W", "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"]
-    session.run("python", "-m", "pytest", *quiet, *(session.posargs or ["tests/containers"]))
+    # Two runs: each folder's conftest is the module `conftest`.
+    for paths in [session.posargs] if session.posargs else [["tests/unit/builds"], ["tests/containers"]]:
+        session.run("python", "-m", "pytest", *quiet, *paths)
 
 
 @nox.session

@@ -54,7 +54,9 @@ def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folde
 
 
 def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder, tmp_path):
-    room = REPOSITORY / "tests" / "unit" / "convergence"
+    unit = REPOSITORY / "tests" / "unit"
+    names = ("policy", "train", "trainer_gap", "trainer_sampler")
+    losses = "test_a_right_loss_passes_and_a_wrong_one_fails_with_its_reasons"
     _launched, variables = cell.command("pytest")
     # They compute on the CPU, where verl must not find torch_npu: its kernels know no CPU tensors.
     cpu = {
@@ -66,10 +68,8 @@ def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder
         [
             cell.environment.measurements["python"],
             *("-c", "import sys; sys.modules['torch_npu'] = None; import pytest; sys.exit(pytest.main())"),
-            *(
-                str(room / f"test_convergence_{name}.py")
-                for name in ("policy", "train", "trainer_gap", "trainer_sampler")
-            ),
+            *(str(unit / "convergence" / f"test_convergence_{name}.py") for name in names),
+            f"{unit / 'fixtures' / 'test_fixtures_plugin.py'}::{losses}",
             *("-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider"),
         ],
         env={**os.environ, **cpu},
