@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.reap import Found, Standing, own_bytes
@@ -40,13 +41,8 @@ def kept_in_cache(cache: Path, standing: Standing) -> tuple[Found, ...]:
 
 def kept_in_state(state: Path, standing: Standing, *, in_use: bool) -> tuple[Found, ...]:
     """Folders and logs of tasks that failed or were killed; `in_use`: a run holds the state folder."""
-    standing = Standing(
-        unused_after_s=standing.unused_after_s,
-        everything=standing.everything,
-        cache_in_use=in_use,
-        now=standing.now,
-    )
-    return tuple(_parts("state", WORK, WORK_IS, _entries(state / WORK), standing))
+    of_state = replace(standing, cache_in_use=in_use)
+    return tuple(_parts("state", WORK, WORK_IS, _entries(state / WORK), of_state))
 
 
 def _parts(

@@ -66,7 +66,7 @@ def require_room(
         return
     fetched = [package for package in packages if package.name in LEAST_MIB and not is_kept(package)]
     for folder, needed in _lacking(fetched, copied, cells, wheels, one_disk=one_disk):
-        free = shutil.disk_usage(_existing(folder)).free
+        free = free_bytes(folder)
         raise InfrastructureError(
             "there is no room for this cell's environment",
             where=Location(folder),
@@ -88,7 +88,12 @@ def _lacking(
     needed = [(wheels, least_bytes(fetched)), (cells, least_bytes(copied))]
     if one_disk:
         needed = [(cells, sum(size for _folder, size in needed))]
-    return [one for one in needed if shutil.disk_usage(_existing(one[0])).free < one[1]]
+    return [one for one in needed if free_bytes(one[0]) < one[1]]
+
+
+def free_bytes(folder: Path) -> int:
+    """What is free on the disk of a folder that is there, or will be."""
+    return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:

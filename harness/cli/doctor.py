@@ -6,11 +6,10 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
-from pathlib import Path
 
 import click
 
+from harness.builds.room import free_bytes
 from harness.cli.bench import look_at_host
 from harness.devices.doctor import Finding, Health, examine
 from harness.devices.host import HostReport, HostView, look_at_links
@@ -50,9 +49,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         host,
         zig=importlib.util.find_spec("ziglang") is not None,
         # Environments are in the cache, outcomes in the state folder; these may be two disks.
-        free_bytes=min(
-            shutil.disk_usage(_existing(folder)).free for folder in (settings.cache, settings.path("state"))
-        ),
+        free_bytes=min(free_bytes(folder) for folder in (settings.cache, settings.path("state"))),
         needed_bytes=NEEDED_BYTES,
         leases=LeaseBook.of_host(os.environ).look(),
         network=look_at_links(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
@@ -90,10 +87,6 @@ def _resources(host: HostReport) -> dict[str, float]:
         found |= {f"soc:{host.soc}": 1} if host.soc else {}
         found |= {f"cann:{host.cann}": 1} if host.cann else {}
     return found
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _report(findings: tuple[Finding, ...]) -> dict[str, object]:
