@@ -23,7 +23,7 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
     """Pass when every case is within what is permitted, every choice is right and every seeded fault was
     found and traced; fail when a case is not or raised.
 
-    Inconclusive when the simulation lacks an operator or a fault went unnoticed.
+    Inconclusive when the simulation lacks an operator, or a fault went unnoticed, or none was seeded.
     """
     ends = list(_ends(measurements["groups"]))
     if ends:
@@ -40,7 +40,7 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
             reasons=tuple(_shortened(failed) + operators),
             remedies=(_look_at(wrong),),
         )
-    missed = list(_missed_faults(measurements["faults"]))
+    missed = list(_missed_faults(measurements["faults"])) or _unseeded(measurements["faults"])
     generated = [case for case in measurements["cases"] if case["state"] == "generated"]
     if missed or not generated:
         why = missed or ["No case generated anything."]
@@ -127,6 +127,10 @@ def _case_failures(case: Mapping[str, Any]) -> Iterator[str]:
         yield f"{case['name']}: {case['choice']}."
     if case["expects_cached"] and not case["cached"]:
         yield f"{case['name']}: the prefix cache was never used."
+
+
+def _unseeded(faults: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [] if faults else ["No fault was seeded, so nothing shows that one would be noticed."]
 
 
 def _missed_faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:

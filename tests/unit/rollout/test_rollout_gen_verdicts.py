@@ -153,6 +153,12 @@ def test_a_fault_that_goes_unnoticed_makes_green_worthless(changes: dict[str, An
     assert said in judgement.reasons[1]
 
 
+def test_without_a_seeded_fault_green_is_worthless_too() -> None:
+    judgement = generation(case(), faults=[])
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No fault was seeded" in judgement.reasons[1]
+
+
 def test_what_did_not_run_is_named() -> None:
     judgement = generation(case(), {"name": "two devices", "state": "skipped", "why": "1 device"})
     assert judgement.status is Status.PASS
