@@ -12,6 +12,7 @@ import click
 
 from harness import __version__
 from harness.cli.bench import relative
+from harness.outcome import Status
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -180,25 +181,35 @@ def print_not_run(verdicts: Sequence[Verdict]) -> None:
             click.echo(f"  do: {remedy}")
 
 
-def print_summary(
-    settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult
-) -> None:
-    """What came out, everything unexpected with its reason, remedy and reproduce command."""
+def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequence[str] = ()) -> None:
+    """Each with its reason, remedy and reproduce command; what one thing blocks in a cell is told once."""
     from harness.plan.reproduce import reproduce_command
     from harness.verdict.verdict import Expectation
 
-    options = settings.flags(*OPTIONS)
     quiet = {Expectation.AS_EXPECTED, Expectation.KNOWN}
+    groups: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
-        if verdict.standing in quiet:
-            continue
-        click.echo(f"\n{verdict.status.value}: {verdict.cell_id} {verdict.check} ({verdict.standing.value})")
-        for reason in verdict.reasons:
+        if verdict.standing not in quiet:
+            same = (verdict.cell_id, verdict.standing, verdict.reasons, verdict.remedies)
+            groups.setdefault(same if verdict.status is Status.BLOCKED else id(verdict), []).append(verdict)
+    for alike in groups.values():
+        first, checks = alike[0], ",".join(verdict.check for verdict in alike)
+        click.echo(f"\n{first.status.value}: {first.cell_id} {checks} ({first.standing.value})")
+        for reason in first.reasons:
             click.echo(f"  {reason}")
-        for remedy in verdict.remedies:
+        for remedy in first.remedies:
             click.echo(f"  do: {remedy}")
-        again = reproduce_command(verdict.cell_id, verdict.check, profile=plan.profile, options=options)
+        again = reproduce_command(first.cell_id, checks, profile=profile, options=options)
         click.echo(f"  reproduce: {again}")
+
+
+def print_summary(
+    settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult
+) -> None:
+    """What came out, everything unexpected first."""
+    from harness.verdict.verdict import Expectation
+
+    print_unexpected(verdicts, profile=plan.profile, options=settings.flags(*OPTIONS))
     known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.reporting import print_not_run
+from harness.cli.reporting import print_not_run, print_unexpected
 from harness.outcome import Status
 from harness.verdict.verdict import Expectation, Verdict
 
@@ -34,4 +34,32 @@ def test_reasons_without_a_remedy_keep_their_own_lines(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "not run: 2 x takes a minute",
         "not run: 1 x takes an hour",
+    ]
+
+
+def unexpected(check: str, status: Status, reason: str, *, standing: Expectation) -> Verdict:
+    return Verdict(cell_id="cell", check=check, status=status, standing=standing, reasons=(reason,))
+
+
+def test_what_one_failure_blocks_is_told_once(capsys):
+    incomplete, failure = Expectation.INCOMPLETE, Expectation.UNEXPECTED
+    blocked = [
+        unexpected(check, Status.BLOCKED, "resolve failed", standing=incomplete) for check in ("loss", "grpo")
+    ]
+    known = unexpected("lint", Status.FAIL, "as it was", standing=Expectation.KNOWN)
+    failed = [unexpected(check, Status.FAIL, "no such wheel", standing=failure) for check in ("a", "b")]
+    print_unexpected([failed[0], blocked[0], known, failed[1], blocked[1]], profile="mine")
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "fail: cell a (unexpected)",
+        "  no such wheel",
+        "  reproduce: npu-matrix --profile mine run --only cell --check a --fresh",
+        "",
+        "blocked: cell loss,grpo (incomplete)",
+        "  resolve failed",
+        "  reproduce: npu-matrix --profile mine run --only cell --check loss,grpo --fresh",
+        "",
+        "fail: cell b (unexpected)",
+        "  no such wheel",
+        "  reproduce: npu-matrix --profile mine run --only cell --check b --fresh",
     ]
