@@ -7,8 +7,9 @@ import errno
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
@@ -108,7 +109,7 @@ def _run(context: RunContext) -> _Result:
         with leased(context):
             measured = task.check.run(context)
         _refuse_promotion(task, measured)
-        canonical_json([measured.measurements, measured.environment])
+        measured = _storable(measured)
         return _Result(
             state=State.COMPLETED, measured=measured, artifacts=_stored(context, measured.artifacts)
         )
@@ -148,7 +149,7 @@ def _stored(context: RunContext, artifacts: Mapping[str, str]) -> tuple[Artifact
         path = (folder / file).resolve()
         if not path.is_relative_to(folder) or not path.is_file():
             raise ValueError(f"artifact {name!r} is no file in the task's folder: {file!r}")
-        stored.append(context.site.artifacts.put(path, name, _media_type(path)))
+        stored.append(context.site.artifacts.put(path, _readable(name), _media_type(path)))
     return tuple(stored)
 
 
@@ -177,12 +178,40 @@ def _failure(error: BaseException) -> Failure:
         kind = INFRASTRUCTURE if isinstance(error, InfrastructureError) else type(error).__name__
         why = f" ({problem.why})" if problem.why else ""
         place = f"{problem.where}: " if problem.where else ""
-        return Failure(kind=kind, message=f"{place}{problem.what}{why}", fix=problem.fix)
+        return Failure(
+            kind=kind, message=_readable(f"{place}{problem.what}{why}"), fix=_readable(problem.fix)
+        )
     if isinstance(error, OSError):
         # The disk, a daemon, the network: nothing a cell's packages could be blamed for.
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
-        return Failure(kind=INFRASTRUCTURE, message=f"{type(error).__name__}: {error}", fix=fix)
-    return Failure(kind=type(error).__name__, message=str(error), fix="see the traceback in the log")
+        return Failure(kind=INFRASTRUCTURE, message=_readable(f"{type(error).__name__}: {error}"), fix=fix)
+    return Failure(kind=type(error).__name__, message=_told(error), fix="see the traceback in the log")
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return str(_readable(str(error)))
+    except Exception:  # noqa: BLE001 - an error whose text fails is one of the check all the same
+        return "its text cannot be shown"
+
+
+def _storable(measured: Measured) -> Measured:
+    """The same, as JSON in UTF-8 can hold it; ValueError or TypeError when it is no JSON."""
+    measurements, environment = measured.measurements, measured.environment
+    try:
+        canonical_json([measurements, environment]).encode()
+    except UnicodeEncodeError:
+        return replace(measured, measurements=_readable(measurements), environment=_readable(environment))
+    return measured
+
+
+def _readable(value: Any) -> Any:
+    """A JSON value whose texts show bytes that are not UTF-8 (of a file's name, say) as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_readable(name): _readable(one) for name, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _log_quietly(context: RunContext, text: str) -> None:

@@ -121,15 +121,20 @@ class TaskLog:
         while self._tail_size > self._half and len(self._tail) > 1:
             gone = self._tail.popleft()
             self._tail_size -= len(gone)
-            self._dropped += len(gone.encode())
+            self._dropped += len(_encoded(gone))
 
     def _put(self, text: str) -> None:
         try:
-            view = memoryview(text.encode())
+            view = memoryview(_encoded(text))
             while view:
                 view = view[self._file.write(view) :]
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+
+def _encoded(text: str) -> bytes:
+    # A file name that is not UTF-8 must not cost the log.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _as_drawn(line: bytes) -> bytes:
