@@ -30,6 +30,7 @@ OUT_OF_MEMORY = "npu-matrix: the program was killed for its memory limit"
 PROC = Path("/proc/self").parent
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> NoReturn:
@@ -38,10 +39,13 @@ def main() -> NoReturn:
     wake = _signals_as_bytes()
     prctl = _prctl()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # A stop that comes before the child has its own signals back waits there, and is told to nobody else.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     child = os.fork()
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         _become(order)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     status = _watch(child, wake, order)
     left = _sweep(child)
     if status is None:
@@ -72,7 +76,7 @@ def _signals_as_bytes() -> int:
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in HANDLED:
         signal.signal(number, lambda *_: None)
     return read_end
 
@@ -94,8 +98,9 @@ def _become(order: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
         _no_core_file()
-        for name in ("SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP"):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *HANDLED):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(order["cwd"])
         os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_fakes import make_check, make_task
+from run_fakes import LeapingClock, make_check, make_task
 
+from harness.check import TaskContext
 from harness.devices.leases import LeaseBook
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executor import LocalExecutor
@@ -18,7 +20,7 @@ NPU = {"device": {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count":
 
 
 def show(context) -> Measured:
-    done = context.command(["sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES; sleep 0.3"])
+    done = context.command(["sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES"])
     return Measured(measurements={"ok": True, "cards": done.tail.strip()}, evidence=Evidence.CPU)
 
 
@@ -34,9 +36,16 @@ def site(tmp_path: Path) -> Site:
     )
 
 
-def job(name: str, *, count: int = 1, kind: str = "npu", timeout: float = 60) -> Job:
+def job(
+    name: str,
+    *,
+    count: int = 1,
+    kind: str = "npu",
+    timeout: float = 600,
+    program: Callable[[TaskContext], Measured] = show,
+) -> Job:
     device = {**NPU["device"], "kind": kind}
-    check = make_check(name, Tier.NUMERICS, run=show, device=True, timeout_s=timeout)
+    check = make_check(name, Tier.NUMERICS, run=program, device=True, timeout_s=timeout)
     return Job(task=make_task(check, facets={"device": device, "recipe": {"nodes": 1, "cards": count}}))
 
 
@@ -52,13 +61,29 @@ def run(site: Site, *jobs: Job) -> dict[str, Outcome]:
 
 
 def test_two_tasks_at_a_time_have_a_card_each(site: Site):
-    found = run(site, job("a"), job("b"))
+    together = threading.Barrier(2, timeout=90)
+
+    def meet(context: TaskContext) -> Measured:
+        together.wait()
+        return show(context)
+
+    found = run(site, job("a", program=meet), job("b", program=meet))
     assert {one.measurements["cards"] for one in found.values()} == {"0", "1"}
     assert LeaseBook.of_host(site.environ).look() == ()
 
 
 def test_tasks_that_want_both_take_turns(site: Site):
-    found = run(site, job("a", count=2), job("b", count=2))
+    book, met = LeaseBook.of_host(site.environ), threading.Event()
+
+    def until_another_waits(context: TaskContext) -> Measured:
+        while not met.is_set():
+            if any(one.card is None for one in book.look()):
+                met.set()
+            time.sleep(0.02)
+        return show(context)
+
+    both = [job(name, count=2, program=until_another_waits) for name in "ab"]
+    found = run(site, *both)
     assert {one.measurements["cards"] for one in found.values()} == {"0,1"}
     first, second = sorted(found.values(), key=lambda one: one.finished)
     log = site.artifacts.text(second.log)
@@ -66,22 +91,19 @@ def test_tasks_that_want_both_take_turns(site: Site):
     assert "on card 0, 1" in log
 
 
-def test_waiting_is_none_of_the_tasks_own_time(site: Site):
-    book, release = LeaseBook.of_host(site.environ), threading.Event()
-
-    def hold() -> None:
-        with book.lease([0, 1], 2, "somebody else"):
-            release.wait(30)
-
-    other = threading.Thread(target=hold)
-    other.start()
-    while not book.look():
-        time.sleep(0.02)
-    threading.Timer(2.5, release.set).start()
-    (outcome,) = run(site, job("a", timeout=1.0)).values()
-    other.join()
-    assert outcome.state is State.COMPLETED
-    assert outcome.measurements["cards"] == "0"
+def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monkeypatch):
+    clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
+    clock.strike(monkeypatch)
+    with LeaseBook.of_host(site.environ).lease([0, 1], 2, "somebody else"):
+        executor.submit(job("a"))
+        while not any(one.card is None for one in LeaseBook.of_host(site.environ).look()):
+            time.sleep(0.02)
+        clock.mark.touch()
+        assert executor.collect(0.0) == []
+    while not (finished := executor.collect(0.1)):
+        pass
+    assert finished[0].outcome.state is State.COMPLETED
+    assert finished[0].outcome.measurements["cards"] == "0"
 
 
 def test_a_run_that_is_stopped_does_not_wait_on(site: Site):

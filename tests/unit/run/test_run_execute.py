@@ -3,14 +3,13 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_fakes import make_check, make_task, outcome_of
+from run_fakes import LeapingClock, make_check, make_task, outcome_of
 
 from harness.check import TaskContext
 from harness.errors import InfrastructureError, InputError, InterruptedRunError
@@ -183,21 +182,24 @@ def test_an_artifact_is_a_file_in_the_tasks_own_folder(site: Site, file: str) ->
     assert outcome.artifacts == ()
 
 
-def test_a_task_that_runs_out_of_time(site: Site) -> None:
+def test_a_task_that_runs_out_of_time(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LeapingClock(tmp_path / "asleep").strike(monkeypatch)
+    code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'asleep')!r}).touch(); time.sleep(600)"
+
     def run(ctx: TaskContext) -> Measured:
-        ctx.command([sys.executable, "-c", "import time; time.sleep(60)"])
+        ctx.command([sys.executable, "-c", code])
         raise AssertionError("not reached")
 
-    outcome = execute(job(run, timeout_s=1.0), site)
+    outcome = execute(job(run, timeout_s=500.0), site)
     assert outcome.state is State.TIMEOUT
     assert outcome.failure is not None
-    assert "limit of 1 s" in outcome.failure.message
-    assert "time.sleep(60)" in log_of(site, outcome)
+    assert "limit of 500 s" in outcome.failure.message
+    assert "time.sleep(600)" in log_of(site, outcome)
 
 
 def test_a_program_that_runs_out_of_its_own_time_is_the_checks_business(site: Site) -> None:
     def run(ctx: TaskContext) -> Measured:
-        completed = ctx.command([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5)
+        completed = ctx.command([sys.executable, "-c", "import time; time.sleep(600)"], timeout=0.5)
         return measured(measurements={"ok": completed.timed_out})
 
     assert execute(job(run), site).measurements == {"ok": True}
@@ -291,8 +293,9 @@ def test_an_outcome_whose_log_cannot_be_kept_is_no_result(site: Site) -> None:
 
 
 def drain(executor: LocalExecutor, count: int) -> list[Finished]:
+    """The next `count` outcomes; fewer only where something hangs."""
     finished: list[Finished] = []
-    for _ in range(600):
+    for _ in range(1800):
         finished += executor.collect(0.05)
         if len(finished) >= count:
             break
@@ -304,7 +307,7 @@ def numbered(n: int, run: Callable[[TaskContext], Measured], **changes: Any) -> 
 
 
 def test_jobs_run_at_the_same_time_and_each_comes_out_once(site: Site) -> None:
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=90)
 
     def run(_ctx: TaskContext) -> Measured:
         together.wait()
@@ -328,7 +331,7 @@ def test_cancel_stops_programs_and_says_interrupted(site: Site) -> None:
     executor = LocalExecutor(site, jobs=2)
     for n in range(2):
         executor.submit(numbered(n, run))
-    for _ in range(600):
+    for _ in range(1800):
         if list(executor.last_lines().values()) == ["deep in work"] * 2:
             break
         executor.collect(0.05)
@@ -337,21 +340,24 @@ def test_cancel_stops_programs_and_says_interrupted(site: Site) -> None:
 
 
 def test_a_check_that_hangs_in_its_own_code_is_given_up(site: Site) -> None:
-    go_on = threading.Event()
+    hangs, go_on, threads = threading.Event(), threading.Event(), []
 
     def run(_ctx: TaskContext) -> Measured:
-        go_on.wait(60)
+        threads.append(threading.current_thread())
+        hangs.set() or go_on.wait(600)
         return measured()
 
     executor = LocalExecutor(site, jobs=1, patience=0.1)
     executor.submit(numbered(0, run, timeout_s=0.1))
+    assert hangs.wait(90)
     (finished,) = drain(executor, 1)
     assert finished.outcome.state is State.TIMEOUT
     assert finished.outcome.failure is not None
     assert finished.outcome.failure.kind == "Hang"
-    assert "go_on.wait(60)" in log_of(site, finished.outcome), "the log ends with where it hangs"
+    assert "go_on.wait(600)" in log_of(site, finished.outcome), "the log ends with where it hangs"
     go_on.set()
-    time.sleep(0.2)
+    threads[0].join(90)
+    assert not threads[0].is_alive()
     assert executor.collect(0.0) == [], "what comes back later is not told twice"
     executor.submit(numbered(1, lambda _ctx: measured()))
     assert drain(executor, 1)[0].outcome.state is State.COMPLETED

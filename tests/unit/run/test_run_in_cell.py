@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_fakes import make_check, make_task, outcome_of
+from run_fakes import LeapingClock, make_check, make_task, outcome_of
 
 from harness.check import TaskContext
 from harness.devices.leases import LeaseBook
@@ -24,7 +24,13 @@ from harness.run.execute import execute
 from harness.run.job import Job, Site
 
 REPOSITORY = Path(__file__).parents[3]
-HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
+HANG = """
+import pathlib, time
+def stuck_in_a_collective():
+    pathlib.Path({mark!r}).touch()
+    time.sleep(600)
+stuck_in_a_collective()
+"""
 GREEDY = "import time\nheld = bytearray(300 << 20)\nprint('held', flush=True)\ntime.sleep(600)"
 
 # A run with one task, whose program is one that leaves a folder among temporary files when it is killed.
@@ -79,8 +85,9 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
     return go
 
 
-def test_a_hang_says_where_it_is_when_its_time_is_up(runs):
-    outcome, log = runs(HANG, timeout=2.0)
+def test_a_hang_says_where_it_is_when_its_time_is_up(runs, tmp_path, monkeypatch):
+    LeapingClock(tmp_path / "stuck").strike(monkeypatch)
+    outcome, log = runs(HANG.format(mark=str(tmp_path / "stuck")), timeout=600.0)
     assert outcome.state is State.TIMEOUT
     assert "stuck_in_a_collective" in log
 
@@ -91,6 +98,10 @@ def test_a_crash_in_a_library_says_where(runs):
     assert "in_an_operator" in log
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(),
+    reason="not run: this kernel does not say what a process holds",
+)
 def test_a_memory_limit_ends_the_program_and_is_no_failure_of_the_cell(runs):
     outcome, log = runs(GREEDY, environ={"NPU_MATRIX_CELL_MEMORY": "100m"})
     assert outcome.state is State.ERROR

@@ -51,7 +51,7 @@ def run(
     timeout: float | None = None,
     stopped: Callable[[], bool] = lambda: False,
     env: dict[str, str] | None = None,
-    grace: float = 0.3,
+    grace: float = 60.0,
 ) -> Completed:
     return run_program(
         [sys.executable, "-c", code],
@@ -121,10 +121,10 @@ def leave(*_):
     os._exit(7)
 signal.signal(signal.SIGTERM, leave)
 os.write(1, b"ready\\n")
-time.sleep(60)
+time.sleep(600)
 """
     lines = Lines()
-    completed = run(code, tmp_path, lines=lines, stopped=lambda: "ready" in lines.text, grace=20)
+    completed = run(code, tmp_path, lines=lines, stopped=lambda: "ready" in lines.text)
     assert completed.returncode == 7
     assert completed.tail == "ready\nsaving\n"
 
@@ -137,7 +137,7 @@ print("deaf", flush=True)
 time.sleep(300)
 """
     lines = Lines()
-    completed = run(code, tmp_path, lines=lines, stopped=lambda: "deaf" in lines.text)
+    completed = run(code, tmp_path, lines=lines, stopped=lambda: "deaf" in lines.text, grace=0.3)
     assert completed.returncode == -9
 
 
@@ -148,7 +148,7 @@ def test_a_time_limit_ends_it_and_is_said(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_it_without_being_a_time_out(tmp_path: Path) -> None:
-    completed = run("import time; time.sleep(60)", tmp_path, stopped=lambda: True)
+    completed = run("import time; time.sleep(600)", tmp_path, stopped=lambda: True)
     assert not completed.timed_out
     assert completed.returncode == -signal.SIGTERM
 
@@ -201,7 +201,7 @@ run_program([sys.executable, "-c", {program!r}], env={ENV!r}, cwd=Path({str(tmp_
             pids = [int(main.read_text()), *read_pids(tmp_path)]
             assert all(alive(pid) for pid in pids)
             process.send_signal(number)
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         finally:
             process.kill()
     assert wait_until(lambda: not any(alive(pid) for pid in pids))

@@ -82,7 +82,7 @@ def driver() -> Iterator[Start]:
 
 def until_long_ones_run(folder: Path) -> list[int]:
     files = [folder / "pids" / str(n) for n in (3, 4)]
-    for _ in range(1500):
+    for _ in range(3000):
         if all(file.exists() and file.read_text() for file in files):
             return [int(file.read_text()) for file in files]
         time.sleep(0.02)
@@ -90,7 +90,7 @@ def until_long_ones_run(folder: Path) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    for _ in range(1500):
+    for _ in range(3000):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                 return True
@@ -101,7 +101,7 @@ def gone(pid: int) -> bool:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, int]:
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     summary: dict[str, int] = json.loads(said.splitlines()[-1])
     return summary
@@ -132,7 +132,7 @@ def test_an_interrupt_stops_programs_records_and_exits_130(
     process = driver(tmp_path, 300)
     pids = until_long_ones_run(tmp_path)
     process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=100)
     assert process.returncode == 130
     assert json.loads(said.splitlines()[-1])["left"] == 2
     assert all(gone(pid) for pid in pids)
@@ -162,14 +162,14 @@ def test_a_second_interrupt_does_not_wait_for_a_check_that_hangs(tmp_path: Path)
                 if line == "Told\n":
                     process.send_signal(signal.SIGINT)
                     break
-            assert process.wait(timeout=60) in (-signal.SIGINT, 130)
+            assert process.wait(timeout=100) in (-signal.SIGINT, 130)
         finally:
             process.kill()
 
 
 def test_two_runs_at_once_share_the_work(tmp_path: Path, driver: Start) -> None:
     both = [driver(tmp_path, 0.01) for _ in range(2)]
-    summaries = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in both]
+    summaries = [json.loads(process.communicate(timeout=100)[0].splitlines()[-1]) for process in both]
     assert sorted(summary["executed"] for summary in summaries) == [0, 5]
 
 
