@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.bench import Bench, facet_inputs, find_cell, open_bench, open_matrix, relative
+from harness.cli.estimates import basis, estimates, told
+from harness.cli.knowledge import look_up
 from harness.cli.migrations import followed
 from harness.settings import Settings
 
@@ -119,6 +121,7 @@ def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
     from harness.plan.facets import FACETS, facet_values, origins
 
     inputs = facet_inputs(bench.settings, bench.matrix)
+    costs = estimates(bench.plan, look_up(bench))
     root = bench.settings.root
     return {
         "schema": {"name": "npu-matrix.explain", "version": 1},
@@ -144,9 +147,11 @@ def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
                 "question": entry.question,
                 "key": entry.key,
                 "not_run": entry.skip.reason if entry.skip else "",
+                "known": bool(entry.key) and entry.key not in costs["tasks"],
             }
             for entry in bench.plan.entries
         ],
+        "estimates": costs,
     }
 
 
@@ -175,9 +180,18 @@ def _lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"  {'':<20} from {_places(report['facets_from'][name])}")
     lines += ["", "checks:"]
     for check in report["checks"]:
-        answer = f"not run: {check['not_run']}" if check["not_run"] else f"key {check['key'][:12]}"
+        answer = f"not run: {check['not_run']}" if check["not_run"] else _cost(check, report["estimates"])
         lines.append(f"  {check['check']:<12} {check['question']}\n  {'':<12} {answer}")
-    return lines
+    return [*lines, *basis(report["estimates"])]
+
+
+def _cost(check: dict[str, Any], costs: dict[str, Any]) -> str:
+    """The key, and what answering it takes."""
+    if check["known"]:
+        return f"key {check['key'][:12]}, known already"
+    task = costs["tasks"][check["key"]]
+    one = {**task, "tasks": 1, "disk_unknown": int(task["disk_mib"] is None)}
+    return f"key {check['key'][:12]}, {told(one)} ({task['basis']})"
 
 
 def _told(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.estimates import basis, estimates, told
 from harness.cli.knowledge import Knowledge, known_plan
 from harness.settings import Settings
 
@@ -78,8 +79,9 @@ def command(
         report, lines = changed(bench, known, options["changed_since"], only, checks)
     else:
         bench, known = known_plan(settings, only=only, checks=checks)
-        report = {**bench.plan.to_json(), "known": sorted(known.outcomes)}
-        lines = _lines(bench.plan, known)
+        costs = estimates(bench.plan, known)
+        report = {**bench.plan.to_json(), "known": sorted(known.outcomes), "estimates": costs}
+        lines = _lines(bench.plan, known, costs)
     if options["github"]:
         click.echo(_github(bench, known, report, options["github"], options["cards"] or 0))
         return
@@ -107,7 +109,7 @@ def _github(bench: Bench, known: Knowledge, report: dict[str, Any], jobs: int, c
     return github_output(shards(bench.plan, seconds, jobs, only=touched, cards=cards))
 
 
-def _lines(plan: Plan, known: Knowledge) -> list[str]:
+def _lines(plan: Plan, known: Knowledge, costs: dict[str, Any]) -> list[str]:
     by_cell: dict[str, list[Any]] = {}
     for entry in plan.entries:
         by_cell.setdefault(entry.cell_id, []).append(entry)
@@ -117,13 +119,18 @@ def _lines(plan: Plan, known: Knowledge) -> list[str]:
         planned = [_mark(entry.check, entry.key in known.outcomes) for entry in entries if entry.key]
         left_out = Counter(entry.skip.reason for entry in entries if entry.skip)
         tail = "; ".join(f"{count} not run: {reason}" for reason, count in left_out.items())
-        lines.append(f"{cell_id:<{width}}  {' '.join(planned)}{'  (' + tail + ')' if tail else ''}")
+        cost = told(costs["cells"][cell_id])
+        lines.append(
+            f"{cell_id:<{width}}  {' '.join(planned)}{'  [' + cost + ']' if cost else ''}"
+            f"{'  (' + tail + ')' if tail else ''}"
+        )
     todo = [task for key, task in plan.tasks.items() if key not in known.outcomes]
     wanted = sum(bool(entry.key) for entry in plan.entries)
     lines.append(
         f"{len(by_cell)} cells, {wanted} answers wanted, {len(plan.tasks)} distinct tasks, "
         f"{len(todo)} to run ({work(known, todo)} of work); * = known already"
     )
+    lines.extend(basis(costs))
     lines.extend(f"note: {notice}" for notice in plan.notices)
     return lines
 

@@ -550,6 +550,59 @@ def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command
     assert report["forecast"]["guessed"] == 0
 
 
+def test_a_plan_says_what_each_cell_and_all_will_take_and_what_the_figures_rest_on(command, checkout):
+    from harness.ledger.store import Ledger
+    from harness.outcome import Evidence, Outcome, State, Tier
+
+    report = json.loads(command("plan", "--json")[1])
+    costs = report["estimates"]
+    assert costs["tasks"].keys() == {task["key"] for task in report["tasks"]}
+    assert {task["measured"] for task in costs["tasks"].values()} == {0}
+    assert all("guess" in task["basis"] for task in costs["tasks"].values())
+    for cell, cost in costs["cells"].items():
+        keys = {entry["key"] for entry in report["entries"] if entry["cell"] == cell and entry["key"]}
+        assert cost["tasks"] == len(keys)
+        assert cost["seconds"] == pytest.approx(sum(costs["tasks"][key]["seconds"] for key in keys))
+    built = [task for task in report["tasks"] if task["check"] == "environment"]
+    assert built
+    assert costs["total"]["disk_mib"] == sum(costs["tasks"][task["key"]]["disk_mib"] for task in built) > 0
+    assert costs["total"]["seconds"] <= sum(cost["seconds"] for cost in costs["cells"].values())
+
+    resolve = next(task for task in report["tasks"] if task["check"] == "resolve")
+    with Ledger.open(checkout / ".npu-matrix") as ledger:
+        ledger.record(
+            Outcome(
+                key=resolve["key"],
+                check="resolve",
+                tier=Tier.STATIC,
+                state=State.COMPLETED,
+                evidence=Evidence.STATIC,
+                facets={},
+                measurements=RESOLVE_FAILED,
+                started=100.0,
+                finished=107.0,
+            )
+        )
+    after = json.loads(command("plan", "--json")[1])["estimates"]
+    assert costs["tasks"].keys() - after["tasks"].keys() == {resolve["key"]}
+    assert {task["measured"] for task in after["tasks"].values()} == {0, 1}
+    *_, summary, time, disk = command("plan")[1].splitlines()
+    assert "to run" in summary
+    assert f"{after['total']['disk_mib'] / 1024:.1f} GiB of disk in all" in time
+    assert f"{after['total']['guessed']} by a documented figure" in time
+    assert "measured without vllm-ascend" in disk
+
+
+def test_explain_says_what_each_check_of_a_cell_will_take(command):
+    report = json.loads(command("explain", "steady", "--json")[1])
+    text = command("explain", "steady")[1]
+    wanted = {check["key"] for check in report["checks"] if check["key"]}
+    assert report["estimates"]["tasks"].keys() == wanted
+    assert not any(check["known"] for check in report["checks"])
+    assert "GiB of disk (a guess: it has not run yet)" in text
+    assert text.splitlines()[-2].startswith("estimates: about ")
+
+
 def test_cells_are_dealt_out_to_jobs_and_of_a_change_only_those_it_touches(command, checkout):
     matrix, some = command("plan", "--github", "2")[1].splitlines()
     jobs = json.loads(matrix.removeprefix("matrix="))["include"]
