@@ -291,7 +291,7 @@ def test_an_engine_is_left_with_what_is_not_ours_and_what_lives(dead_owner: Any)
     waiting = threading.Event()
 
     def hang(process: Process) -> int:
-        waiting.wait(30)
+        waiting.wait(90)
         return 0
 
     engine = MemoryEngine(programs={"hang": hang})
@@ -306,4 +306,4 @@ def test_an_engine_is_left_with_what_is_not_ours_and_what_lives(dead_owner: Any)
         assert remove_found(one, engine) == ""
     waiting.set()
     assert sorted(one.name for one in engine.things()) == ["mine", "npu-matrix-layer:t"]
-    assert engine.wait("other", 5.0) is not None
+    assert engine.wait("other", 90.0) is not None

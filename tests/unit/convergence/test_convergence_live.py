@@ -49,7 +49,7 @@ def test_what_is_at_its_end_is_not_ended(tmp_path):
 
 def test_it_looks_by_itself_until_the_training_is_over(tmp_path):
     with watcher(tmp_path, {"reward": (0.1,)}, lambda _seen: "no") as one:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not (tmp_path / "stop").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 

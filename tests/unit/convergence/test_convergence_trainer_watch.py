@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import harness
 from harness.convergence.trainer import watch
 from harness.convergence.trainer.environment import PROCESSES
+from harness.convergence.trainer.processes import PR_SET_CHILD_SUBREAPER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the trainer's processes are found by /proc")
 
@@ -20,8 +22,8 @@ import subprocess, sys, time
 import harness.convergence.trainer.plugin
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print("child", child.pid, flush=True)
-print("step", flush=True)
 def waiting_for_nobody():
+    print("step", flush=True)
     time.sleep(600)
 waiting_for_nobody()
 """
@@ -56,6 +58,13 @@ def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: "", beside=()):
     return ending, "".join(lines)
 
 
+@pytest.fixture(autouse=True)
+def adopts_nobody_afterwards():
+    """What tests after this one leave behind is no business of this process."""
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
 def is_alive(text):
     pid = int(text.split("child ")[1].split()[0])
     return Path(f"/proc/{pid}").exists()
@@ -87,7 +96,11 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(told)!r}, "w").write(f"child {{child.pid}} ")
 child.wait()
 """
-    waits = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.05)\ntime.sleep(0.2)"
+    waits = f"""
+import os, time
+while not os.path.exists({str(told)!r}) or not open({str(told)!r}).read().endswith(" "):
+    time.sleep(0.05)
+"""
 
     ending, _ = run(tmp_path, waits, beside=[sys.executable, "-c", program])
 

