@@ -19,18 +19,12 @@ from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.foreign import runs_of
+from harness.ledger.order import ASKED_FOR, LATEST_REUSABLE, STARTED, WHEN
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 TYPICAL_OF_LAST = 20
-
-# Not the runs of a search (bisect, ablate, reruns), of parts of a plan or of cells nobody planned.
-ASKED_FOR = """(argv = '[]' OR argv LIKE '%"run"%')"""
-# An outcome recorded here outranks a merged one: its files (an environment, say) are on this machine.
-LATEST_REUSABLE = (
-    f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +150,17 @@ class Ledger:
     def history(
         self, *, key: str | None = None, check: str | None = None, run_id: str | None = None, limit: int = 100
     ) -> tuple[Outcome, ...]:
-        """Outcomes in any state, newest first, of one key, check or run (all that are given must fit)."""
+        """Outcomes in any state, newest first, of one key, check or run (all that are given must fit).
+
+        Of a key, the one that ended last comes first, whenever it was merged; else what was recorded last.
+        """
         wanted = {"key": key, "check_name": check, "run_id": run_id}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in given) or "1"
+        order = f"{WHEN} DESC, id DESC" if key is not None else "id DESC"
         with database_errors(self.path, "read"):
             rows = self._db.execute(
-                f"SELECT uid, attempt, body FROM outcomes WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+                f"SELECT uid, attempt, body FROM outcomes WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
                 (*given.values(), limit),
             )
             return tuple(self._believed(rows))
@@ -253,9 +251,12 @@ class Ledger:
         return next(iter(self._runs("run_id = ?", (run_id,), 1)), None)
 
     def latest_run(self) -> Run | None:
-        """The run that started last here, if it can be no probe; else the last that was merged."""
-        tried = (f"merged = 0 AND {ASKED_FOR}", "merged = 0", "1")
-        return next((run for where in tried for run in self._runs(where, (), 1)), None)
+        """The run that started last here, if it can be no probe; else the last that was merged.
+
+        Last here is last in the ledger: a clock that was set back does not bring an older run to the front.
+        """
+        tried = ((f"merged = 0 AND {ASKED_FOR}", "rowid"), ("merged = 0", "rowid"), ("1", STARTED))
+        return next((run for where, order in tried for run in self._runs(where, (), 1, order)), None)
 
     def merge(self, other: Path) -> int:
         """Append the outcomes of another ledger that are not here yet, and count them; its runs come along.
@@ -348,11 +349,11 @@ class Ledger:
             else:
                 yield outcome
 
-    def _runs(self, where: str, values: tuple[str, ...], limit: int) -> tuple[Run, ...]:
+    def _runs(self, where: str, values: tuple[str, ...], limit: int, order: str = STARTED) -> tuple[Run, ...]:
         with database_errors(self.path, "read"):
             rows = self._db.execute(
                 "SELECT run_id, started, finished, exit_code, argv, host, plan FROM runs "  # noqa: S608
-                f"WHERE {where} ORDER BY started DESC, rowid DESC LIMIT ?",
+                f"WHERE {where} ORDER BY {order} DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
             plans = {digest: self._plan(digest) for digest in {row[6] for row in rows}}

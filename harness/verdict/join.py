@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from harness.outcome import Judgement, Outcome, Status
 from harness.plan.task import Entry, Plan
-from harness.verdict.verdict import Expectation, Expected, Verdict, judge_outcome, stand, state_of
+from harness.verdict.verdict import (
+    UNANSWERED,
+    Expectation,
+    Expected,
+    Verdict,
+    judge_outcome,
+    stand,
+    state_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +49,18 @@ def judge_plan(
             judgement,
             evidence=outcome.evidence if outcome else None,
             state=state_of(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
-            expected=expected(entry.cell_id, entry.check),
+            # What nobody ran is no error that somebody could have expected: planned = reported.
+            expected=expected(entry.cell_id, entry.check) if _was_answered(judgement, outcome) else None,
             blocked_by_known=bool(behind) and all(red.standing is Expectation.KNOWN for red in behind),
         )
         if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}:
             behind.append(verdict)
         verdicts.append(verdict)
     return tuple(verdicts)
+
+
+def _was_answered(judgement: Judgement, outcome: Outcome | None) -> bool:
+    return outcome is not None or judgement.status not in UNANSWERED
 
 
 def _judgement(

@@ -152,7 +152,7 @@ def _not_known(judgement: Judgement, state: str, expected: Expected | None) -> t
     place = f" ({expected.where})" if expected.where else ""
     return tuple(
         f"not what is known of it{place}: {reason}"
-        for reason in judgement.reasons
+        for reason in judgement.reasons or ("it gives no reason",)
         if not any(text in reason for text in expected.because)
     )
 

@@ -272,6 +272,31 @@ def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None
         assert found.run_id == "late"
 
 
+def test_of_one_key_what_ended_last_comes_first_whenever_it_was_merged(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "old") as old:
+        old.record(outcome(measurements={"good": False}, started=10.0, finished=20.0))
+    with Ledger.open(tmp_path / "late") as late:
+        late.record(outcome(measurements={"good": None}, started=300.0, finished=310.0))
+    with Ledger.open(tmp_path / "here") as here:
+        here.record(outcome(measurements={"good": True}, started=100.0, finished=110.0))
+        here.merge(tmp_path / "late" / FILE_NAME)
+        here.merge(tmp_path / "old" / FILE_NAME)
+        assert [one.measurements["good"] for one in here.history(key="k1")] == [None, True, False]
+        assert [one.measurements["good"] for one in here.history(key="k1", limit=1)] == [None]
+
+
+def test_a_clock_that_was_set_back_hides_no_later_outcome_and_no_later_run(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        ledger.begin_run({}, ["run"], {}, now=9000.0)
+        ledger.record(outcome(measurements={"good": True}, started=9000.0, finished=9001.0))
+        later = ledger.begin_run({}, ["run"], {}, now=100.0)
+        ledger.record(outcome(measurements={"good": False}, started=100.0, finished=101.0))
+        latest = ledger.latest_run()
+        assert latest is not None
+        assert latest.run_id == later
+        assert [one.measurements["good"] for one in ledger.history(key="k1")] == [False, True]
+
+
 def test_merging_what_is_no_ledger_says_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 200)
     with Ledger.open(tmp_path / "a") as ledger:

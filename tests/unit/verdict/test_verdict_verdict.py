@@ -135,6 +135,12 @@ def test_a_further_reason_does_not_hide_behind_the_known_one():
     assert stood.reasons[-1] == "not what is known of it (matrix.yaml:9): b.py:7: npu_swiglu is gone"
 
 
+def test_a_failure_that_gives_no_reason_is_not_the_known_one():
+    stood = failing()
+    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.reasons == ("not what is known of it (matrix.yaml:9): it gives no reason",)
+
+
 def test_an_expected_failure_that_passes_is_unexpected():
     assert verdict(Status.PASS, KNOWN).standing is Expectation.UNEXPECTED_PASS
 

@@ -1,0 +1,64 @@
+"""Plan and outcomes joined: what nobody ran is red, whatever somebody expects of it."""
+
+from harness.check import Check
+from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.plan.task import Entry, Plan, Skip, Task
+from harness.verdict.join import Disposition, judge_plan
+from harness.verdict.verdict import Expectation, Expected
+
+
+def measure(_context):
+    return Measured(measurements={}, evidence=Evidence.STATIC)
+
+
+def judge(_measurements, _params):
+    return Judgement(status=Status.PASS)
+
+
+CHECK = Check(
+    name="probe",
+    tier=Tier.STATIC,
+    question="?",
+    facets=(),
+    sources=("harness.errors",),
+    run=measure,
+    judge=judge,
+)
+TASK = Task(key="k", check=CHECK, facets={}, facet_digests={}, code_digest="c", needs=(), expected_s=1.0)
+
+
+def known(state):
+    return lambda _cell, _check: Expected(state=state, reason="the index is often away", source="x")
+
+
+def judged(outcomes, expected, *, disposition=None, skip=None):
+    entry = Entry(
+        cell_id="cell", check="probe", tier=Tier.STATIC, question="?", key="" if skip else "k", skip=skip
+    )
+    made = Plan(profile="p", matrix_digest="m", cells=(), entries=(entry,), tasks={} if skip else {"k": TASK})
+    left = {("cell", "probe"): disposition} if disposition else {}
+    (verdict,) = judge_plan(made, outcomes, left, expected)
+    return verdict
+
+
+def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
+    failure = Failure(kind="InfrastructureError", message="no network")
+    error = Outcome(
+        key="k",
+        check="probe",
+        tier=Tier.STATIC,
+        state=State.ERROR,
+        evidence=Evidence.STATIC,
+        facets={},
+        failure=failure,
+    )
+    assert judged({"k": error}, known("error")).standing is Expectation.KNOWN
+    stopped = Disposition(status=Status.ERROR, reason="the run was stopped before this")
+    for disposition in (None, stopped):
+        left = judged({}, known("error"), disposition=disposition)
+        assert (left.status, left.standing) == (Status.ERROR, Expectation.INCOMPLETE)
+
+
+def test_what_is_unsupported_can_be_expected_without_an_outcome():
+    skip = Skip(status=Status.UNSUPPORTED, reason="no such operator")
+    assert judged({}, known("unsupported"), skip=skip).standing is Expectation.KNOWN
