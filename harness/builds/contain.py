@@ -30,7 +30,10 @@ PREFIX = "NPU_MATRIX_CELL__"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 # The first process of a container gets no signal by default and must reap: a shell does both for the command.
 FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
-STACK_SECONDS = 1.5
+# Time to print where they are: the signal has to get into the container first. With the rest of the end it
+# must fit into what a task is given to end (`run.process.CONTAINED_GRACE_SECONDS`).
+STACK_SECONDS = 8.0
+KILLED_SECONDS = 1.5
 # So long an engine may hand on nothing of what a container that has ended still has to say.
 QUIET_SECONDS = 5.0
 REMOVE_SECONDS = 20.0
@@ -127,7 +130,7 @@ def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> End
     ended = engine.wait(container, STACK_SECONDS)
     if ended is None:
         engine.signal(container, "KILL")
-        ended = engine.wait(container, STACK_SECONDS)
+        ended = engine.wait(container, KILLED_SECONDS)
     return ended or Ended(code=KILLED, out_of_memory=False)
 
 

@@ -24,6 +24,7 @@ from harness.builds.lock import CellLock, make_lock
 from harness.builds.materials import provenance, sbom
 from harness.builds.reap import BYTECODE_CHARACTERS, Standing, judge_things
 from harness.builds.recipe import Recipe, StepError, gather_recipe
+from harness.builds.room import require_storage
 from harness.check import TaskContext
 from harness.errors import HarnessError
 from harness.outcome import Measured, Outcome
@@ -110,6 +111,7 @@ def _build(
         ctx.log(notice)
     layers = image_layers(lock, base.id, _patched(recipe))
     settings = index_environment(os.environ).with_indexes(recipe.indexes)
+    require_storage(engine, layers, lock)
     with progress.step("build"):
         built = _image(ctx, engine, base, layers, lock, settings)
     facts = engine.facts()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.builds.layers import Layer
+from harness.devices.engine import more_room
 from harness.errors import InfrastructureError, InputError
 
 # What a build is lent and does not keep: a file system in memory hides it from every layer.
@@ -111,6 +112,9 @@ class Engine(Protocol):
     def facts(self) -> Facts:
         """What it is; InfrastructureError names a daemon that is not there or may not be spoken to."""
 
+    def storage(self) -> Path | None:
+        """The folder of this machine that takes its images; None where that cannot be told."""
+
     def image(self, reference: str) -> Image | None:
         """The image of that name or id on this host."""
 
@@ -193,12 +197,11 @@ def remote_daemon(engine: str, address: str, why: str) -> InfrastructureError:
 
 
 def full_daemon(engine: str, what: str, why: str) -> InfrastructureError:
-    """The disk below its data root is full."""
+    """The disk of its images is full."""
     return InfrastructureError(
         f"{engine} could not {what}: its disk is full",
         why=why,
-        fix=f"`npu-matrix cleanup` removes what no outcome needs; then `{engine} system prune`, "
-        "or give it a data root with more room (docker: `data-root` in daemon.json)",
+        fix=more_room(engine),
     )
 
 

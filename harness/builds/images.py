@@ -66,7 +66,7 @@ def build_image(
 
     Two builders of one layer wait for each other through a file in `locks`. BuildError when commands fail.
     """
-    standing = _standing(engine, layers)
+    standing = len(layers) - len(missing_layers(engine, layers))
     parent = layers[standing - 1] if standing else None
     image = base
     if parent is not None:
@@ -87,12 +87,12 @@ def build_image(
     )
 
 
-def _standing(engine: Engine, layers: Sequence[Layer]) -> int:
-    """How many of the layers, from below, an image of this engine holds already."""
+def missing_layers(engine: Engine, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """Those above the highest one that an image of this engine ends with."""
     for count in range(len(layers), 0, -1):
         if engine.image(layer_image(layers[count - 1].key)) is not None:
-            return count
-    return 0
+            return layers[count:]
+    return layers
 
 
 def _build_one(

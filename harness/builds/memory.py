@@ -71,7 +71,7 @@ class MemoryEngine:
     programs: first word of a command line -> function that returns the exit code; one that returns `KILLED`
     in a container with a memory limit was out of memory. `failing` names layers whose commands fail,
     `registry` is what can be pulled, `running` says whether the daemon does, `room` how many bytes of layers
-    its disk still takes.
+    its disk still takes, `folder` where it would keep them.
     """
 
     name = "memory"
@@ -83,6 +83,7 @@ class MemoryEngine:
         self.failing: set[str] = set()
         self.running = True
         self.room = float("inf")
+        self.folder: Path | None = None
         self.built: list[str] = []
         self._images: dict[str, _Stored] = {}
         self._names: dict[str, str] = {}
@@ -93,6 +94,11 @@ class MemoryEngine:
         """Its architecture; it builds by steps."""
         self._require_running()
         return Facts(version="1", arch=self.arch, builder="steps")
+
+    def storage(self) -> Path | None:
+        """`folder`."""
+        self._require_running()
+        return self.folder
 
     def add_base(self, reference: str, arch: str = "", digests: tuple[str, ...] = ()) -> Image:
         """Put an image onto this host, as `docker load` does."""

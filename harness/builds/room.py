@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from harness.builds.engine import Engine
+from harness.builds.images import missing_layers
+from harness.builds.layers import Layer, layer_contents
+from harness.builds.lock import CellLock
+from harness.devices.engine import more_room
 from harness.errors import InfrastructureError, Location
 from harness.sources.lockfile import LockedPackage
 
@@ -74,6 +79,26 @@ def require_room(
             fix="see what can go (`npu-matrix cleanup --dry-run`), or name folders on a larger disk: "
             "NPU_MATRIX_CACHE for environments, UV_CACHE_DIR for packages",
         )
+
+
+def require_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> None:
+    """InfrastructureError when the disk of an engine's images cannot take the layers it lacks.
+
+    Nothing is asked where nobody can tell which disk that is.
+    """
+    lacking = {layer.name for layer in missing_layers(engine, layers)}
+    contents = [one for one in layer_contents(lock) if one.name in lacking]
+    needed = sum(least_bytes(one.packages, lock.arch) for one in contents)
+    folder = engine.storage() if needed else None
+    if folder is None or free_bytes(folder) >= needed:
+        return
+    raise InfrastructureError(
+        f"there is no room for this cell's image where {engine.name} keeps images",
+        where=Location(folder),
+        why=f"the large packages of the layers it lacks unpack to {needed / GIB:.1f} GiB, "
+        f"this disk has {free_bytes(folder) / GIB:.1f} free",
+        fix=more_room(engine.name),
+    )
 
 
 def _lacking(

@@ -41,6 +41,7 @@ from harness.builds.labels import OWNER, is_ours
 from harness.builds.layers import Layer
 from harness.builds.sdk_facts import container_of, image_of, network_of, stored_of
 from harness.builds.sdk_files import archive_of, secret_files, unpack
+from harness.devices.engine import storage_folder
 from harness.errors import InfrastructureError
 from harness.sources.fetch_failure import fetch_failure, machine_failure
 
@@ -89,6 +90,11 @@ class SdkEngine:
             found = self.client.version()
             version, arch = str(found["Version"]), str(found["Arch"])
         return Facts(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
+
+    def storage(self) -> Path | None:
+        """As the daemon tells it."""
+        with self._errors("tell where it keeps images"):
+            return storage_folder(self.client.info())
 
     @property
     def builder(self) -> str:

@@ -11,7 +11,7 @@ import click
 
 from harness.builds.room import free_bytes
 from harness.cli.bench import look_at_host
-from harness.devices.doctor import Finding, Health, examine
+from harness.devices.doctor import Finding, Health, Room, examine
 from harness.devices.host import HostReport, HostView, look_at_links
 from harness.devices.leases import LeaseBook
 from harness.errors import EXIT_INCOMPLETE
@@ -19,6 +19,8 @@ from harness.settings import Settings
 
 #: Two environments of 1.7 GiB each, their downloads, and room to build: measured on the default profile.
 NEEDED_BYTES = 8 * 2**30
+#: Two images of 1.7 GiB each, and their largest layer a second time while it is stored.
+NEEDED_FOR_IMAGES = 5 * 2**30
 MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
 
 
@@ -48,9 +50,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     findings = examine(
         host,
         zig=importlib.util.find_spec("ziglang") is not None,
-        # Environments are in the cache, outcomes in the state folder; these may be two disks.
-        free_bytes=min(free_bytes(folder) for folder in (settings.cache, settings.path("state"))),
-        needed_bytes=NEEDED_BYTES,
+        room=_room(settings),
         leases=LeaseBook.of_host(os.environ).look(),
         network=look_at_links(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
     )
@@ -70,6 +70,17 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         click.echo(f"  do:  need one of: {', '.join(finding.topic for finding in findings)}", err=True)
     broken = any(finding.health is Health.BROKEN for finding in findings)
     return EXIT_INCOMPLETE if broken or missing else 0
+
+
+def _room(settings: Settings) -> Room:
+    return Room(
+        # Environments are in the cache, outcomes in the state folder; these may be two disks.
+        free=min(free_bytes(folder) for folder in (settings.cache, settings.path("state"))),
+        needed=NEEDED_BYTES,
+        free_on=free_bytes,
+        images=NEEDED_FOR_IMAGES,
+        engine=settings["engine"],
+    )
 
 
 def _missing(findings: tuple[Finding, ...], need: tuple[str, ...]) -> list[str]:

@@ -6,14 +6,32 @@ import enum
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from harness.devices.host import HostReport, engine_problem
+from harness.devices.engine import EngineState, look_at_engine, more_room
+from harness.devices.host import HostReport
 from harness.devices.leases import Held
 from harness.devices.network import CardNetwork
 from harness.devices.soc import driver_misfit
 
 #: What Docker gives a container that does not ask for more (`docker run --shm-size`).
 DOCKER_SHM_BYTES = 64 << 20
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What is free, and what is needed, in bytes.
+
+    free_on: on the disk of a folder; images: for those of the default profile; engine: what cells are built
+    with.
+    """
+
+    free: int
+    needed: int
+    free_on: Callable[[Path], int]
+    images: int
+    engine: str = "venv"
 
 
 class Health(str, enum.Enum):
@@ -38,27 +56,28 @@ def examine(
     host: HostReport,
     *,
     zig: bool,
-    free_bytes: int,
-    needed_bytes: int,
-    problem_of: Callable[[str], str] = engine_problem,
+    room: Room,
+    engine_of: Callable[[str], EngineState] = look_at_engine,
     leases: Sequence[Held] = (),
     network: CardNetwork | None = None,
 ) -> tuple[Finding, ...]:
     """Findings in the order people read them.
 
-    zig: the ziglang wheel is installed. problem_of: why an installed container engine cannot be used, or "".
+    zig: the ziglang wheel is installed. engine_of: asks an installed container engine.
     leases: who has cards of this host, and who waits for some. network: that of its cards, if it has any.
     """
+    engines = [engine_of(name) for name in host.container_engines]
     return (
         _simulated(host, zig=zig),
         _npu(host),
         *_driver(host),
         *_network(network),
         *_leases(leases),
-        _engines(host, problem_of),
+        _engines(engines),
+        *_image_storage(engines, room),
         *_passing(host),
         *_shared_memory(host),
-        _disk(free_bytes, needed_bytes),
+        _disk(room),
         _git(host),
     )
 
@@ -192,24 +211,41 @@ def _leases(leases: Sequence[Held]) -> Iterator[Finding]:
         yield Finding(topic="cards", health=Health.OK, what=what)
 
 
-def _engines(host: HostReport, problem_of: Callable[[str], str]) -> Finding:
-    problems = {name: problem_of(name) for name in host.container_engines}
-    usable = [name for name, problem in problems.items() if not problem]
+def _engines(engines: Sequence[EngineState]) -> Finding:
+    usable = [one.name for one in engines if not one.problem]
     if usable:
         return Finding(topic="containers", health=Health.OK, what=", ".join(usable))
-    if problems:
-        told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+    if engines:
+        told = "; ".join(f"{one.name}: {one.problem}" for one in engines)
         return Finding(
             topic="containers",
             health=Health.LIMITED,
             what=f"installed, but it cannot be used from here: {told}",
-            fix=f"see what `{host.container_engines[0]} info` says; cells are virtual environments without",
+            fix=f"see what `{engines[0].name} info` says; cells are virtual environments without",
         )
     return Finding(
         topic="containers",
         health=Health.LIMITED,
         what="neither docker nor podman; cells are built as virtual environments",
     )
+
+
+def _image_storage(engines: Sequence[EngineState], room: Room) -> Iterator[Finding]:
+    """Of engines that answer and keep images on this machine."""
+    for one in engines:
+        if one.problem or one.storage is None:
+            continue
+        free = room.free_on(one.storage)
+        where = f"{free / GIB:.1f} GiB free where {one.name} keeps images ({one.storage})"
+        if free >= room.images:
+            yield Finding(topic="image storage", health=Health.OK, what=where)
+        else:
+            yield Finding(
+                topic="image storage",
+                health=Health.BROKEN if one.name == room.engine else Health.LIMITED,
+                what=f"{where}, the default profile's images need {room.images / GIB:.0f} GiB",
+                fix=more_room(one.name),
+            )
 
 
 def _shared_memory(host: HostReport) -> Iterator[Finding]:
@@ -222,9 +258,9 @@ def _shared_memory(host: HostReport) -> Iterator[Finding]:
         )
 
 
-def _disk(free_bytes: int, needed_bytes: int) -> Finding:
-    free, needed = free_bytes / 2**30, needed_bytes / 2**30
-    if free_bytes >= needed_bytes:
+def _disk(room: Room) -> Finding:
+    free, needed = room.free / GIB, room.needed / GIB
+    if room.free >= room.needed:
         return Finding(topic="disk", health=Health.OK, what=f"{free:.0f} GiB free")
     return Finding(
         topic="disk",

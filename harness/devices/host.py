@@ -18,7 +18,6 @@ from harness.devices.soc import soc_family
 from harness.errors import InfrastructureError
 
 NPU_SMI_TIMEOUT_S = 20.0
-ENGINE_TIMEOUT_S = 10.0
 #: CANN 8.5 and later install to `cann`, earlier ones to `ascend-toolkit`.
 CANN_ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest")
 COMPILERS = ("cc", "gcc", "clang")
@@ -101,35 +100,6 @@ def look(view: HostView) -> HostReport:
     )
 
 
-def _info(
-    program: str, seconds: float, environ: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`program info`; without `environ` in this process's environment."""
-    return subprocess.run(
-        [program, "info"],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-        env=environ,
-    )
-
-
-def engine_problem(program: str) -> str:
-    """Why a container engine that is installed cannot be used, or ""; docker wants daemon and group."""
-    try:
-        done = _info(program, ENGINE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return f"`{program} info` does not end within {ENGINE_TIMEOUT_S:g} s"
-    except OSError as problem:
-        return str(problem)
-    if done.returncode == 0:
-        return ""
-    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return said[-1][:200] if said else f"`{program} info` fails with code {done.returncode}"
-
-
 def look_at_links(view: HostView, cards: Sequence[int]) -> CardNetwork:
     """The cards' network; asks a program once or twice for each card, so only `doctor` does."""
     return look_at_network(cards, view.ascend, view.which, view.environ)
@@ -164,7 +134,15 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
         fix = "install the driver, or mount npu-smi and the driver into this container"
         return None, *(("device nodes but no npu-smi on PATH", fix) if nodes else ("", ""))
     try:
-        done = _info(program, NPU_SMI_TIMEOUT_S, {**view.environ, "LC_ALL": "C"})
+        done = subprocess.run(
+            [program, "info"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=NPU_SMI_TIMEOUT_S,
+            check=False,
+            env={**view.environ, "LC_ALL": "C"},
+        )
     except subprocess.TimeoutExpired:
         why = f"npu-smi did not answer within {NPU_SMI_TIMEOUT_S:g} s; the driver may hang"
         return None, why, "see `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"

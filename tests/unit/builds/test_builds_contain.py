@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.builds import contain
 from harness.builds.contain import PREFIX, run_contained
 from harness.builds.container_command import contained_command, parse_size
 from harness.builds.engine import LENT, Ended, Order
@@ -42,18 +43,22 @@ def test_a_container_is_gone_however_its_program_ended() -> None:
         assert made.containers == ()
 
 
-def test_a_hang_is_asked_for_its_stacks_and_then_killed() -> None:
+def test_a_hang_is_asked_for_its_stacks_and_then_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contain, "STACK_SECONDS", 0.2)
     signals: list[str] = []
+    over = threading.Event()
 
     def hang(process: Process) -> int:
-        process.killed.wait(30)
+        process.killed.wait(90)
         signals.extend(process.signals)
+        over.set()
         return 0
 
     made, said, stopped = engine(hang), bytearray(), threading.Event()
     threading.Timer(0.3, stopped.set).start()
     ended = run_contained(made, ORDER, stopped, said.extend)
     assert ended.code == 137
+    assert over.wait(90)
     assert signals == ["ABRT", "KILL"]
     assert b"where each Python process" in said
     assert made.containers == ()
@@ -190,7 +195,10 @@ def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
     assert len(lend(IndexSettings(), folders / "uv", sources=[other], environ=environ).mounts) == 1
 
 
-def test_the_end_of_a_flood_is_waited_for() -> None:
+def test_the_end_of_a_flood_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However long this machine stands still meanwhile.
+    monkeypatch.setattr(contain, "QUIET_SECONDS", 100.0)
+
     class Slow(MemoryEngine):
         """Hands output on long after the container has ended, as a daemon does with a flood."""
 

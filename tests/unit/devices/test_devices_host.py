@@ -7,11 +7,13 @@ from pathlib import Path
 import npu_smi_layouts as layouts
 import pytest
 
-from harness.devices.doctor import Finding, Health, examine
+from harness.devices.doctor import Finding, Health, Room, examine
 from harness.devices.host import HostReport, HostView, look, look_at_links, lost_cards
 from harness.devices.network import CardNetwork
 from harness.devices.nodes import card_nodes, visible_devices
 from harness.devices.soc import driver_misfit, soc_family
+
+ROOM = Room(free=1, needed=1, free_on=lambda _folder: 1, images=1)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def machine(tmp_path: Path):
 
 
 def found(report: HostReport, topic: str, network: CardNetwork | None = None) -> Finding:
-    findings = examine(report, zig=True, free_bytes=1, needed_bytes=1, network=network)
+    findings = examine(report, zig=True, room=ROOM, network=network)
     return next(finding for finding in findings if finding.topic == topic)
 
 
@@ -101,7 +103,7 @@ def test_a_failing_npu_smi_is_told_not_raised(machine):
 
 def test_without_a_compiler_the_default_profile_is_broken(tmp_path):
     report = look(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
-    findings = examine(report, zig=False, free_bytes=1, needed_bytes=2)
+    findings = examine(report, zig=False, room=replace(ROOM, needed=2))
     assert {finding.topic for finding in findings if finding.health is Health.BROKEN} == {
         "simulated device",
         "disk",
@@ -236,9 +238,7 @@ def test_a_driver_older_than_the_installed_cann_is_a_finding_with_its_fix(machin
     assert "driver 25.5 or newer, this host has 23.0.3" in finding.what
     assert "update the driver" in finding.fix
     newer = replace(report, driver="25.5.1")
-    assert not [
-        one for one in examine(newer, zig=True, free_bytes=1, needed_bytes=1) if one.topic == "driver"
-    ]
+    assert not [one for one in examine(newer, zig=True, room=ROOM) if one.topic == "driver"]
 
 
 def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_path):
@@ -283,9 +283,7 @@ def test_little_shared_memory_is_told_with_its_fix(tmp_path):
     finding = found(replace(report, shm_bytes=64 << 20), "shared memory")
     assert (finding.health, "--shm-size" in finding.fix) == (Health.LIMITED, True)
     roomy = replace(report, shm_bytes=8 << 30)
-    assert "shared memory" not in {
-        one.topic for one in examine(roomy, zig=True, free_bytes=1, needed_bytes=1)
-    }
+    assert "shared memory" not in {one.topic for one in examine(roomy, zig=True, room=ROOM)}
 
 
 def test_links_of_the_cards(machine, tmp_path):

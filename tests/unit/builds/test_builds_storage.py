@@ -1,0 +1,74 @@
+"""Room for images where an engine keeps them: a file system in memory, mounted for real, of an engine in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_builds_layers import build, lock, package
+from test_builds_room import ALL_MIB, LARGE, disk, only_measured
+
+from harness.builds.images import base_image
+from harness.builds.layers import image_layers
+from harness.builds.lock import CellLock
+from harness.builds.memory import MemoryEngine
+from harness.builds.room import require_storage
+from harness.errors import InfrastructureError
+
+__all__ = ["disk"]
+CELL = lock(packages=tuple(package(one.name, "1") for one in LARGE))
+
+
+class Asked(MemoryEngine):
+    """How often it was asked where it keeps images."""
+
+    asked = 0
+
+    def storage(self) -> Path | None:
+        self.asked += 1
+        return super().storage()
+
+
+@pytest.fixture
+def engine() -> Asked:
+    made = Asked()
+    made.add_base("base:1")
+    return made
+
+
+def require(engine: MemoryEngine, cell: CellLock = CELL) -> None:
+    require_storage(engine, image_layers(cell, base_image(engine, "base:1", "x86_64").id), cell)
+
+
+@only_measured
+def test_a_disk_that_cannot_take_the_layers_is_named_with_what_it_has(engine: Asked, disk: Any) -> None:
+    engine.folder = disk("images", 300)
+    with pytest.raises(InfrastructureError) as caught:
+        require(engine)
+    [problem] = caught.value.problems
+    assert problem.what == "there is no room for this cell's image where memory keeps images"
+    assert str(engine.folder) in str(problem.where)
+    assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 free" in problem.why
+    assert "npu-matrix cleanup" in problem.fix
+
+
+@only_measured
+def test_layers_that_stand_already_need_no_more_room(engine: Asked, disk: Any, tmp_path: Path) -> None:
+    engine.folder = disk("images", 300)
+    layers = image_layers(CELL, base_image(engine, "base:1", "x86_64").id)
+    torch = next(number for number, layer in enumerate(layers, 1) if layer.name == "torch")
+    build(engine, layers[:torch], tmp_path)
+    with pytest.raises(InfrastructureError) as caught:
+        require(engine)
+    assert f"{ALL_MIB / 1024:.1f} GiB" not in str(caught.value)
+    build(engine, layers, tmp_path)
+    require(engine)
+
+
+def test_small_layers_and_unknown_architectures_and_disks_are_not_asked_for(engine: Asked) -> None:
+    require(engine, lock(packages=(package("filelock", "1"),)))
+    require(engine, lock(packages=CELL.packages, arch="riscv64"))
+    assert engine.asked == 0
+    engine.folder = None
+    require(engine)
