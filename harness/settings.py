@@ -136,11 +136,11 @@ class Settings:
     def jobs(self) -> int:
         """Tasks at a time; InputError when it is no whole number."""
         setting = self.values["jobs"]
-        if not setting.value.isdigit():
+        if not re.fullmatch(r"[0-9]{1,9}", setting.value):
             raise InputError(
                 f"jobs is {setting.value!r}, not a whole number",
                 why=f"set by {setting.origin}",
-                fix="use 0 or more",
+                fix="use 0 or more, 9 digits at most",
             )
         return int(setting.value) or os.cpu_count() or 1
 

@@ -6,7 +6,9 @@ written, because YAML would turn the version 8.10 into the number 8.1, `3:15` in
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,8 +96,10 @@ def parse_yaml(text: str, file: Path | str) -> Document:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        # Opening a FIFO would wait for somebody who writes.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            regular = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            raw = stream.read(MAX_BYTES + 1) if regular else b""
     except OSError as error:
         raise InputError(
             f"cannot read {path}",
@@ -103,6 +107,13 @@ def _read_text(path: Path) -> str:
             why=error.strerror or str(error),
             fix="check the path, or name the file with --matrix",
         ) from error
+    if not regular:
+        raise InputError(
+            f"{path} is no regular file",
+            where=Location(path),
+            why="a pipe or a device can be read once only, and the matrix is read more than once",
+            fix="write it into a file, and name that with --matrix",
+        )
     if len(raw) > MAX_BYTES:
         raise InputError(
             f"the file is larger than {MAX_BYTES >> 20} MB",

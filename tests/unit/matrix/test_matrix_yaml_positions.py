@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,14 @@ def test_files_that_are_no_text(tmp_path: Path, raw: bytes, message: str) -> Non
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(InputError, match="cannot read"):
+            load_yaml(path)
+
+
+def test_a_pipe_and_a_device_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        with pytest.raises(InputError, match="is no regular file"):
             load_yaml(path)
 
 

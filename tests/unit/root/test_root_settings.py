@@ -62,9 +62,10 @@ def test_a_switch_that_is_neither_says_who_set_it(tmp_path):
     assert "NPU_MATRIX_WAIT" in str(caught.value)
 
 
-def test_jobs_that_is_no_number_says_who_set_it(tmp_path):
+@pytest.mark.parametrize("jobs", ["many", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "", "9" * 5000])
+def test_jobs_that_is_no_number_says_who_set_it(tmp_path, jobs):
     with pytest.raises(InputError, match="NPU_MATRIX_JOBS"):
-        _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": "many"}).jobs
+        _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": jobs}).jobs
 
 
 @pytest.mark.parametrize("name", ["cann@sha256:12", "cann@latest", "two words", "-rm", "cann:1@sha256:"])
