@@ -12,7 +12,7 @@ from harness.report.badge import write_badges
 from harness.report.html import render_overviews
 from harness.report.inputs import ReportInputs, ResultInput
 from harness.report.model import ReportModel, Row, build_model
-from harness.report.publish import render_report, shared_files
+from harness.report.publish import real_folder, render_report, shared_files
 from harness.report.rows import render_rows
 
 
@@ -24,7 +24,7 @@ class LiveReport:
 
     def __init__(self, inputs: ReportInputs, folder: Path) -> None:
         self._inputs = inputs
-        self._folder = folder.resolve()
+        self._folder = real_folder(folder)
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
         self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}

@@ -32,7 +32,7 @@ def render_all(
 ) -> list[Path]:
     """`render_report`, for those who want to know what is in the folder now."""
     render_report(model, folder, extra)
-    folder = folder.resolve()
+    folder = real_folder(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -45,7 +45,7 @@ def render_report(
     `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
     old report is still there.
     """
-    folder = folder.resolve()
+    folder = real_folder(folder)
     _refuse_foreign(folder)
     fresh: Path | None = None
     try:
@@ -72,9 +72,22 @@ def render_report(
     return rows
 
 
+def real_folder(folder: Path) -> Path:
+    """Where the folder is, links followed; InputError when they lead in a circle or the name is too long."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            "this folder cannot be followed to where it is",
+            where=Location(folder),
+            why=str(error),
+            fix="choose another folder with --reports",
+        ) from error
+
+
 def ensure_writable(folder: Path) -> None:
     """Say before a long run what would keep its report from being written; errors as of `render_all`."""
-    folder = folder.resolve()
+    folder = real_folder(folder)
     _refuse_foreign(folder)
     place = folder if folder.is_mount() else folder.parent
     try:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from test_report_command import Bench
 
+from harness.errors import HarnessError
 from harness.ledger.migrations import APPLICATION_ID, MIGRATIONS
 from harness.ledger.store import FILE_NAME, Ledger
+from harness.report.publish import ensure_writable
 
 COLUMNS = "uid, key, check_name, state, attempt, run_id, merged, started, finished, body"
 
@@ -145,6 +147,13 @@ def git(root: Path, *arguments: str) -> str:
         capture_output=True,
     )
     return said.stdout.decode().strip()
+
+
+def test_a_reports_folder_that_links_to_itself_is_refused(tmp_path: Path) -> None:
+    circle = tmp_path / "reports"
+    circle.symlink_to(circle)
+    with pytest.raises(HarnessError):
+        ensure_writable(circle)
 
 
 def test_runs_are_compared_by_the_commits_they_were_made_of(bench: Bench, capsys) -> None:
