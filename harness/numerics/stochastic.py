@@ -136,7 +136,9 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(first, torch.Tensor) or not first.is_floating_point():
             return
         direction = torch.rand(first.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        moved = (direction * bound(first)).to(first.dtype)
+        # What is too small for the format may be lost; a zero stays one.
+        lost = torch.where(first == 0, 0.0, self.contract.underflow)
+        moved = (direction * (bound(first) + lost)).to(first.dtype)
         first.add_(torch.where(first.abs() < HIDDEN, moved, 0.0))
 
 

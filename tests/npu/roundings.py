@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from harness.numerics import stochastic
-from harness.numerics.contract import BF16_AUTOCAST, FORMATS, FP32, Contract
+from harness.numerics.actor_reference import SAMPLES
+from harness.numerics.contract import BF16_AUTOCAST, FP32, Contract
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 CONTRACTS = {torch.float64: FP64, torch.float32: FP32, torch.bfloat16: BF16_AUTOCAST}
 """What is promised of tensors that have that dtype."""
-
-SAMPLES = 4
 
 Formula = Callable[[], Sequence[torch.Tensor]]
 
@@ -49,18 +48,30 @@ def permitted(formula: Formula, dtype: torch.dtype) -> Permitted:
     """
     contract = CONTRACTS[dtype]
     exact = [tensor.detach() for tensor in formula()]
-    scatter = [0.0] * len(exact)
+    runs = []
     for seed in range(SAMPLES):
         with stochastic.perturbed(contract, seed):
-            moved = [tensor.detach() for tensor in formula()]
-        found = (float((a - b).norm()) for a, b in zip(moved, exact, strict=True))
-        scatter = [max(pair) for pair in zip(scatter, found, strict=True)]
-    unit, both = FORMATS[contract.io].unit_roundoff, 2 if dtype is torch.float64 else 1
-    tolerances = [
-        both * (contract.safety * far + unit * float(wanted.norm()))
-        for far, wanted in zip(scatter, exact, strict=True)
+            runs.append([tensor.detach() for tensor in formula()])
+    return Permitted(dtype=dtype, exact=exact, tolerances=tolerances(exact, runs, contract, dtype))
+
+
+def tolerances(
+    exact: Sequence[torch.Tensor],
+    runs: Sequence[Sequence[torch.Tensor]],
+    contract: Contract,
+    dtype: torch.dtype,
+) -> list[float]:
+    """How far a tensor of that dtype may be from each exact one, given runs that are off by what the contract
+    permits."""
+    unit, both = torch.finfo(dtype).eps / 2, 2 if dtype is torch.float64 else 1
+    return [
+        both
+        * (
+            contract.safety * max(float((run[place] - wanted).norm()) for run in runs)
+            + unit * float(wanted.norm())
+        )
+        for place, wanted in enumerate(exact)
     ]
-    return Permitted(dtype=dtype, exact=exact, tolerances=tolerances)
 
 
 def _share(distance: float, tolerance: float) -> float:
