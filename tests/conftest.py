@@ -1,9 +1,17 @@
-"""What is left out is said: host rooms on Python 3.10, and every test that could not run."""
+"""What is left out is said: host rooms on Python 3.10, and every test that could not run.
+
+Properties are tried on the same examples wherever tests run; `pytest --hypothesis-profile search` tries others
+each time.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 try:
     import hypothesis
@@ -11,17 +19,35 @@ except ImportError:  # a cell has pytest, and may have no more
     pass
 else:
     # An example that is slow on a busy machine is no failure; whole tests have their time limits.
-    hypothesis.settings.register_profile("unhurried", deadline=None)
-    hypothesis.settings.load_profile("unhurried")
+    patient = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile("search", derandomize=False, **patient)
+    hypothesis.settings.register_profile("same", derandomize=True, database=None, **patient)
+    hypothesis.settings.load_profile("same")
 
 IN_CELL = {"numerics", "convergence", "devices_sim", "fixtures"}
 HERE = Path(__file__).parent
+# Nothing here fetches from elsewhere, for which a machine's settings may be needed (a proxy, a mirror).
+AT_HOME = [HERE.resolve() / name for name in ("unit", "e2e")]
 
 collect_ignore: list[str] = []
 if sys.version_info < (3, 11):
     collect_ignore = [
         str(folder) for folder in sorted((HERE / "unit").iterdir()) if folder.name not in IN_CELL
     ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def git_without_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """git knows nobody's settings (signing, hooks, a hook's repository) where no test fetches anything."""
+    if not any(request.path.resolve().is_relative_to(folder) for folder in AT_HOME):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        for name in [name for name in os.environ if name.startswith("GIT_")]:
+            patched.delenv(name)
+        patched.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        patched.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        yield
 
 
 def pytest_report_header() -> list[str]:

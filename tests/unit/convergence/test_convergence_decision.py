@@ -258,7 +258,11 @@ runs = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(candidates=st.lists(runs, max_size=4))
 def test_any_candidate_gets_a_decision_that_can_be_stored(references, candidates):
     decision = decide(references, candidates)
@@ -280,7 +284,11 @@ def test_any_reference_gets_a_decision(found):
     canonical_json(decide(found, found[:3]).as_json())
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_the_order_of_the_references_does_not_matter(references, data, make_curve):
     candidates = [make_curve(np.random.default_rng(3), "slower") for _ in range(3)]

@@ -99,7 +99,11 @@ def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:
         read_all(tmp_path / "absent.so")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+)
 @given(data=st.data())
 def test_any_damage_is_read_or_reported(library: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(library.read_bytes())
