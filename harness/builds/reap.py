@@ -17,7 +17,7 @@ import filelock
 from harness.builds.engine import Engine, Thing
 from harness.builds.environment import FINISHED
 from harness.builds.labels import OWNER, PARENT, Owner, ProcessView, expiry
-from harness.builds.scratch import owner_of, remove_scratch, scratch_folders
+from harness.builds.scratch import PREFIX, owner_of, remove_scratch, scratch_folders
 from harness.errors import HarnessError
 
 # Folders that are renamed into place when they are whole; their makers take minutes at most.
@@ -151,10 +151,10 @@ def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Found, ...]:
+def left_scratch(view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX) -> tuple[Found, ...]:
     """Temporary folders of runs: those whose owner is dead go, however young, and old ones of nobody."""
     found = []
-    for folder in scratch_folders(temporary or Path(tempfile.gettempdir())):
+    for folder in scratch_folders(temporary or Path(tempfile.gettempdir()), prefix):
         owner = owner_of(folder)
         if owner is not None:
             state = view.state(owner)
@@ -178,9 +178,9 @@ def left_scratch(view: ProcessView, temporary: Path | None = None) -> tuple[Foun
     return tuple(found)
 
 
-def reap_scratch(temporary: Path | None = None) -> None:
+def reap_scratch(temporary: Path | None = None, prefix: str = PREFIX) -> None:
     """Remove the temporary folders of dead runs; what does not go is for `cleanup`, which says why."""
-    for found in left_scratch(ProcessView(), temporary):
+    for found in left_scratch(ProcessView(), temporary, prefix):
         if found.goes:
             remove_found(found, None)
 
@@ -359,7 +359,9 @@ def _last_use(folder: Path) -> float:
 def own_bytes(entry: Path) -> int:
     """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
     total = 0
-    for path in (entry, *entry.rglob("*")):
+    # Not `rglob`: it fails when somebody else removes a folder meanwhile.
+    inside = (Path(folder, name) for folder, _folders, names in os.walk(entry) for name in names)
+    for path in (entry, *inside):
         with contextlib.suppress(OSError):
             status = path.lstat()
             total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +19,9 @@ OWNER_FILE = ".owner"
 
 
 @contextlib.contextmanager
-def scratch(place: Path | None = None) -> Iterator[Path]:
+def scratch(place: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
     """A scratch folder for a while. What somebody still writes into may stay, for `cleanup`."""
-    folder = make_scratch(place)
+    folder = make_scratch(place, prefix)
     try:
         yield folder
     finally:
@@ -27,12 +29,13 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
             remove_scratch(folder)
 
 
-def make_scratch(place: Path | None = None) -> Path:
+def make_scratch(place: Path | None = None, prefix: str = PREFIX) -> Path:
     """A new folder that holds its owner's name and nothing else; `remove_scratch` ends it.
 
-    It is in `place`, by default in the folder for temporary files, which is where `cleanup` looks.
+    It is in `place`, by default in the folder for temporary files, which is where `cleanup` looks; who makes
+    one elsewhere looks there for what was left.
     """
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
     return folder
 
@@ -47,13 +50,18 @@ def claim_scratch(folder: Path, owner: Owner) -> Path:
     return folder
 
 
-def scratch_folders(place: Path) -> tuple[Path, ...]:
+def scratch_folders(place: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
     """This user's scratch folders in `place`, in use or left over."""
-    return tuple(
-        folder
-        for folder in sorted(place.glob(f"{PREFIX}*"))
-        if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid()
-    )
+    return tuple(folder for folder in sorted(place.glob(f"{glob.escape(prefix)}*")) if _is_own_folder(folder))
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        # Its owner has just removed it.
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def owner_of(folder: Path) -> Owner | None:

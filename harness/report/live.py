@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from harness.builds.scratch import scratch
 from harness.errors import InfrastructureError, Location
 from harness.report.badge import write_badges
 from harness.report.html import render_overviews
 from harness.report.inputs import ReportInputs, ResultInput
 from harness.report.model import ReportModel, Row, build_model
-from harness.report.publish import real_folder, render_report, shared_files
+from harness.report.publish import live_prefix, real_folder, render_report, shared_files
 from harness.report.rows import render_rows
 
 
@@ -63,14 +63,12 @@ class LiveReport:
         changed = [row for row in model.rows if before.get(row.cell.id) is not row]
         try:
             # Beside the report, so that each file gets its place by a rename.
-            with tempfile.TemporaryDirectory(
-                prefix=f".{self._folder.name}.", dir=self._folder.parent
-            ) as fresh:
-                names = self._write(model, Path(fresh), changed)
+            with scratch(self._folder.parent, live_prefix(self._folder)) as fresh:
+                names = self._write(model, fresh, changed)
                 targets = [self._folder / name for name in names]
                 for name, target in zip(names, targets, strict=True):
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    (Path(fresh) / name).replace(target)
+                    (fresh / name).replace(target)
         except OSError as error:
             raise InfrastructureError(
                 "the report cannot be written",

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.builds.reap import reap_scratch
 from harness.errors import InfrastructureError, InputError, Location
 from harness.report.badge import write_badges
 from harness.report.export import SCHEMA_NAME, report_json
@@ -181,6 +182,12 @@ def _recover(folder: Path) -> None:
     for place in (folder.parent, folder):
         for left in place.glob(f".{folder.name}.new-*"):
             shutil.rmtree(left, ignore_errors=True)
+    reap_scratch(folder.parent, live_prefix(folder))
+
+
+def live_prefix(folder: Path) -> str:
+    """How the folders beside a report begin in which `LiveReport` writes what has changed."""
+    return f".{folder.name}.live-"
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +72,50 @@ def test_models_made_of_an_earlier_one_are_the_models(status: Status) -> None:
     before = build_model(inputs)
     after = with_result(inputs, changed(inputs, status=status))
     assert build_model(after, before) == build_model(after)
+
+
+# Stands still where the new files are written and the report has none of them.
+STOPS = """
+import sys, time
+from pathlib import Path
+from report_samples import sample_inputs
+from harness.report import live
+
+report = live.LiveReport(sample_inputs(), Path(sys.argv[1]))
+render = live.render_overviews
+
+def render_and_stop(model, folder):
+    names = render(model, folder)
+    print("written", flush=True)
+    time.sleep(600)
+    return names
+
+live.render_overviews = render_and_stop
+report.take(sample_inputs())
+"""
+
+
+def beside(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.parent.iterdir())
+
+
+def test_what_a_killed_watcher_left_beside_the_report_goes_with_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", STOPS, str(folder)], env=given, stdout=subprocess.PIPE, text=True
+    )
+    with watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "written\n"
+        left, shown = beside(folder), content(folder)
+        assert [name.startswith(".reports.live-") for name in left] == [True, False]
+        # Of a living one it stays.
+        model = build_model(sample_inputs())
+        render_all(model, folder)
+        assert beside(folder) == left
+        assert content(folder) == shown
+        watcher.send_signal(signal.SIGKILL)
+    assert beside(folder) == left
+    render_all(model, folder)
+    assert beside(folder) == ["reports"]
