@@ -22,6 +22,8 @@ STEP = re.compile(
     re.DOTALL,
 )
 ONE_OF = re.compile(r" one of:(?P<items>(?:\n[ \t]+[A-Za-z0-9][^\s<>=!~]*[<>=!~]\S*(?=\n|$))+)")
+# uv says under which marker a package is wanted; what it reports of this target is wanted there.
+MARKER = re.compile(r"(?<=[A-Za-z0-9\]])\{[^{}]*\}")
 DEPENDS = re.compile(r" depends? on ")
 CLAUSES = re.compile(
     r",? and (?=(?:all versions of )?\S+ (?:depends? on|has|was) |you require |there |only )"
@@ -113,7 +115,8 @@ def _only_error(output: str) -> str:
 
 def _no_solution(text: str, hints: tuple[str, ...]) -> Explanation:
     body = HINT.sub("", text)
-    flat = " ".join(ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), body).split())
+    told = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
+    flat = " ".join(told.split())
     start = flat.find("Because")
     steps = tuple(
         Step(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())

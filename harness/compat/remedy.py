@@ -5,6 +5,11 @@ from __future__ import annotations
 from harness.compat.explain import Explanation, Kind
 from harness.compat.request import Request
 
+# Its compiler is part of CANN: see the override in matrix.yaml.
+NOT_ON_SIM = (
+    " A simulated device does without triton-ascend: there an entry under `overrides` that asks for a "
+    "published version is enough."
+)
 VENDOR_PACKAGES = ("torch-npu", "triton-ascend", "vllm-ascend")
 
 
@@ -34,14 +39,14 @@ def _of_conflict(problem: Explanation) -> str:
         # vllm-ascend's installation guide: the "empty" target drops vLLM's own pins of torch.
         return (
             f"Install vllm with VLLM_TARGET_DEVICE=empty, which drops its pin of {contested}, and install "
-            f"{contested} last: an override of {contested} with that reason in the stack says the same."
+            f"{contested} last: an entry for {contested} under `overrides` of matrix.yaml says the same."
         )
     if not contested:
         return ""
     parties = " and ".join(sorted(wishing)) or "the stack"
     return (
         f"Choose versions of {parties} that agree on {contested}; if they are known to work all the same, "
-        f"say so with an override of {contested} and its reason in the stack."
+        f"say so, and why, with an entry for {contested} under `overrides` of matrix.yaml."
     )
 
 
@@ -53,8 +58,9 @@ def _of_missing(problem: Explanation) -> str:
         )
     if problem.subject in VENDOR_PACKAGES:
         return (
-            "Add the vendor's package index to the stack (`index`) or to pip's extra-index-url if it has "
-            f"{problem.subject}{problem.subject_versions}, or choose a published version."
+            "Add the vendor's package index to pip's extra-index-url, or to `extra_index` of its axis in "
+            f"matrix.yaml, if it has {problem.subject}{problem.subject_versions}, or choose a published "
+            f"version.{NOT_ON_SIM if problem.subject == 'triton-ascend' else ''}"
         )
     return f"Choose a published version of {problem.subject}, or add the index that has it."
 

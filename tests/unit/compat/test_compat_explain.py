@@ -16,6 +16,11 @@ error: No solution found when resolving dependencies
          we can conclude that verl>=0.9.1 and vllm-ascend==0.11.0 are incompatible.
          And because you require verl==0.9.1 and vllm-ascend==0.11.0, we can conclude that your requirements are unsatisfiable.
 """
+MARKED = """\
+error: No solution found when resolving dependencies
+  cause: Because vllm-ascend==0.14.0rc1 depends on xgrammar>=0.1.30 and vllm==0.14.1 depends on xgrammar{platform_machine == 'aarch64' or platform_machine == 'x86_64'}==0.1.29, we can conclude that vllm==0.14.1 and vllm-ascend==0.14.0rc1 are incompatible.
+         And because you require vllm==0.14.1 and vllm-ascend==0.14.0rc1, we can conclude that your requirements are unsatisfiable.
+"""
 NARROWED = """\
 error: No solution found when resolving dependencies
   cause: Because verl>=0.9.1 depends on one of:
@@ -105,3 +110,13 @@ def test_the_address_that_could_not_be_fetched_is_kept() -> None:
 def test_any_text_is_read_without_an_exception(text: str) -> None:
     explain(text)
     explain(f"error: No solution found when resolving dependencies\n  cause: Because {text}")
+
+
+def test_what_is_wanted_under_a_marker_is_contested_like_anything_else() -> None:
+    found = explain(MARKED)
+    assert found.kind is Kind.CONFLICT
+    assert found.contested == ("xgrammar",)
+    assert set(found.blamed) == {"vllm-ascend", "vllm", "xgrammar"}
+    wanted = {d.package: d.needed_versions for d in found.dependencies if d.needs == "xgrammar"}
+    assert wanted == {"vllm-ascend": ">=0.1.30", "vllm": "==0.1.29"}
+    assert "platform_machine" not in found.chain[0].facts

@@ -75,7 +75,7 @@ def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, cont
     assert set(problem["blamed"][:2]) == {"vllm", "vllm-ascend"}
     assert "vllm wants torch==2.8.0" in judgement.reasons[0]
     assert "VLLM_TARGET_DEVICE=empty" in judgement.remedies[0]
-    assert "override of torch " in judgement.remedies[0]
+    assert "an entry for torch under `overrides` of matrix.yaml" in judgement.remedies[0]
     assert len(problem["chain"]) == 2
 
 
