@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from held_index import HeldIndex
 from wheelhouse import Wheels
 
 REPOSITORY = Path(__file__).parents[2]
+# A command that takes longer hangs.
+SECONDS = 300
 SOURCE = "def mean(values):\n    total = sum(values)\n    return total / len(values)\n"
 HEADER = """\
 Subject: the mean of nothing is 0
@@ -70,7 +74,7 @@ class Checkout:
             **{
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("PIP_", "UV_", "NPU_MATRIX_"))
+                if not name.startswith(("PIP_", "UV_", "NPU_MATRIX_")) and not name.lower().endswith("_proxy")
             },
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",
@@ -105,8 +109,12 @@ class Checkout:
         )
 
     def run(self, *arguments: str, code: int = 0, **environ: str) -> str:
-        process = self.start(*arguments, **environ)
-        output, _ = process.communicate(timeout=100)
+        with self.start(*arguments, **environ) as process:
+            try:
+                output, _ = process.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         assert process.returncode == code, output
         assert "Traceback" not in output, output
         return output
@@ -119,6 +127,24 @@ class Checkout:
 
     def status(self, code: int = 0) -> dict[str, Any]:
         return json.loads(self.run("status", "--json", code=code))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A test here starts the command up to ten times, on machines with other work too.
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture
+def index(checkout: Checkout) -> Iterator[HeldIndex]:
+    """Three versions in an index that keeps the last one back."""
+    versions = ("0.7.10", "0.7.11", "0.7.12")
+    for version in versions:
+        checkout.release(version)
+    checkout.matrix(*versions)
+    with HeldIndex(checkout.wheels.folder, f"verl-{versions[-1]}-py3-none-any.whl") as index:
+        yield index
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ FLAGS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -54,6 +55,10 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
+
+
+# What takes longer will never come about.
+SECONDS = 200
 
 
 def axe_core() -> Path | None:
@@ -127,6 +132,12 @@ class Browser:
         )
         self.settle()
 
+    def arrives(self, place: str) -> None:
+        """Wait for a page with this in its address."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, SECONDS).until(lambda driver: place in driver.current_url)
+
     def settle(self) -> None:
         self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
@@ -158,6 +169,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    driver.set_script_timeout(SECONDS)
     yield driver
     driver.quit()
 
@@ -254,10 +266,11 @@ def test_keyboard_alone_reaches_a_log_and_comes_back(browser: Browser) -> None:
 
     browser.type("unexpected-fail & check:gspo")
     browser.press(Keys.ARROW_DOWN, Keys.END, Keys.ENTER)
-    assert browser.driver.current_url.endswith("cells/verl-0.9.1-sim.html#check-gspo")
+    browser.arrives("cells/verl-0.9.1-sim.html#check-gspo")
     assert "RuntimeError: NCCL is not available" in browser.one("#check-gspo .loglines").text
     assert "outside its band" in browser.one("#check-gspo .reasons").text
     browser.one("#back").click()
+    browser.arrives("/index.html#")
     assert browser.one("#q").get_attribute("value") == "unexpected-fail & check:gspo"
     browser.press(Keys.ESCAPE)
     browser.settle()
@@ -361,7 +374,7 @@ def test_a_failure_leads_to_its_log_its_siblings_and_its_lock(browser: Browser) 
     assert "resolve fails on all 2 cells with" in beside.text
     assert "cann 8.2.RC2" in beside.text
     beside.find_element("css selector", "a").click()
-    assert browser.driver.current_url.endswith("cells/gspo-qwen3-30b-a3b.html#check-resolve")
+    browser.arrives("cells/gspo-qwen3-30b-a3b.html#check-resolve")
 
 
 def test_numerics_and_convergence_lead_to_their_cells(browser: Browser) -> None:
@@ -369,7 +382,7 @@ def test_numerics_and_convergence_lead_to_their_cells(browser: Browser) -> None:
     assert browser.one('.pages [aria-current="page"]').text == "numerics"
     assert "differs in 3 cases" in browser.one(".objective").text
     browser.one(".budgets thead a").click()
-    assert browser.driver.current_url.endswith("#check-loss")
+    browser.arrives("#check-loss")
     browser.open("convergence.html")
     assert len(browser.all("svg.chart:not(.small)")) == 4
     browser.one("main td a").click()
@@ -382,7 +395,7 @@ def test_patches_lead_to_their_cells(browser: Browser) -> None:
     titles = [node.get_attribute("textContent") for node in browser.all(".heat title")]
     assert any(title.startswith("verl/nccl-guard: conflict at 9 commits") for title in titles)
     browser.one(".patchgrid tbody a").click()
-    assert browser.driver.current_url.endswith("#check-patches")
+    browser.arrives("#check-patches")
 
 
 def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
@@ -404,8 +417,11 @@ def test_reproduce_commands_are_copied(browser: Browser) -> None:
 
     browser.open("cells/one-step-off-2card.html")
     button = browser.one("#check-lint .copy-button")
+    # It says so for a moment only, in which nobody may happen to look.
+    watch = "window.said = []; new MutationObserver(() => said.push(arguments[0].textContent))"
+    browser.js(f"{watch}.observe(arguments[0], {{childList: true}})", button)
     button.click()
-    WebDriverWait(browser.driver, 10).until(lambda _: button.text == "copied")
+    WebDriverWait(browser.driver, SECONDS).until(lambda _: "copied" in browser.js("return window.said"))
 
 
 def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None:

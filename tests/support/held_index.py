@@ -1,0 +1,79 @@
+"""A package index on this machine that keeps a wheel back: what needs it goes on when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+SECONDS_AT_MOST = 600
+
+
+class HeldIndex:
+    """Serves the wheels of a folder; a request for `held` is answered after `release`.
+
+    asked: set once somebody waits for that wheel. environ: pip's variables that make this the only index.
+    """
+
+    def __init__(self, folder: Path, held: str) -> None:
+        self.folder, self.held = folder, held
+        self.asked, self._released = threading.Event(), threading.Event()
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.answer(self)
+
+            def log_message(self, *_given: object) -> None:
+                """Nothing: the test's output is the command's."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "PIP_NO_INDEX": "",
+            "PIP_FIND_LINKS": "",
+            "PIP_INDEX_URL": f"http://127.0.0.1:{self._server.server_port}",
+            "UV_HTTP_TIMEOUT": str(SECONDS_AT_MOST),
+        }
+
+    def release(self) -> None:
+        self._released.set()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        name = request.path.strip("/")
+        file = self.folder / name.rpartition("/")[2]
+        if name.endswith(".whl") and file.is_file():
+            if file.name == self.held:
+                self.asked.set()
+                self._released.wait(SECONDS_AT_MOST)
+            body, kind = file.read_bytes(), "application/octet-stream"
+        else:
+            files = sorted(self.folder.glob(f"{name}-*.whl"))
+            body = "".join(f'<a href="/files/{one.name}">{one.name}</a>\n' for one in files).encode()
+            kind = "text/html"
+        try:
+            request.send_response(200)
+            request.send_header("Content-Type", kind)
+            request.send_header("Content-Length", str(len(body)))
+            request.end_headers()
+            request.wfile.write(body)
+        except OSError:
+            # Who asked has been stopped meanwhile.
+            return
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.release()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
