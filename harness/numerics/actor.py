@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of
+from harness.numerics import guessed
 from harness.numerics.actor_compare import compare
 from harness.numerics.actor_resolution import told, unseen, withheld
 from harness.numerics.ending import (
@@ -210,7 +211,7 @@ def _judge_path(measurements: Mapping[str, Any]) -> Judgement:
             ),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
-    return withheld(measurements) or _passes(measurements)
+    return withheld(measurements) or guessed.withheld(measurements) or _passes(measurements)
 
 
 def _passes(measurements: Mapping[str, Any]) -> Judgement:
@@ -236,7 +237,7 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
             f"All {products['count']} matrix products of linear layers ({products['elements']} elements) are "
             "to the last bit what bf16 operands and fp32 accumulation give."
         )
-    reasons += unseen(measurements)
+    reasons += [*unseen(measurements), *guessed.owed_nothing(measurements)]
     if measurements.get("finding"):
         reasons.append(f"Finding: {measurements['finding']}.")
     return Judgement(status=Status.PASS, reasons=(*reasons, *_repeatability(measurements)))
@@ -307,21 +308,9 @@ def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
         reasons.append(f"{len(measurements['missing'])} results are missing: {measurements['missing'][0]}.")
     return Judgement(
         status=Status.FAIL,
-        reasons=(*reasons, *_unbounded(measurements), *_repeatability(measurements)),
+        reasons=(*reasons, *guessed.caveat(measurements), *_repeatability(measurements)),
         remedies=(REMEDY,),
     )
-
-
-def _unbounded(measurements: Mapping[str, Any]) -> tuple[str, ...]:
-    """Operations whose roundings the tolerances only guess (`stochastic`): there they may be too narrow."""
-    names = measurements.get("reference", {}).get("unmodelled", ())
-    if not names:
-        return ()
-    told = (
-        f"No error bound is known here for {_operators(list(names))}: what comes out of it may be right and "
-        "outside of its tolerance."
-    )
-    return (told,)
 
 
 def _amount(budget: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.numerics.actor_faults import FAULTS, GRADIENT_SIGN
 from harness.numerics.actor_resolution import resolution
+from harness.numerics.guessed import beyond_strict
 
 MOST_NAMED = 12
 
@@ -42,10 +43,20 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "bypassed": sum(_is_module(label) for label in facts["missing"]),
         "differing": facts["differing"][:MOST_NAMED],
         "resolution": resolution(reference, events),
+        "guessed": _guessed(reference, facts),
         "products": {**facts["products"], "wrong": facts["products"]["wrong"][:MOST_NAMED]},
         "packed": packed_path(tolerances, reference["labels"], facts["packed"]),
         "self_test": self_test(tolerances, facts),
     }
+
+
+def _guessed(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """What only a guessed bound explains, with padded rows and with packed ones."""
+    sentences = {event["label"]: event["sentence"] for event in facts["events"]}
+    errors = {event["label"]: event["error"] for event in facts["events"]}
+    padded = [sentences[label] for label in beyond_strict(reference, errors)]
+    packed = beyond_strict(reference, facts["packed"].get("errors", {}))
+    return [*padded, *(f"{sentences.get(label, label)} with packed rows" for label in packed)]
 
 
 def packed_path(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InfrastructureError
+from harness.numerics.contract import Contract
 from harness.numerics.recorder import Event, Sink
 
 Values = dict[str, NDArray[np.float64]]
@@ -36,6 +37,17 @@ def require_comparable(scatter: Mapping[str, float]) -> None:
             why=f"{len(strange)} tensors are missing, misshapen or not finite, such as {strange[0]}",
             fix="use another seed; if that does not help, report it with the reference's log",
         )
+
+
+def permitted(
+    scatter: Mapping[str, float], exact: Mapping[str, NDArray[np.float64]], contract: Contract
+) -> dict[str, float]:
+    """By label how far a device may be: the farthest that perturbed runs go (`scatter`), times the contract's
+    safety, and one rounding of the exact tensor."""
+    return {
+        label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
+        for label, values in exact.items()
+    }
 
 
 def json_number(error: float) -> float | None:

@@ -54,11 +54,15 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
     for.
 
     contract: what is permitted now; an optimizer that keeps to another one sets it. casts: whether matrix
-    products read their operands rounded to the io format, as under autocast.
+    products read their operands rounded to the io format, as under autocast. guesses: whether an operation
+    without a bound is moved by that of an elementary function, or not at all (`guessed`).
     """
 
-    def __init__(self, contract: Contract, seed: int | None = None, *, casts: bool = False) -> None:
+    def __init__(
+        self, contract: Contract, seed: int | None = None, *, casts: bool = False, guesses: bool = True
+    ) -> None:
         super().__init__()
+        self.guesses = guesses
         self.contract = contract
         self.casts = casts
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -109,6 +113,8 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
         if name in FUNCTIONS:
             return FUNCTIONS[name](self, args)
         self.unmodelled[name] += 1
+        if not self.guesses:
+            return None
         return lambda result: contract.function_ulp * ulp * result.abs()
 
     def _sum_bound(self, name: str, args: Any, operands: Any, result: Any, scale: float) -> Any:
@@ -248,6 +254,6 @@ def exact(contract: Contract) -> Stochastic:
     return Stochastic(contract)
 
 
-def perturbed(contract: Contract, seed: int, *, casts: bool = False) -> Stochastic:
+def perturbed(contract: Contract, seed: int, *, casts: bool = False, guesses: bool = True) -> Stochastic:
     """Float64, every operation off by up to what `contract` permits."""
-    return Stochastic(contract, seed, casts=casts)
+    return Stochastic(contract, seed, casts=casts, guesses=guesses)

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import TaskContext
-from harness.numerics import actor
+from harness.numerics import actor, guessed
 from harness.numerics.ending import MEASURED, ended, failure, last_words, require_setup
+from harness.numerics.guessed import beyond_strict
 from harness.numerics.recorder import FORWARD
 from harness.outcome import Judgement, Measured, Status
 
@@ -80,6 +81,7 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "diverged": len(found),
         "first": found[0] if found else None,
         "named": found[:MOST_NAMED],
+        "guessed": [_said(_entry(label, None)) for label in beyond_strict(reference, twin["errors"])],
         "self_test": self_test(reference, facts["faults"]),
     }
 
@@ -184,6 +186,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             reasons=(f"The self-test {names or 'missed every fault'}, so green would mean nothing.",),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
+    unexplained = guessed.withheld(measurements)
+    if unexplained:
+        return unexplained
     worst = max(measurements["worst_by_step"])
     caught = sum(not entry["legal"] for entry in measurements["self_test"])
     summary = (
@@ -192,7 +197,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         f"{caught} seeded faults were caught with step and module, a legal rounding was not flagged. "
         f"{_horizon(measurements)}"
     )
-    return Judgement(status=Status.PASS, reasons=(summary,))
+    return Judgement(status=Status.PASS, reasons=(summary, *guessed.owed_nothing(measurements)))
 
 
 def _horizon(measurements: Mapping[str, Any]) -> str:
@@ -222,16 +227,21 @@ def _blind(why: str) -> Judgement:
     )
 
 
+def _said(entry: Mapping[str, Any]) -> str:
+    part = f"the {entry['part']} of " if entry["part"] else ""
+    what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(entry["kind"], part)
+    return f"{what}{entry['name']} in step {entry['step']}"
+
+
 def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
     first, where = measurements["first"], measurements["device"]["device"]
-    part = f"the {first['part']} of " if first["part"] else ""
-    what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(first["kind"], part)
     amount = "" if first["budget"] is None else f", {first['budget']:.3g} times what rounding explains"
     return Judgement(
         status=Status.FAIL,
         reasons=(
             f"{measurements['diverged']} tensors differ from the float64 twin's on {where}.",
-            f"The first is {what}{first['name']} in step {first['step']} of {measurements['steps']}{amount}.",
+            f"The first is {_said(first)} of {measurements['steps']}{amount}.",
+            *guessed.caveat(measurements),
             _horizon(measurements),
         ),
         remedies=(

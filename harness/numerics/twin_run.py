@@ -31,7 +31,7 @@ from harness.numerics.actor_case import PROMPT, Arrays
 from harness.numerics.actor_update import Setting, start
 from harness.numerics.case import read_npz, write_npz
 from harness.numerics.device import device_facts
-from harness.numerics.distances import json_number, require_comparable
+from harness.numerics.distances import json_number, permitted, require_comparable
 from harness.numerics.program import run_role
 from harness.numerics.recorder import PARAMETER
 from harness.numerics.twin_case import CONTRACTS, UPDATE, TwinCase
@@ -54,20 +54,26 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
     setting = Setting(torch=torch, device="cpu", dtype=torch.float64)
     _require_registry(case)
     exact = follow(case, setting, None, mode=stochastic.exact(contract))
-    scatter = dict.fromkeys(exact.values, 0.0)
     drift = dict.fromkeys(exact.decisions, 0.0)
-    for number in range(SAMPLES):
-        mode = stochastic.perturbed(contract, seed=number)
-        twin = follow(case, setting, exact.tokens, mode=mode, sample=False)
-        for label, values in exact.values.items():
-            scatter[label] = max(scatter[label], _distance(twin.values.get(label), values))
-        for label, (numbers, _) in exact.decisions.items():
-            drift[label] = max(drift[label], _farthest(twin.decisions.get(label), numbers))
-    require_comparable(scatter)
-    tolerances = {
-        label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
-        for label, values in exact.values.items()
-    }
+    unmodelled: set[str] = set()
+
+    def scattered(*, guesses: bool) -> dict[str, float]:
+        scatter = dict.fromkeys(exact.values, 0.0)
+        for number in range(SAMPLES):
+            mode = stochastic.perturbed(contract, number, guesses=guesses)
+            twin = follow(case, setting, exact.tokens, mode=mode, sample=False)
+            for label, values in exact.values.items():
+                scatter[label] = max(scatter[label], _distance(twin.values.get(label), values))
+            for label, (numbers, _) in exact.decisions.items():
+                drift[label] = max(drift[label], _farthest(twin.decisions.get(label), numbers))
+            unmodelled.update(mode.unmodelled)
+        require_comparable(scatter)
+        return scatter
+
+    scatter = scattered(guesses=True)
+    tolerances = {"tolerances": permitted(scatter, exact.values, contract)}
+    if unmodelled:
+        tolerances["strict"] = permitted(scattered(guesses=False), exact.values, contract)
     facts = {
         "verl": version("verl"),
         "torch": torch.__version__,
@@ -75,11 +81,12 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
         "contract": contract.to_json(),
         **horizon(case.steps, exact, drift, contract.safety),
         **_growth(case.steps, exact, scatter),
+        "unmodelled": sorted(unmodelled),
         "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
         "seconds": round(time.monotonic() - started, 3),
     }
     labels = list(exact.values)
-    index = {"format": FORMAT, "facts": facts, "labels": labels, "tolerances": tolerances}
+    index = {"format": FORMAT, "facts": facts, "labels": labels, **tolerances}
     # In single precision: what that loses is the rounding that every tolerance has room for.
     arrays: dict[str, NDArray[Any]] = {
         f"exact.{place}": exact.values[label].astype(np.float32) for place, label in enumerate(labels)

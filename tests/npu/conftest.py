@@ -45,14 +45,19 @@ ENGINE_SCHEMAS = (
 
 @pytest.fixture(scope="session")
 def reference_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Runs a program's reference role in a process that cannot import torch_npu; gives the file it wrote."""
+    """Runs a program's reference role in a process that cannot import torch_npu; gives the file it wrote.
 
-    def run(program: str, *args: str) -> Path:
+    without: an operation that is made to have no error bound there.
+    """
+
+    def run(program: str, *args: str, without: str = "") -> Path:
         file = tmp_path_factory.mktemp("reference") / "reference.npz"
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
         environment.pop("NPU_SIM_FAULTS", None)
+        unbounded = str(Path(__file__).with_name("without_bound.py"))
+        named = [unbounded, without, program] if without else ["-m", program]
         done = subprocess.run(
-            [sys.executable, "-m", program, "--role", "reference", "--out", str(file), *args],
+            [sys.executable, *named, "--role", "reference", "--out", str(file), *args],
             env=environment,
             capture_output=True,
             text=True,

@@ -18,7 +18,7 @@ from harness.devices.sim.faultspec import parse_faults
 from harness.numerics import twin_run
 from harness.numerics.case import read_npz
 from harness.numerics.twin import compare, judge
-from harness.outcome import Status
+from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
@@ -77,6 +77,32 @@ def test_a_faulty_operator_is_found_with_step_and_module(
     assert measured["first"]["step"] == step
     assert f"{first} in step {step} of 6" in judgement.reasons[1]
     assert all(worst is not None and worst <= 1 for worst in measured["worst_by_step"][: step - 1])
+
+
+def test_a_green_that_leans_on_a_guess_is_withheld(
+    reference_by: Callable[..., Path], npu_device: str, tmp_path: Path
+) -> None:
+    """The activation has no error bound here, so its share of the tolerances is a guess."""
+    reference = reference_by("harness.numerics.twin_run", "--case", json.dumps(SETTINGS), without="silu")
+    facts = twin_run.device(twin_run.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json")
+    torch.distributed.destroy_process_group()
+    index, _ = read_npz(reference, twin_run.FORMAT)
+
+    def judged() -> Judgement:
+        told = {"path": facts["path"], "device": facts["device"], "reference": index["facts"]}
+        return judge({"state": "measured", **compare(index, facts), **told}, {})
+
+    strict, loose, errors = index["strict"], index["tolerances"], facts["twin"]["errors"]
+    assert index["facts"]["unmodelled"] == ["silu"]
+    widest = max(errors, key=lambda label: loose[label] / strict[label])
+    errors[widest] = (strict[widest] + loose[widest]) / 2
+    judgement = judged()
+    assert judgement.status is Status.INCONCLUSIVE, judgement.reasons
+    assert judgement.reasons[0].startswith("No error bound is known here for silu, and 1 tensors lie within")
+    errors[widest] = strict[widest]
+    judgement = judged()
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert judgement.reasons[1] == "No error bound is known here for silu; everything agrees without one."
 
 
 @needs_simulation

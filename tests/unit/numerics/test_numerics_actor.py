@@ -66,6 +66,7 @@ class Context:
     blind: bool = False
     slack: float | None = None
     unmodelled: list[str] = field(default_factory=list)
+    strict: float = 2e-6
     norms: dict[str, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=lambda: EVENTS)
     paths: tuple[str, ...] = (ENGINE,)
@@ -97,6 +98,7 @@ class Context:
                 "contract": (FP32 if self.compute == "float32" else BF16_AUTOCAST).to_json(),
             },
             "tolerances": dict.fromkeys(labels, 1e-5),
+            **({"strict": dict.fromkeys(labels, self.strict)} if self.unmodelled else {}),
             "norms": {label: self.norms.get(label, 1.0) for label in labels},
             "labels": labels,
         }
@@ -393,7 +395,23 @@ def test_a_red_tells_which_operations_have_no_error_bound(context):
     assert judgement.status is Status.FAIL
     assert any(reason.startswith("No error bound is known here for erf") for reason in judgement.reasons)
     context.errors = {}
-    assert judged(context).status is Status.PASS
+    judgement = judged(context)
+    assert judgement.status is Status.PASS
+    assert "No error bound is known here for erf; everything agrees without one." in judgement.reasons
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_green_is_withheld_where_it_leans_on_a_guess(context, packed):
+    context.unmodelled = ["erf"]
+    if packed:
+        context.packed = {"errors": {**PACKED, HEAD_GRADIENT.label: 4e-6}, "faulty": {PLACES[0].label: 1.0}}
+    else:
+        context.errors = {HEAD_GRADIENT.label: 4e-6}
+    judgement = judged(context)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert f"first {HEAD_GRADIENT.sentence}" in judgement.reasons[0]
+    assert ("with packed rows" in judgement.reasons[0]) is packed
+    assert judgement.remedies
 
 
 def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(context):
