@@ -137,7 +137,10 @@ def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
     """Half-made folders whose makers must be dead by now."""
     found = []
     for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
-        age = standing.now - folder.lstat().st_mtime
+        used = _last_used(folder)
+        if used is None:
+            continue
+        age = standing.now - used
         found.append(
             Found(
                 kind="folder",
@@ -161,8 +164,11 @@ def left_scratch(view: ProcessView, temporary: Path | None = None, prefix: str =
             named = f"its owner, process {owner.pid}, is {state}"
             goes, reason = state == "dead", named if state in ("alive", "dead") else state
         else:
-            # Its maker was killed before it could say so, or is about to.
-            age = time.time() - folder.lstat().st_mtime
+            # Its maker was killed before it could say so, is about to, or removes it just now.
+            used = _last_used(folder)
+            if used is None:
+                continue
+            age = time.time() - used
             goes = age > ABANDONED_AFTER_S
             reason = f"it does not say whose it is, and was used {age / 3600:.1f} hours ago"
         found.append(
@@ -190,7 +196,10 @@ def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in standing.images if image}
     found = []
     for folder in sorted((cache / "bytecode").glob("*")):
-        age = standing.now - folder.stat().st_mtime
+        used = _last_used(folder)
+        if used is None:
+            continue
+        age = standing.now - used
         goes, reason = True, "no outcome builds upon its image"
         if standing.cache_in_use:
             goes, reason = False, "a run that uses this cache is alive"
@@ -354,6 +363,14 @@ def _last_use(folder: Path) -> float:
             status = (folder / name).stat()
             times += [status.st_mtime, status.st_atime]
     return max(times)
+
+
+def _last_used(folder: Path) -> float | None:
+    """When something was last put into it or taken out; None where somebody has removed it meanwhile."""
+    try:
+        return folder.lstat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def own_bytes(entry: Path) -> int:

@@ -220,6 +220,19 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == left
 
 
+def test_a_folder_that_its_owner_removes_meanwhile_is_nothing_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = scratch(tmp_path, "npmx-going", this_process())
+
+    def too_late(folder: Path) -> None:
+        remove_scratch(folder)
+
+    monkeypatch.setattr("harness.builds.reap.owner_of", too_late)
+    assert left_scratch(ProcessView(), tmp_path) == ()
+    assert not going.exists()
+
+
 def test_a_removal_that_is_cut_short_leaves_whose_it_was(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = make_scratch()
