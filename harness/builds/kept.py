@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.reap import Found, Standing, own_bytes
+from harness.builds.reap import Found, Standing, own_bytes, with_contents
 
 # Folder of the cache -> what each of its entries is.
 STORES: Mapping[str, str] = {
@@ -85,7 +85,7 @@ def _entries(folder: Path) -> list[Path]:
 def _last_use(entry: Path) -> float:
     """When it, or something in it, was last written, or a file of it read."""
     times = [0.0]
-    for path in (entry, *entry.rglob("*")):
+    for path in with_contents(entry):
         with contextlib.suppress(OSError):
             status = path.lstat()
             times += [status.st_mtime] if path.is_dir() else [status.st_mtime, status.st_atime]

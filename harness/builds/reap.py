@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -373,12 +373,17 @@ def _last_used(folder: Path) -> float | None:
         return None
 
 
+def with_contents(entry: Path) -> Iterator[Path]:
+    """It and all below; what somebody else removes meanwhile may be among them (`rglob` fails then)."""
+    yield entry
+    for folder, folders, files in os.walk(entry):
+        yield from (Path(folder, name) for name in (*folders, *files))
+
+
 def own_bytes(entry: Path) -> int:
     """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
     total = 0
-    # Not `rglob`: it fails when somebody else removes a folder meanwhile.
-    inside = (Path(folder, name) for folder, _folders, names in os.walk(entry) for name in names)
-    for path in (entry, *inside):
+    for path in with_contents(entry):
         with contextlib.suppress(OSError):
             status = path.lstat()
             total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from harness.builds.reap import (
     judge_environments,
     judge_things,
     left_scratch,
+    own_bytes,
     reap_scratch,
     removal_order,
     remove_found,
@@ -231,6 +233,24 @@ def test_a_folder_that_its_owner_removes_meanwhile_is_nothing_that_was_left(
     monkeypatch.setattr("harness.builds.reap.owner_of", too_late)
     assert left_scratch(ProcessView(), tmp_path) == ()
     assert not going.exists()
+
+
+def test_a_folder_that_vanishes_while_it_is_counted_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = scratch(tmp_path, "npmx-mine", this_process())
+    (folder / "vanishes/below").mkdir(parents=True)
+    (folder / "vanishes/below/file").write_bytes(b"x" * 5000)
+    stays = own_bytes(folder) - 5000
+    scan = os.scandir
+
+    def too_late(path: Any) -> Any:
+        if Path(path).name == "vanishes":
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", too_late)
+    assert own_bytes(folder) == stays
 
 
 def test_a_removal_that_is_cut_short_leaves_whose_it_was(tmp_path: Path, monkeypatch: Any) -> None:
