@@ -245,7 +245,7 @@ def test_a_folder_that_vanishes_while_it_is_counted_counts_nothing(
     scan = os.scandir
 
     def too_late(path: Any) -> Any:
-        if Path(path).name == "vanishes":
+        if not isinstance(path, int) and Path(path).name == "vanishes":
             shutil.rmtree(path)
         return scan(path)
 
