@@ -22,7 +22,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.devices.host import HostReport
-    from harness.ledger.store import Ledger
+    from harness.ledger.store import Ledger, Run
     from harness.outcome import Outcome
     from harness.plan.task import Plan
     from harness.verdict.gate import CellCheck, GateInputs, GateReport, Side
@@ -165,7 +165,8 @@ def _base(
         return _base_of_ledger(base, ledger_file(path))
     run = ledger.run(base)
     if run is not None:
-        return f"run {base}", run.plan, _answered(run.plan, ledger, run.run_id)
+        plan = _readable(run)
+        return f"run {base}", plan, _answered(plan, ledger, run.run_id)
     revision = resolve_revision(settings.root, base)
     here = plan_of_revision(bench, revision, (), ())
     socs = {host.soc: host for host in hosts.values()}
@@ -184,7 +185,14 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict
             raise InputError(
                 "no run is in this ledger", where=Location(file), fix="name one that holds a run"
             )
-        return f"{base} (run {run.run_id})", run.plan, _answered(run.plan, other, run.run_id)
+        plan = _readable(run)
+        return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
+
+
+def _readable(run: Run) -> Mapping[str, Any]:
+    """The plan of the run; InputError when it has none to hold anything against."""
+    _stored_plan(run.plan)
+    return run.plan
 
 
 def _check_ledger(file: Path) -> None:

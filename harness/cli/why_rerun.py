@@ -74,4 +74,6 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
 
 
 def _last_with(runs: Sequence[Run], cell_id: str) -> Run | None:
-    return next((run for run in runs if any(cell["id"] == cell_id for cell in run.plan["cells"])), None)
+    return next(
+        (run for run in runs if any(cell["id"] == cell_id for cell in run.plan.get("cells", ()))), None
+    )

@@ -1,4 +1,4 @@
-"""Which rows of the ledger count, and in what order, as pieces of SQL."""
+"""Which rows of the ledger count, in what order, and how one is replaced, as pieces of SQL."""
 
 from __future__ import annotations
 
@@ -14,3 +14,7 @@ LATEST_REUSABLE = (
 # Times order what several machines recorded. Of what was recorded here the order is known, whatever the clock
 # was set to meanwhile: nothing ended before what stands in front of it.
 WHEN = "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
+PUT_PLAN = (
+    "INSERT INTO plans (digest, body) VALUES (?, ?) "
+    "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
+)

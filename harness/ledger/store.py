@@ -19,12 +19,14 @@ from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.foreign import runs_of
-from harness.ledger.order import ASKED_FOR, LATEST_REUSABLE, STARTED, WHEN
+from harness.ledger.order import ASKED_FOR, LATEST_REUSABLE, PUT_PLAN, STARTED, WHEN
 from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
+from harness.ledger.shape import outcome_fits, plan_fits, run_fits
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 TYPICAL_OF_LAST = 20
+HEAD = ("run_id", "started", "finished", "exit_code")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +202,8 @@ class Ledger:
         body = canonical_json(plan)
         digest = digest_bytes(body.encode())
         with self._transaction("write to"):
-            self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
+            # Also where it is known: that heals a plan whose text has changed.
+            self._db.execute(PUT_PLAN, (digest, body))
             self._db.execute(
                 "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
                 (run_id, started, canonical_json(list(argv)), canonical_json(host), digest),
@@ -357,23 +360,18 @@ class Ledger:
                 (*values, limit),
             ).fetchall()
             plans = {digest: self._plan(digest) for digest in {row[6] for row in rows}}
+        read = [(row[:4], json.loads(row[4]), json.loads(row[5]), plans[row[6]]) for row in rows]
         return tuple(
-            Run(
-                run_id=row[0],
-                started=row[1],
-                finished=row[2],
-                exit_code=row[3],
-                argv=tuple(json.loads(row[4])),
-                host=json.loads(row[5]),
-                plan=plans[row[6]],
-            )
-            for row in rows
+            Run(**dict(zip(HEAD, head, strict=True)), argv=tuple(argv), host=host, plan=plan)
+            for head, argv, host, plan in read
+            if run_fits(head, argv, host)
         )
 
     def _plan(self, digest: str) -> Mapping[str, Any]:
+        """The plan, or an empty one where what is stored has another form."""
         row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
-        plan: Mapping[str, Any] = json.loads(row[0]) if row else {}
-        return plan
+        plan = json.loads(row[0]) if row else {}
+        return plan if plan_fits(plan) else {}
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
@@ -392,8 +390,8 @@ def _read(uid: str, attempt: int, body: str) -> Outcome | None:
     """The outcome in a row, or None when the row is not what was written."""
     try:
         data = json.loads(body)
-        if outcome_uid(data) != uid:
+        if outcome_uid(data) != uid or not outcome_fits(data):
             return None
         return replace(outcome_from_json(data), attempt=attempt)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

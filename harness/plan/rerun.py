@@ -56,9 +56,9 @@ def why_rerun(
 
 
 def _tasks_of(plan: Mapping[str, Any], cell_id: str) -> dict[str, Any]:
-    tasks = {task["key"]: task for task in plan["tasks"]}
+    tasks = {task["key"]: task for task in plan.get("tasks", ())}
     return {
         entry["check"]: tasks[entry["key"]]
-        for entry in plan["entries"]
+        for entry in plan.get("entries", ())
         if entry["cell"] == cell_id and entry["key"] in tasks
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check import Check
+from harness.errors import InputError
 from harness.outcome import Status, Tier
 
 SCHEMA = {"name": "npu-matrix.plan", "version": 1}
@@ -86,7 +87,21 @@ class Plan:
 
 
 def plan_from_json(data: Mapping[str, Any], checks: Mapping[str, Check]) -> Plan:
-    """A stored plan with the checks of today; tasks of checks that are gone are left out and noticed."""
+    """A stored plan with the checks of today; tasks of checks that are gone are left out and noticed.
+
+    InputError when it is no plan this program can read.
+    """
+    try:
+        return _plan(data, checks)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            "the plan that is stored with this run cannot be read",
+            why=f"{type(error).__name__}: {error}; another version of npu-matrix may have written it",
+            fix="name another run, or run again: outcomes of unchanged tasks are reused",
+        ) from error
+
+
+def _plan(data: Mapping[str, Any], checks: Mapping[str, Check]) -> Plan:
     gone = sorted({task["check"] for task in data["tasks"]} - set(checks))
     return Plan(
         profile=data["profile"],

@@ -135,18 +135,18 @@ def test_history_filters(tmp_path: Path) -> None:
 
 def test_a_search_of_its_own_is_not_the_latest_run(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        probe = ledger.begin_run({"entries": [0]}, ["bisect", "good", "bad"], {}, now=500.0)
+        probe = ledger.begin_run({"profile": "0"}, ["bisect", "good", "bad"], {}, now=500.0)
         assert ledger.latest_run().run_id == probe  # type: ignore[union-attr]
         asked = ledger.begin_run({"entries": []}, ["--profile", "full", "run"], {}, now=1000.0)
         for argv in (["patches", "ablate", "cell"], ["bisect", "good", "bad"], ["gate", "--reruns", "3"]):
-            ledger.begin_run({"entries": [1]}, argv, {}, now=2000.0)
+            ledger.begin_run({"profile": "1"}, argv, {}, now=2000.0)
         assert ledger.latest_run().run_id == asked  # type: ignore[union-attr]
 
 
 def test_runs_and_dispositions(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         first = ledger.begin_run({"entries": []}, ["run"], {"name": "h"}, now=1000.0)
-        second = ledger.begin_run({"entries": [1]}, ["run", "--keep-going"], {"name": "h"}, now=2000.0)
+        second = ledger.begin_run({"profile": "1"}, ["run", "--keep-going"], {"name": "h"}, now=2000.0)
         ledger.finish_run(first, 4, now=1010.0)
         blocked = Disposition(
             run_id=second, cell_id="c", check="loss", key="k", status=Status.BLOCKED, reason="lint failed"
@@ -162,7 +162,7 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
         assert (latest.finished, latest.argv, latest.plan) == (
             None,
             ("run", "--keep-going"),
-            {"entries": [1]},
+            {"profile": "1"},
         )
         assert [one.reason for one in ledger.dispositions(second)] == ["patches failed"]
         assert ledger.run("nobody") is None
@@ -173,9 +173,9 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
 def test_the_plan_of_many_runs_is_kept_once(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         for n in range(5):
-            ledger.begin_run({"entries": [n // 4]}, ["run"], {}, now=float(n))
+            ledger.begin_run({"profile": str(n // 4)}, ["run"], {}, now=float(n))
         assert ledger._db.execute("SELECT count(*) FROM plans").fetchone() == (2,)
-        assert [run.plan["entries"] for run in ledger.runs()] == [[1], [0], [0], [0], [0]]
+        assert [run.plan["profile"] for run in ledger.runs()] == ["1", "0", "0", "0", "0"]
 
 
 def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
 
 def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b:
-        own = a.begin_run({"entries": ["mine"]}, ["run"], {}, now=100.0)
-        theirs = b.begin_run({"entries": ["theirs"]}, ["run"], {"machine": "x"}, now=900.0)
+        own = a.begin_run({"profile": "mine"}, ["run"], {}, now=100.0)
+        theirs = b.begin_run({"profile": "theirs"}, ["run"], {"machine": "x"}, now=900.0)
         b.finish_run(theirs, 1, now=901.0)
         b._db.execute("INSERT INTO plans (digest, body) VALUES ('forged', '{}')")
         b._db.execute(
@@ -250,7 +250,7 @@ def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_pat
         assert [run.run_id for run in a.runs()] == [theirs, own]
         found = a.run(theirs)
         assert found is not None
-        assert (found.exit_code, found.plan) == (1, {"entries": ["theirs"]})
+        assert (found.exit_code, found.plan) == (1, {"profile": "theirs"})
         latest = a.latest_run()
         assert latest is not None
         assert latest.run_id == own
@@ -386,6 +386,86 @@ def test_a_row_whose_content_changed_is_not_believed(tmp_path: Path) -> None:
         assert ledger.get("key-0") is None
         assert ledger.disbelieved == 1
         assert ledger.get("key-1") is not None
+
+
+ODD = [None, -1, 1e300, "x", [], [1], {}, {"a": 1}]
+
+
+def odd_ledger(folder: Path, bodies: list[str]) -> Path:
+    """A ledger with a row for each body, and digests that fit them where there is one."""
+    with Ledger.open(folder) as ledger:
+        for number in range(len(bodies)):
+            ledger.record(outcome(f"k{number}"))
+    with sqlite3.connect(folder / FILE_NAME) as database:
+        for number, body in enumerate(bodies, 1):
+            uid = outcome_uid(json.loads(body)) if body.startswith("{") else "0"
+            database.execute("UPDATE outcomes SET body = ?, uid = ? WHERE id = ?", (body, uid, number))
+    database.close()
+    return folder / FILE_NAME
+
+
+def test_rows_whose_fields_have_other_types_are_not_believed(tmp_path: Path) -> None:
+    ref = ArtifactRef(name="log", digest="0" * 64, size=1)
+    good = outcome_to_json(outcome(log=ref, failure=Failure(kind="x", message="y")))
+    pairs = [(name, value) for name in good for value in ODD]
+    odd = [{**good, "key": f"k{number}", name: value} for number, (name, value) in enumerate(pairs)]
+    file = odd_ledger(tmp_path / "a", [json.dumps(body) for body in odd])
+    with Ledger.open(tmp_path / "b") as into:
+        into.merge(file)
+        believed = into.history()
+        assert into.disbelieved == len(odd) - len(believed) > 80
+    for one in believed:
+        assert outcome_from_json(json.loads(canonical_json(outcome_to_json(one)))) == one
+        assert 0 <= one.seconds <= 1e12
+        assert {type(text) for text in one.facets.values()} <= {str}
+
+
+def test_a_row_that_is_nested_too_deeply_is_not_believed(tmp_path: Path) -> None:
+    file = odd_ledger(tmp_path / "a", ["[" * 100_000])
+    with Ledger.open(tmp_path / "b") as into:
+        assert into.merge(file) == 0
+        assert into.disbelieved == 1
+
+
+TASK = {"key": "k", "check": "c", "code_digest": "d", "params": {}, "facets": {}}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("started", "long ago"),
+        ("started", 1e300),
+        ("finished", "x"),
+        ("exit_code", "x"),
+        ("argv", "1"),
+        ("argv", "[1]"),
+        ("argv", "[" * 100_000),
+        ("host", "[1]"),
+        ("plan", 1),
+        ("plan", {"cells": [1]}),
+        ("plan", {"cells": 1.5}),
+        ("plan", {"entries": ["x"]}),
+        ("plan", {"entries": [{"cell": "c", "check": "c", "key": "", "skip": {"status": "green"}}]}),
+        ("plan", {"tasks": [{**TASK, "facets": None}]}),
+    ],
+)
+def test_a_run_that_no_command_could_read_stays_where_it_is(
+    tmp_path: Path, column: str, value: object
+) -> None:
+    with Ledger.open(tmp_path / "a") as a:
+        a.record(outcome())
+        a.begin_run({"tasks": [TASK]}, ["run"], {}, now=1.0)
+    with sqlite3.connect(tmp_path / "a" / FILE_NAME) as database:
+        if column == "plan":
+            body = json.dumps(value)
+            database.execute("UPDATE plans SET digest = ?, body = ?", (digest_bytes(body.encode()), body))
+            database.execute("UPDATE runs SET plan = ?", (digest_bytes(body.encode()),))
+        else:
+            database.execute(f"UPDATE runs SET {column} = ?", (value,))
+    database.close()
+    with Ledger.open(tmp_path / "b") as b:
+        assert b.merge(tmp_path / "a" / FILE_NAME) == 1
+        assert b.runs() == ()
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -86,6 +86,22 @@ def test_outcomes_of_a_check_that_is_gone_are_named(bench: Bench) -> None:
     assert {result["check"] for cell in data["cells"] for result in cell["results"]} == {"bygone"}
 
 
+@pytest.mark.parametrize("body", ['{"profile": "p"}', '{"entries": [1]}', "[]"])
+def test_a_plan_of_another_version_is_told_and_keeps_no_new_run_from_being_shown(
+    bench: Bench, capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    run_id = bench.go(True, True)
+    with sqlite3.connect(ledger_file(bench)) as database:
+        database.execute("UPDATE plans SET body = ?", (body,))
+    assert bench.ask("report") == 2
+    assert "the plan that is stored with this run cannot be read" in capsys.readouterr().err
+    assert bench.ask("gate", "--base", run_id) == 2
+    assert "the plan that is stored with this run cannot be read" in capsys.readouterr().err
+    bench.clock += 1000.0
+    bench.go(True, True)
+    assert bench.ask("report") == 0
+
+
 def test_a_half_written_artifact_is_said_to_be_gone(bench: Bench) -> None:
     run_id = bench.go(True, True)
     with Ledger.open(bench.settings.path("state")) as ledger:
