@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from harness.errors import InputError, Location
 from harness.sources.lockfile import LockedPackage
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
+ITS_TREE = "'HEAD^{tree}'"
 NO_DIGEST = "by tag: nobody has resolved its digest"
 
 
@@ -49,6 +50,7 @@ def as_script(lock: CellLock) -> str:
         "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do",
         '  if [ -f "$file" ]; then set +u; source "$file"; set -u; fi',
         "done",
+        *([_asking_for(lock.tools)] if lock.tools else []),
         'work="$(mktemp -d)"',
         "trap 'rm -rf \"$work\"' EXIT",
         "",
@@ -66,7 +68,7 @@ def as_script(lock: CellLock) -> str:
         lines += [
             f"git init -q {folder}",
             *fetch_commands(f"git -C {folder}", source.repository, source),
-            *([f'test "$(git -C {folder} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
+            *([f'test "$(git -C {folder} rev-parse {ITS_TREE})" = {source.tree}'] if source.tree else []),
             f"(cd {folder} && {' && '.join(source.installation(lock.python))})",
             "",
         ]
@@ -79,6 +81,12 @@ def as_script(lock: CellLock) -> str:
             f'patch --batch --forward --fuzz=0 -p1 -d "$site" < {shlex.quote(patch.file)}',
         ]
     return "\n".join(lines) + "\n"
+
+
+def _asking_for(tools: Sequence[str]) -> str:
+    """A line of bash that ends the script where a program is missing."""
+    missing = 'echo "$tool is needed and not installed" >&2; exit 1;'
+    return f'for tool in {" ".join(tools)}; do command -v "$tool" >/dev/null || {{ {missing} }}; done'
 
 
 def as_markdown(lock: CellLock) -> str:

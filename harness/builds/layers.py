@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.builds.lock import LAYERS, CellLock, SourcePackage
+from harness.builds.lock import LAYERS, TOOLS_OF, CellLock, SourcePackage
 from harness.digest import digest_bytes, digest_json
 from harness.sources.lockfile import LockedPackage
 
@@ -131,19 +131,19 @@ def _add_packages(chain: _Chain, content: LayerContent, lock: CellLock) -> None:
         files[listed] = requirements_text(content.packages).encode()
         binary = "".join(f" --no-binary {package}" for package in content.compiled)
         commands.append(f"{_install()} --require-hashes{binary} --requirements {listed}")
-    commands += [command for source in content.sources for command in _from_source(source)]
+    commands += [command for source in content.sources for command in _from_source(source, lock.python)]
     chain.add(content.name, files, commands)
 
 
-def _install() -> str:
+def _install(alone: str = "--no-deps ") -> str:
     # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a lent cache would dangle.
     return (
-        f"{LENT_INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy --no-deps "
+        f"{LENT_INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy {alone}"
         "$INDEX_ARGUMENTS"
     )
 
 
-def _from_source(source: SourcePackage) -> tuple[str, ...]:
+def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
     """The repository comes from a lent mirror where there is one, and is gone when the layer is done."""
     place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
     return (
@@ -151,8 +151,25 @@ def _from_source(source: SourcePackage) -> tuple[str, ...]:
         f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
         *fetch_commands(f"git -C {place}", '"$from"', source),
         *([f'test "$(git -C {place} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
-        f"{source.settings}{_install()} {place}",
+        *(_by_its_script(source, python, place) or [f"{source.settings}{_install()} {place}"]),
         f"rm -rf {place}",
+    )
+
+
+def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str, ...]:
+    """For a package whose repository makes the wheel by a script of its own, with the image's Python."""
+    made = source.wheel(python, _install(alone=""))
+    if not made:
+        return ()
+    wanted = " ".join(TOOLS_OF[source.package])
+    lacking = f"the base image has no $tool, which building {source.package} needs"
+    return (
+        f'for tool in {wanted}; do command -v "$tool" || {{ echo "{lacking}" >&2; exit 1; }}; done',
+        f'export PATH={PREFIX}/bin:"$PATH"',
+        f"cd {place}",
+        *made,
+        f"{_install()} {source.wheel_file}",
+        "cd /",
     )
 
 

@@ -25,14 +25,18 @@ LAYERS = (
     ("verl", ("verl",)),
 )
 # Package -> how its wheel is made in its repository's folder, where pip alone cannot: it compiles against the
-# torch that is installed, and with submodules (README of Ascend/pytorch).
+# torch that is installed, and with submodules (README and setup.py of Ascend/pytorch v7.2.RC1.alpha002). A
+# commit of a submodule cannot be fetched alone from every server, so these come whole.
 WHEELS_BY = {
     "torch-npu": (
-        "git submodule update -q --init --recursive --depth 1",
-        "python3 -m pip install pyyaml setuptools wheel auditwheel",
+        "git submodule update -q --init --recursive",
+        "{install} pyyaml setuptools wheel auditwheel",
         "bash ci/build.sh --python={minor}",
     )
 }
+# Programs it does that with, by the names of Debian's packages. Its setup.py fetches an archive with wget.
+TOOLS_OF = {"torch-npu": ("cmake", "g++", "make", "unzip", "wget")}
+PIP = "python3 -m pip install"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 
@@ -63,12 +67,21 @@ class SourcePackage:
 
     def installation(self, python: str) -> tuple[str, ...]:
         """Commands that install it with pip, run in the folder with the commit; `python` is the cell's."""
-        install = "python3 -m pip install --no-deps"
-        if self.package not in WHEELS_BY:
-            return (f"{self.settings}{install} .",)
+        made = self.wheel(python, PIP)
+        if not made:
+            return (f"{self.settings}{PIP} --no-deps .",)
+        return (*made, f"{PIP} --no-deps {self.wheel_file}")
+
+    def wheel(self, python: str, install: str) -> tuple[str, ...]:
+        """Commands that make `wheel_file` there, `install` being what installs; none where pip makes it."""
         minor = ".".join(python.split(".")[:2])
-        commands = [command.format(minor=minor) for command in WHEELS_BY[self.package]]
-        return (*commands, f"{install} dist/{self.package.replace('-', '_')}-*.whl")
+        steps = WHEELS_BY.get(self.package, ())
+        return tuple(step.format(minor=minor, install=install) for step in steps)
+
+    @property
+    def wheel_file(self) -> str:
+        """Where its own script leaves the wheel, as a pattern of the shell."""
+        return f"dist/{self.package.replace('-', '_')}-*.whl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +150,8 @@ class CellLock:
                 f"{', '.join(isolated)}. pip fetches them for the build alone (build isolation)."
             )
         found += [
-            f"{one.package} is compiled by the script of its repository. That needs a compiler, make and "
-            "CMake in the base image, and fetches submodules."
+            f"{one.package} is compiled by the script of its repository. That needs "
+            f"{', '.join(TOOLS_OF[one.package])}, and fetches submodules and an archive from where these are."
             for one in self.from_source
             if one.package in WHEELS_BY
         ]
@@ -157,6 +170,12 @@ class CellLock:
                     "`python3 -m pip check` names these."
                 )
         return tuple(found)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Programs that installing it needs, by the names of Debian's packages, which are the same."""
+        of_sources = {tool for one in self.from_source for tool in ("git", *TOOLS_OF.get(one.package, ()))}
+        return (*(("patch",) if self.patches else ()), *sorted(of_sources))
 
     def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:
         """Packages by layer, in the order of installation; empty layers are left out."""

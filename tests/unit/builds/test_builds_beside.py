@@ -191,6 +191,13 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
         "bash ci/build.sh --python=3.11 && python3 -m pip install --no-deps dist/torch_npu-*.whl)" in script
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    # Before anything is installed, what is missing is named.
+    asked = next(line for line in script.splitlines() if line.startswith("for tool in"))
+    assert asked.startswith("for tool in cmake g++ git make unzip wget;")
+    done = subprocess.run(
+        ["/bin/bash", "-c", asked], env={"PATH": "/nonexistent"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (1, "cmake is needed and not installed\n")
 
 
 def test_what_cannot_be_had_is_named(index: Any, tmp_path: Path) -> None:

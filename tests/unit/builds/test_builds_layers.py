@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,16 @@ from hypothesis import strategies as st
 
 from harness.builds.engine import BuildError, Lent, Mount, Order, layer_image
 from harness.builds.images import base_image, base_notices, build_image
-from harness.builds.layers import Layer, PatchedTree, build_order, image_layers
-from harness.builds.lock import CellLock, PatchFile, SourcePackage
+from harness.builds.layers import (
+    LENT_INSTALLER,
+    LENT_SETTINGS,
+    PREFIX,
+    Layer,
+    PatchedTree,
+    build_order,
+    image_layers,
+)
+from harness.builds.lock import TOOLS_OF, CellLock, PatchFile, SourcePackage
 from harness.builds.memory import KILLED, MemoryEngine, Process
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
@@ -215,3 +226,84 @@ PATCH = PatchFile(id="verl/fix", file="patches/verl/fix/a.patch", digest="0" * 6
 
 def test_patch_files_are_no_part_of_a_layer_only_what_they_make() -> None:
     assert image_layers(lock(patches=(PATCH,)), "base") == image_layers(lock(), "base")
+
+
+BUILD = "mkdir dist && touch dist/torch_npu-2.6.0-cp311.whl && echo built $1"
+
+
+def run_layer(commands: tuple[str, ...], folder: Path, tools: tuple[str, ...]) -> tuple[str, str]:
+    """What a stand-in for the installer was told, and what the commands said, in a folder instead of an image."""
+    program = folder / "program"
+    program.mkdir()
+    for name in tools:
+        (program / name).symlink_to(shutil.which(name) or "/bin/true")
+    log = folder / "installed"
+    (folder / "uv").write_text(f'#!/bin/bash\necho "$@" >> {log}\n')
+    (folder / "settings").write_text("INDEX_ARGUMENTS=--no-index\n")
+    (folder / "venv/bin").mkdir(parents=True)
+    for path in (folder / "uv", folder / "venv/bin/python3.11"):
+        path.touch()
+        path.chmod(0o755)
+    script = (
+        "\n".join(commands)
+        .replace(LENT_INSTALLER, f"{folder}/uv")
+        .replace(LENT_SETTINGS, f"{folder}/settings")
+    )
+    script = script.replace(PREFIX, f"{folder}/venv").replace("/tmp/source-", f"{folder}/source-")
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", script],
+        env={**os.environ, "PATH": str(program)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    return (log.read_text() if log.exists() else ""), said
+
+
+def repository_with_script(folder: Path) -> SourcePackage:
+    (folder / "ci").mkdir(parents=True)
+    (folder / "ci/build.sh").write_text(BUILD)
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for argv in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"], ["tag", "v7"]):
+        subprocess.run([*git, *argv], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    return SourcePackage(package="torch-npu", version="2.6.0", commit="v7", repository=str(folder), env={})
+
+
+NEEDED = (
+    "bash",
+    "git",
+    "rm",
+    "mkdir",
+    "touch",
+    "which",
+    "sh",
+    "basename",
+    "sed",
+    "uname",
+    *TOOLS_OF["torch-npu"],
+)
+
+
+def test_torch_npu_from_source_is_built_by_its_script_with_the_image_s_python(tmp_path: Path) -> None:
+    source = repository_with_script(tmp_path / "repository")
+    layer = image_layers(lock(packages=(), from_source=(source,)), "sha256:0")[-1]
+    (tmp_path / "image").mkdir()
+    installed, said = run_layer(layer.commands, tmp_path / "image", NEEDED)
+    tools, wheel = installed.splitlines()
+    assert "built --python=3.11" in said
+    assert tools.endswith("--no-index pyyaml setuptools wheel auditwheel")
+    assert "--no-deps" not in tools
+    assert wheel.endswith("--no-deps --no-index dist/torch_npu-2.6.0-cp311.whl")
+    assert not (tmp_path / "image/source-torch-npu").exists()
+
+
+def test_a_base_image_without_what_torch_npu_is_built_with_is_named(tmp_path: Path) -> None:
+    source = repository_with_script(tmp_path / "repository")
+    layer = image_layers(lock(packages=(), from_source=(source,)), "sha256:0")[-1]
+    (tmp_path / "image").mkdir()
+    installed, said = run_layer(
+        layer.commands, tmp_path / "image", tuple(one for one in NEEDED if one != "wget")
+    )
+    assert said.endswith("the base image has no wget, which building torch-npu needs\n")
+    assert installed == ""
