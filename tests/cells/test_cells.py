@@ -13,7 +13,7 @@ from harness.outcome import Evidence, State, Status
 from harness.sources.index import index_environment, uv_binary
 from harness.verdict.verdict import judge_outcome
 
-pytestmark = [pytest.mark.cell, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -16,7 +16,7 @@ import pytest
 from harness.sources.git import find_mirror
 from harness.sources.mirrors import MIRRORS, mirrors_folder
 
-pytestmark = [pytest.mark.cell, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]
 COMMIT = "941d54a2ce1ce387e4bf5d80003c098ff6d44841"
 FILE = "vllm_ascend/ops/fused_moe/experts_selector.py"

@@ -19,7 +19,7 @@ from harness.sources.git import find_mirror
 from harness.sources.mirrors import mirrors_folder
 from harness.verdict.verdict import judge_outcome
 
-pytestmark = [pytest.mark.cell, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 ALGORITHM = "gspo"
 # Where the row one-step-off-2card stands.
 COMMIT = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"

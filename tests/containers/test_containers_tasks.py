@@ -97,7 +97,7 @@ def test_an_artifact_comes_out_and_a_failing_test_is_a_measurement(runs: Run) ->
 
 
 def test_a_hang_says_where_it_is_when_its_time_is_up(runs: Run) -> None:
-    outcome, log, _ = runs(HANG, timeout=6.0)
+    outcome, log, _ = runs(HANG, timeout=20.0)
     assert outcome.state is State.TIMEOUT
     assert "stuck_in_a_collective" in log
 

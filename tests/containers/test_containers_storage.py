@@ -1,0 +1,85 @@
+"""Where real engines keep images, and that a disk without room for them is refused before a build."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, clear, missing
+from daemon import Daemon, NoDaemonError
+
+from harness.builds.docker_engine import DockerEngine
+from harness.builds.layers import image_layers
+from harness.builds.lock import make_lock
+from harness.builds.room import MEASURED_ON, require_storage
+from harness.errors import InfrastructureError
+
+LOCK = """\
+torch==2.9.0 --hash=sha256:aa
+    # via -r requirements.in
+verl==0.9.1 --hash=sha256:bb
+    # via -r requirements.in
+"""
+
+
+def test_an_engine_tells_where_it_keeps_images(engine: Any, request: pytest.FixtureRequest) -> None:
+    if engine.name == "podman":
+        settings = Path(request.getfixturevalue("podman_environ")["CONTAINERS_STORAGE_CONF"])
+        assert engine.storage() == settings.parent / "graph"
+    elif os.environ.get("NPU_MATRIX_TEST_DOCKER"):
+        assert engine.storage() is None or engine.storage().is_dir()
+    else:
+        assert engine.storage() == request.getfixturevalue("daemon").folder / "data"
+
+
+@pytest.fixture
+def small_daemon() -> Iterator[Daemon]:
+    """A daemon whose data root is a file system of 300 MiB."""
+    if os.getuid() != 0:
+        missing("a Docker daemon is started by root")
+    folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
+    made = Daemon(folder)
+    try:
+        (folder / "data").mkdir()
+        argv = ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder / "data")]
+        subprocess.run(argv, check=True)
+        try:
+            made.start()
+        except NoDaemonError as error:
+            missing(str(error))
+        yield made
+    finally:
+        made.stop()
+        clear(folder)
+
+
+@pytest.mark.skipif(os.uname().machine != MEASURED_ON, reason=f"sizes are known on {MEASURED_ON} only")
+def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_daemon: Daemon) -> None:
+    cell = {"id": "a-cell", "title": "a cell", "axes": {}}
+    lock = make_lock(cell, {}, {"python": "3.11", "arch": MEASURED_ON}, [], LOCK)
+    docker = DockerEngine({"DOCKER_HOST": small_daemon.address, "PATH": "/nonexistent"})
+    with pytest.raises(InfrastructureError) as caught:
+        require_storage(docker, image_layers(lock, "sha256:0"), lock)
+    docker.close()
+    [problem] = caught.value.problems
+    assert problem.what == "there is no room for this cell's image where docker keeps images"
+    assert str(problem.where) == str(small_daemon.folder / "data")
+    assert "unpack to 0.6 GiB, this disk has 0.3 free" in problem.why
+    assert "`data-root` in daemon.json" in problem.fix
+
+    environ = {**os.environ, "DOCKER_HOST": small_daemon.address, "NPU_MATRIX_ENGINE": "docker"}
+    argv = [sys.executable, "-m", "harness", "doctor", "--json"]
+    done = subprocess.run(argv, env=environ, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    # Podman, where it is installed too, keeps its images elsewhere.
+    [found] = [one for one in json.loads(done.stdout)["findings"] if "docker keeps images" in one["what"]]
+    assert (found["topic"], found["health"]) == ("image storage", "broken")
+    assert f"({small_daemon.folder / 'data'})" in found["what"]
+    assert "`data-root` in daemon.json" in found["fix"]
