@@ -18,6 +18,7 @@ from harness.numerics.judge import LossStatus, judge
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RELATIVE_L2 = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
+"""A convention of scripts in use, no derivation: it is what ours is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,6 @@ from harness.numerics.expected import Expected, expect_values
 EPSILON = 1e-6
 """Added to the standard deviation by verl (`compute_grpo_outcome_advantage`); TRL adds 1e-4."""
 
-LARGEST_RELATIVE_DEVIATION_ERROR = 0.9999
-"""The standard deviation is positive however wrong it is, so its error stays below its value."""
-
 
 def advantage(case: Case) -> Expected:
     """Expected advantages (batch, tokens): (r - mean) / (std + epsilon) in each group, times the mask.
@@ -57,5 +54,6 @@ def _group(rewards: Array, case: Case) -> Bounded:
     if not divided:
         return centred
     deviation = ((centred * centred).sum() / float(rewards.size - 1)).sqrt() + epsilon
-    capped = np.minimum(deviation.error, deviation.value * LARGEST_RELATIVE_DEVIATION_ERROR)
+    # A root is not negative however wrong it is, so nothing smaller than epsilon, as rounded, divides.
+    capped = np.minimum(deviation.error, deviation.value - epsilon * (1 - contract.unit))
     return centred / Bounded(deviation.value, capped, contract, deviation.overflow).spread(rewards.shape)

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from harness.numerics.contract import Array, Contract, Mask
 
 TINY = 1e-300
-EXP_ERROR_CAP = 50.0
-"""expm1 of an argument error beyond this is infinite for every format considered."""
+EXP_ERROR_CAP = 709.0
+"""The last whole number whose exponential float64 holds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Bounded:
         return cls(array, np.zeros_like(array), contract)
 
     def _of(self, value: Array, error: Array, *others: Bounded) -> Bounded:
-        too_large = bool(value.size) and bool(np.abs(value).max() > 0.99 * self.contract.largest)
+        # Not "any above": NaN is above nothing.
+        too_large = not bool((np.abs(value) + error <= self.contract.largest).all())
         overflow = too_large or self.overflow or any(other.overflow for other in others)
         return Bounded(value, error, self.contract, overflow)
 

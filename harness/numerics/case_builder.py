@@ -16,7 +16,7 @@ from harness.numerics.contract import FP32, Contract
 FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 COARSEST_DECIDED = 2.0**-12
-"""Unit roundoff above which arithmetic counts as 16-bit."""
+"""Unit roundoff above which arithmetic counts as 16-bit: that of fp16 is 2^-11, that of fp32 2^-24."""
 
 COARSE_CLIP = {"clip_ratio_low": 0.3, "clip_ratio_high": 0.4}
 COARSE_MEANS = (0.1, -0.1, 0.2, -0.2, 0.6, -0.6, 0.9, -0.9)

@@ -13,8 +13,9 @@ from harness.numerics.contract import Array, Contract, round_to
 
 GROUP = 4
 DEEPEST_LOG_PROB = 12.0
+"""A token that a sampler takes once in 160,000. It shapes inputs and decides no verdict."""
 LEAST_LOPSIDED = 0.2
-"""Share of the advantages' magnitudes that their sum must keep."""
+"""Share of the advantages' magnitudes that their sum must keep. It shapes inputs and decides no verdict."""
 
 
 def mask(rng: np.random.Generator, batch: int, tokens: int, style: str = "mixed") -> Array:

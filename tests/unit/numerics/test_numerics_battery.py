@@ -40,8 +40,8 @@ def test_inputs_are_exact_in_the_io_format(contract):
 def test_the_production_micro_batch_has_production_gradients():
     case = next(entry for entry in battery() if entry.name == "policy/gspo-production/token-mean")
     gradient = np.abs(reference(case).gradient.exact)
-    typical = np.median(gradient[gradient > 0])
-    assert 1e-7 < typical < 3e-6
+    # Below what torch.testing.assert_close tells from zero: its absolute tolerance for fp32.
+    assert 0 < gradient.max() < 1e-5
 
 
 def test_the_battery_takes_every_branch():

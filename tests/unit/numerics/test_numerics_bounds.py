@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.numerics.bounds import Bounded, choose, maximum, minimum
-from harness.numerics.contract import FP16_IO, FP16_NATIVE, FP32
+from harness.numerics.contract import FORMATS, FP16_IO, FP16_NATIVE, FP32
 
 SINGLES = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=40)
 
@@ -64,3 +64,8 @@ def test_what_leaves_the_format_is_marked():
     assert (thousand * thousand).overflow
     assert not (Bounded.exact(np.array([1000.0]), FP16_IO) * 1000.0).overflow
     assert ((thousand * thousand) * 0.0 + 1.0).overflow
+    # What is computed may be above the exact number by its error.
+    limit = FORMATS["fp16"].largest
+    near = Bounded(np.array([limit - 600.0]), np.array([300.0]), FP16_NATIVE)
+    assert not (near + 0.0).overflow
+    assert (Bounded(near.value, 3 * near.error, FP16_NATIVE) + 0.0).overflow
