@@ -13,10 +13,11 @@ MINIMUM_SECRET = 6
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY", re.IGNORECASE
 )
-# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes.
+# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string that
+# nobody ends ends with its line: a terminal would wait on, and a log would lose what follows.
 ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
     r"|\x1b[ -/]*[0-~]"
 )
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")

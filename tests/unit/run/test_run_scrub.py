@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.run.scrub import Scrubber
@@ -10,6 +10,7 @@ def test_terminal_control_goes_and_text_stays() -> None:
     scrub = Scrubber({})
     assert scrub("\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\x1b(B\ttab\n") == "red plain\ttab\n"
     assert scrub("a\x00b\x07c\x9bd") == "abcd"
+    assert scrub("\x1b]0;a title without an end\nkept\n") == "\nkept\n"
 
 
 def test_credentials_in_addresses_are_masked() -> None:
@@ -39,6 +40,7 @@ def test_values_of_secret_variables_are_masked_and_ordinary_ones_are_not() -> No
 
 
 @given(st.text(), st.text(min_size=6))
+@example(text="\x1b]", secret="000000")
 def test_a_secret_never_gets_through_and_lines_stay(text: str, secret: str) -> None:
     scrub = Scrubber({"TOKEN": secret})
     cleaned = Scrubber({})(secret)
