@@ -19,7 +19,7 @@ from harness.settings import Settings
 
 #: Two environments of 1.7 GiB each, their downloads, and room to build: measured on the default profile.
 NEEDED_BYTES = 8 * 2**30
-#: Two images, 3.4 GB together, and their largest layer of 0.9 GB twice while it is stored (benchmarks/builds).
+#: Two images, 3.4 GB together, and the largest layer, 0.9 GB, twice while it is stored (benchmarks/builds).
 NEEDED_FOR_IMAGES = 5 * 2**30
 MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
 
