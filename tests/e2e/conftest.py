@@ -129,13 +129,6 @@ class Checkout:
         return json.loads(self.run("status", "--json", code=code))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A test here starts the command up to ten times, on machines with other work too.
-    for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
-
-
 @pytest.fixture
 def index(checkout: Checkout) -> Iterator[HeldIndex]:
     """Three versions in an index that keeps the last one back."""
