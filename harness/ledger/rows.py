@@ -59,3 +59,12 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
 def outcome_uid(data: Mapping[str, Any]) -> str:
     """Identity of one execution, the same in every ledger it is merged into (which may number it anew)."""
     return digest_json({name: value for name, value in data.items() if name != "attempt"})
+
+
+def readable(value: Any) -> Any:
+    """A JSON value whose texts show bytes that are not UTF-8 (of a file's name, say) as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {readable(name): readable(one) for name, one in value.items()}
+    return [readable(one) for one in value] if isinstance(value, (list, tuple)) else value

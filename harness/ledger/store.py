@@ -20,7 +20,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.foreign import runs_of
 from harness.ledger.order import ASKED_FOR, LATEST_REUSABLE, PUT_PLAN, STARTED, WHEN
-from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
+from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid, readable
 from harness.ledger.shape import outcome_fits, plan_fits, run_fits
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
@@ -206,7 +206,7 @@ class Ledger:
             self._db.execute(PUT_PLAN, (digest, body))
             self._db.execute(
                 "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
-                (run_id, started, canonical_json(list(argv)), canonical_json(host), digest),
+                (run_id, started, canonical_json(readable(argv)), canonical_json(readable(host)), digest),
             )
         return run_id
 
@@ -251,7 +251,7 @@ class Ledger:
 
     def run(self, run_id: str) -> Run | None:
         """The run with this id, or None."""
-        return next(iter(self._runs("run_id = ?", (run_id,), 1)), None)
+        return next(iter(self._runs("run_id = ?", (readable(run_id),), 1)), None)
 
     def latest_run(self) -> Run | None:
         """The run that started last here, if it can be no probe; else the last that was merged.

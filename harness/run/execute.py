@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
+from harness.ledger.rows import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
 from harness.plan.task import Task
 from harness.run.cards import leased
@@ -149,7 +149,7 @@ def _stored(context: RunContext, artifacts: Mapping[str, str]) -> tuple[Artifact
         path = (folder / file).resolve()
         if not path.is_relative_to(folder) or not path.is_file():
             raise ValueError(f"artifact {name!r} is no file in the task's folder: {file!r}")
-        stored.append(context.site.artifacts.put(path, _readable(name), _media_type(path)))
+        stored.append(context.site.artifacts.put(path, readable(name), _media_type(path)))
     return tuple(stored)
 
 
@@ -178,19 +178,17 @@ def _failure(error: BaseException) -> Failure:
         kind = INFRASTRUCTURE if isinstance(error, InfrastructureError) else type(error).__name__
         why = f" ({problem.why})" if problem.why else ""
         place = f"{problem.where}: " if problem.where else ""
-        return Failure(
-            kind=kind, message=_readable(f"{place}{problem.what}{why}"), fix=_readable(problem.fix)
-        )
+        return Failure(kind=kind, message=readable(f"{place}{problem.what}{why}"), fix=readable(problem.fix))
     if isinstance(error, OSError):
         # The disk, a daemon, the network: nothing a cell's packages could be blamed for.
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
-        return Failure(kind=INFRASTRUCTURE, message=_readable(f"{type(error).__name__}: {error}"), fix=fix)
+        return Failure(kind=INFRASTRUCTURE, message=readable(f"{type(error).__name__}: {error}"), fix=fix)
     return Failure(kind=type(error).__name__, message=_told(error), fix="see the traceback in the log")
 
 
 def _told(error: BaseException) -> str:
     try:
-        return str(_readable(str(error)))
+        return str(readable(str(error)))
     except Exception:  # noqa: BLE001 - an error whose text fails is one of the check all the same
         return "its text cannot be shown"
 
@@ -201,17 +199,8 @@ def _storable(measured: Measured) -> Measured:
     try:
         canonical_json([measurements, environment]).encode()
     except UnicodeEncodeError:
-        return replace(measured, measurements=_readable(measurements), environment=_readable(environment))
+        return replace(measured, measurements=readable(measurements), environment=readable(environment))
     return measured
-
-
-def _readable(value: Any) -> Any:
-    """A JSON value whose texts show bytes that are not UTF-8 (of a file's name, say) as escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, Mapping):
-        return {_readable(name): _readable(one) for name, one in value.items()}
-    return [_readable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _log_quietly(context: RunContext, text: str) -> None:

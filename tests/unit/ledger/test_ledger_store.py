@@ -170,6 +170,14 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
             ledger.finish_run("nobody", 0)
 
 
+def test_a_command_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        run = ledger.run(ledger.begin_run({}, ["run", "--reports", "a\udcff"], {"cwd": "b\udcff"}))
+        assert run is not None
+        assert (run.argv[-1], run.host) == ("a\\udcff", {"cwd": "b\\udcff"})
+        assert ledger.run("\udcff") is None
+
+
 def test_the_plan_of_many_runs_is_kept_once(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         for n in range(5):
