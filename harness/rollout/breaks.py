@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.numerics.ending import MEASURED, ended, last_words
+from harness.numerics.unsimulated import not_simulated
 from harness.outcome import Judgement, Status
-from harness.rollout.unsimulated import not_simulated
 
 ASKED_OF = "vllm_ascend"
 MOST_CAUSES = 12
@@ -120,8 +120,10 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     causes = root_causes(measurements["breaks"])
     optional = [cause for cause in causes if is_optional(cause, tuple(required))]
     late = [cause for cause in causes if cause.kind == "order"]
-    lacking = sorted({name for cause in causes for name in not_simulated(cause.text)})
-    broken = [cause for cause in causes if cause not in (*optional, *late) and not not_simulated(cause.text)]
+    simulated = measurements["device"]["simulated"]
+    unanswered = {cause.text: not_simulated(cause.text) if simulated else [] for cause in causes}
+    lacking = sorted({name for names in unanswered.values() for name in names})
+    broken = [cause for cause in causes if cause not in (*optional, *late) and not unanswered[cause.text]]
     looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())
     remarks = [f"Imported modules: {looked}, each in a process of its own."]
     if optional:

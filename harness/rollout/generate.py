@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.rollout import engine
-from harness.rollout.unsimulated import not_simulated
+from harness.numerics.unsimulated import not_simulated
+from harness.rollout import engine, workers
 
 FORMAT = "npu-matrix-generation/1"
 PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
@@ -102,8 +102,11 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
         "cache": "stale;any;output=1",
         "product": "round",
         "sampling": "round",
+        "embedding": "round",
     },
     "qwen2 sampled": {"choice": "zero"},
+    # Which rows of the embedding a device has is asked only where several share them.
+    "llama on two devices": {"vocabulary": "round"},
     # What one rounding in bf16 does is within what bf16 permits: these are coarser.
     "qwen3 bf16": {"activation": "scale;any;factor=1.25"},
     "qwen3_moe": {"routing": "round", "experts": "round", "dispatch": "round"},
@@ -159,10 +162,10 @@ def _on_one_engine(
             up = round(time.monotonic() - began, 3)
             called = []
             for entry, case in zip(described, cases, strict=True):
-                before = _calls()
+                before = _calls(llm, case)
                 rounds = [engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)]
                 entry |= {"state": GENERATED, "rounds": rounds, "seconds": {"engine": up}}
-                called.append((_calls() - before).keys())
+                called.append((_calls(llm, case) - before).keys())
             for entry, case, names in zip(described, cases, called, strict=True):
                 seeded = {} if named is None else FAULTS.get(case.name, {})
                 entry["faults"] = [
@@ -176,10 +179,18 @@ def _on_one_engine(
             "state": RAISED,
             "error": f"{type(error).__name__}: {str(error).strip()[:500]}",
             "trace": text.strip().splitlines()[-LAST_LINES:],
-            "not_simulated": not_simulated(text),
+            # On a real device an operator that CANN lacks is the cell's failure.
+            "not_simulated": not_simulated(text) if simulated() else [],
         }
         return [entry if entry.get("state") == GENERATED else {**entry, **failure} for entry in described]
     return described
+
+
+def simulated() -> bool:
+    """Whether this process computes on the simulated device."""
+    from harness.devices.sim import overlay
+
+    return overlay.installed() is not None
 
 
 def _impossible(case: Generation, devices: int) -> str:
@@ -213,15 +224,22 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any)
     if not text:
         return {"family": family, "fault": text, "state": UNPLACED}
     with simulation.faults.injected(*parse_faults(text)) as faults:
+        if case.devices > 1:
+            workers.total(llm, workers.strike, text)
         found = engine.generate(llm, case.prompts, **case.sampling)
-        hit = dict(sum((fault.hit_operators for fault in faults), Counter()))
+        # Taken before the battery, which calls the operators too.
+        hit = (
+            workers.total(llm, workers.release)
+            if case.devices > 1
+            else sum((fault.hit_operators for fault in faults), Counter())
+        )
         wrong = sorted({entry["operator"] for entry in named() if entry.get("budget", 0) > 1})
     return {
         "family": family,
         "fault": text,
         "state": GENERATED,
         "rounds": [found],
-        "hit": hit,
+        "hit": dict(hit),
         "named": wrong,
     }
 
@@ -255,10 +273,12 @@ def _checkpoint(folder: Path, case: Generation) -> Path:
     return place
 
 
-def _calls() -> Counter[str]:
-    """Counts of operators called so far, where the device can count."""
+def _calls(llm: Any, case: Generation) -> Counter[str]:
+    """Counts of operators the engine called so far, where the device can count."""
     from harness.devices.sim import overlay
 
+    if case.devices > 1:
+        return workers.total(llm, workers.calls)
     simulation = overlay.installed()
     return Counter() if simulation is None else Counter(simulation.faults.calls)
 

@@ -60,7 +60,7 @@ IMPORT_CHECKS: tuple[Check, ...] = (
             "harness.rollout.import_checks",
             "harness.rollout.breaks",
             "harness.rollout.generation_checks",
-            "harness.rollout.unsimulated",
+            "harness.numerics.unsimulated",
             "harness.numerics.ending",
         ),
         run=run,

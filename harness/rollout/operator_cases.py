@@ -14,12 +14,12 @@ from harness.rollout import plain
 class OperatorCase:
     """One operator on drawn inputs.
 
-    operator: namespace::name, with overload when it has one; triton::name for a kernel, which is launched by
-    `through`, an operator of the engine. family: what kind of operator it is; a fault strikes a family.
-    draw: arguments by name; floating-point tensors are float64 and will be rounded to the tested dtype.
-    expected: the plain formula on the same arguments. written: arguments that are the results, in order; none
-    when the operator returns them. results: positions of what is compared. host: arguments that stay on the
-    host. exact: results are moved or counted, never computed, so they must be equal.
+    operator: namespace::name; triton::name for a kernel, which is launched by `through`, an operator of the
+    engine. overload: the one that engines call. family: what kind of operator it is; a fault strikes a
+    family. draw: arguments by name; floating-point tensors are float64 and will be rounded to the tested
+    dtype. expected: the plain formula on the same arguments. written: arguments that are the results, in
+    order; none when the operator returns them. results: positions of what is compared. host: arguments that
+    stay on the host. exact: results are moved or counted, never computed, so they must be equal.
     """
 
     operator: str
@@ -32,6 +32,7 @@ class OperatorCase:
     host: frozenset[str] = frozenset()
     exact: bool = False
     through: str = ""
+    overload: str = "default"
 
     @property
     def name(self) -> str:
@@ -277,6 +278,24 @@ CASES: tuple[OperatorCase, ...] = (
         },
         expected=plain.log_softmax,
     ),
+    OperatorCase(
+        operator="aten::embedding",
+        family="embedding",
+        draw=inputs.embedding,
+        expected=plain.embedded,
+        exact=True,
+    ),
+    # Embeddings of tokens that another device has.
+    OperatorCase(
+        operator="aten::masked_fill_",
+        overload="Scalar",
+        family="vocabulary",
+        draw=inputs.elsewhere,
+        expected=plain.blanked,
+        written=("self",),
+        exact=True,
+    ),
+    # Part of the compiled extension; the layers of 0.10.0rc1 to 0.23.0 compute it in torch instead.
     OperatorCase(
         operator="_C_ascend::get_masked_input_and_mask",
         family="vocabulary",

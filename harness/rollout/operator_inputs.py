@@ -265,6 +265,23 @@ def vocabulary(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
+def embedding(generator: torch.Generator) -> dict[str, Any]:
+    """A table of 48 tokens, and the tokens of a batch."""
+    return {
+        "weight": normal(generator, 48, HIDDEN),
+        "indices": torch.randint(0, 48, (20,), generator=generator),
+    }
+
+
+def elsewhere(generator: torch.Generator) -> dict[str, Any]:
+    """Embeddings (tokens, hidden), and which of the tokens a card has not."""
+    return {
+        "self": normal(generator, 20, HIDDEN),
+        "mask": torch.randint(0, 2, (20, 1), generator=generator).bool(),
+        "value": 0,
+    }
+
+
 def pair(left: str, right: str, *shapes: tuple[int, ...], **options: Any) -> Draw:
     """Two named tensors and options."""
 

@@ -41,7 +41,7 @@ def find_operator(case: OperatorCase) -> Any:
         return None
     namespace, _, base = (case.through or case.operator).partition("::")
     packet = getattr(getattr(torch.ops, namespace), base, None)
-    return None if packet is None else packet.default
+    return getattr(packet, case.overload, None)
 
 
 def _launches_kernels() -> bool:

@@ -255,5 +255,16 @@ def own_rows(values: Values) -> Tensors:
     return torch.tensor(rows), torch.tensor(missing)
 
 
+def embedded(values: Values) -> Tensors:
+    """The table's row of each token."""
+    return (torch.stack([values["weight"][token] for token in values["indices"].tolist()]),)
+
+
+def blanked(values: Values) -> Tensors:
+    """`value` in the rows that are masked, the others as they are."""
+    rows = zip(values["self"], values["mask"].flatten().tolist(), strict=True)
+    return (torch.stack([torch.full_like(row, values["value"]) if masked else row for row, masked in rows]),)
+
+
 def _lengths(ends: Sequence[int]) -> list[int]:
     return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from harness.numerics.unsimulated import not_simulated
 from harness.rollout import engine
 from harness.rollout.checkpoints import make_checkpoint
-from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED
-from harness.rollout.unsimulated import not_simulated
+from harness.rollout.generate import LAST_LINES, PACKAGES, RAISED, simulated
 
 FORMAT = "npu-matrix-plumbing/1"
 KIND, DTYPE = "qwen2", "float32"
@@ -181,7 +181,7 @@ def _raised(name: str, error: Exception) -> dict[str, Any]:
         "found": RAISED,
         "message": f"{type(error).__name__}: {str(error).strip()[:300]}",
         "trace": text.strip().splitlines()[-LAST_LINES:],
-        "not_simulated": not_simulated(text),
+        "not_simulated": not_simulated(text) if simulated() else [],
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.numerics.ending import MEASURED, ended, last_words
+from harness.numerics.unsimulated import lacking
 from harness.outcome import Judgement, Status
 
 HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
@@ -23,23 +24,24 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
     """Pass when every case is within what is permitted, every choice is right and every seeded fault was
     found and traced; fail when a case is not or raised.
 
-    Inconclusive when the simulation lacks an operator, or a fault went unnoticed, or none was seeded.
+    Inconclusive when nothing is wrong but the simulation lacks an operator, or a fault went unnoticed, or
+    none was seeded.
     """
     ends = list(_ends(measurements["groups"]))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = _missing(measurements["cases"])
-    if missing:
-        return _lacking(missing)
+    missing = lacking(_missing(measurements["cases"]))
     wrong = _wrong_operators(measurements["operators"])
-    failed = [reason for case in measurements["cases"] for reason in _case_failures(case)]
+    failed = [reason for case in _computed(measurements["cases"]) for reason in _case_failures(case)]
     if failed or wrong:
         operators = [f"Against plain formulas, operator {name} is wrong." for name in wrong]
         return Judgement(
             status=Status.FAIL,
-            reasons=tuple(_shortened(failed) + operators),
+            reasons=(*_shortened(failed), *operators, *missing.reasons, *_caveats(measurements)),
             remedies=(_look_at(wrong),),
         )
+    if missing.reasons:
+        return missing
     missed = list(_missed_faults(measurements["faults"])) or _unseeded(measurements["faults"])
     generated = [case for case in measurements["cases"] if case["state"] == "generated"]
     if missed or not generated:
@@ -65,14 +67,15 @@ def plumbing(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Jud
     ends = list(_ends(measurements["groups"]))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = _missing(measurements["steps"])
-    if missing:
-        return _lacking(missing)
+    missing = lacking(_missing(measurements["steps"]))
     cases = {case["name"]: case for case in measurements["cases"]}
-    failed = [reason for step in measurements["steps"] for reason in _step_failures(step)]
+    failed = [reason for step in _computed(measurements["steps"]) for reason in _step_failures(step)]
     failed += [reason for name, case in cases.items() if name != FORGOTTEN for reason in _case_failures(case)]
     if failed:
-        return Judgement(status=Status.FAIL, reasons=tuple(_shortened(failed)), remedies=(READ_LOG,))
+        reasons = (*_shortened(failed), *missing.reasons, *_caveats(measurements))
+        return Judgement(status=Status.FAIL, reasons=reasons, remedies=(READ_LOG,))
+    if missing.reasons:
+        return missing
     forgotten = cases.get(FORGOTTEN)
     if forgotten is None or forgotten["budget"] <= 1:
         return Judgement(
@@ -101,12 +104,9 @@ def _missing(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({name for entry in entries for name in entry.get("not_simulated", ())})
 
 
-def _lacking(names: Sequence[str]) -> Judgement:
-    return Judgement(
-        status=Status.INCONCLUSIVE,
-        reasons=tuple(f"not simulated: {name}" for name in names),
-        remedies=("Run this cell on an NPU, or write the reference in harness/devices/sim/references.",),
-    )
+def _computed(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that did not end because the simulation has no answer."""
+    return [entry for entry in entries if not entry.get("not_simulated")]
 
 
 def _wrong_operators(entries: Sequence[Mapping[str, Any]]) -> list[str]:

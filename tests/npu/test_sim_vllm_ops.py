@@ -15,7 +15,7 @@ overlay = pytest.importorskip("harness.devices.sim.overlay")
 from harness.devices.sim import triton_interpreter  # noqa: E402
 from harness.devices.sim.faults import FaultBook  # noqa: E402
 from harness.devices.sim.faultspec import parse_faults  # noqa: E402
-from harness.rollout import generate, operators, plain  # noqa: E402
+from harness.rollout import generate, operators, plain, workers  # noqa: E402
 from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
 
 pytestmark = [
@@ -60,6 +60,8 @@ FAULTS = {
     "npu_top_k_top_p;zero;any;elements=0.01": {"npu::npu_top_k_top_p"},
     "sort;zero;any": {"aten::sort"},
     "_log_softmax;round;any": {"aten::_log_softmax"},
+    "embedding;round;any": {"aten::embedding"},
+    "masked_fill_;round;any": {"aten::masked_fill_"},
     "mm;lowacc;any;dtype=bfloat16": {"aten::mm"},
 }
 
@@ -96,9 +98,30 @@ def test_a_familys_fault_strikes_what_was_called_of_it(family: str, called: set[
     assert generate.seeded_fault(family, "round", called) == fault
 
 
-def test_every_family_that_faults_strike_has_operators() -> None:
-    families = {case.family for case in CASES}
-    assert {family for seeded in generate.FAULTS.values() for family in seeded} <= families
+def test_every_family_has_a_seeded_fault() -> None:
+    assert {family for seeded in generate.FAULTS.values() for family in seeded} == {
+        case.family for case in CASES
+    }
+    generated = {case.name for group in generate.GROUPS.values() for case in group}
+    assert generate.FAULTS.keys() <= generated
+
+
+def test_a_workers_faults_last_until_it_is_released() -> None:
+    """What an engine on several devices sends to its workers, in a worker that is this process."""
+    worker = SimpleNamespace()
+    llm = SimpleNamespace(collective_rpc=lambda ask, args: [ask(worker, *args)])
+    tokens, table = torch.tensor([1, 2], device="npu:0"), torch.full((3, 4), 1 / 3, device="npu:0")
+
+    def look_up() -> torch.Tensor:
+        return torch.nn.functional.embedding(tokens, table).cpu()
+
+    exact, before = look_up(), workers.total(llm, workers.calls)
+    assert not workers.total(llm, workers.release)
+    workers.total(llm, workers.strike, "aten::embedding;round")
+    assert torch.equal(look_up(), exact.bfloat16().float())
+    assert workers.total(llm, workers.release) == {"aten::embedding": 1}
+    assert torch.equal(look_up(), exact)
+    assert (workers.total(llm, workers.calls) - before)["aten::embedding"] == 2
 
 
 class Executor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, Completed, TaskContext
 from harness.evidence import evidence_of
+from harness.numerics.unsimulated import lacking_on
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -315,7 +316,10 @@ def _is_hardware(measurements: Mapping[str, Any]) -> bool:
 
 
 def not_measured(measurements: Mapping[str, Any]) -> Judgement:
-    """Fail, with how and where the trainer ended; of measurements whose state is not `MEASURED`."""
+    """Fail, with how and where the trainer ended, or inconclusive where it is the simulation that lacks an
+    operator; of measurements whose state is not `MEASURED`."""
+    if lacking := lacking_on(measurements.get("device", {}), measurements["tail"]):
+        return lacking
     steps = max((len(values) for values in measurements["series"].values()), default=0)
     reached = f"after {steps} steps" if steps else "before its first step"
     words = _last_words(measurements["tail"])

@@ -147,14 +147,19 @@ def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgeme
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
     wrong = [*_insane(series), *_apart(gaps, measurements["limits"])]
     if wrong:
-        return check.failed(measurements, *wrong, remedy=_REMEDY)
+        return check.failed(measurements, *wrong, *_meaning(measurements), remedy=_REMEDY)
     unsaid = [name for name, values in gaps.items() if len(values) < compared]
     if unsaid:
         reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
         return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *check.notes(measurements)))
     return Judgement(
         status=Status.PASS,
-        reasons=(_agreement(gaps, measurements["limits"]), ONLY_PLUMBING, *_caveats(measurements)),
+        reasons=(
+            _agreement(gaps, measurements["limits"]),
+            ONLY_PLUMBING,
+            *_meaning(measurements),
+            *check.notes(measurements),
+        ),
     )
 
 
@@ -209,9 +214,9 @@ def _agreement(gaps: Mapping[str, Sequence[float]], limits: Mapping[str, float])
     )
 
 
-def _caveats(measurements: Mapping[str, Any]) -> list[str]:
-    simulated = [SHARED_KERNELS, UNCOVERED] if measurements["device"].get("simulated") else []
-    return [*simulated, *check.notes(measurements)]
+def _meaning(measurements: Mapping[str, Any]) -> list[str]:
+    """What the figures do not say, beside them."""
+    return [SHARED_KERNELS, UNCOVERED] if measurements["device"].get("simulated") else []
 
 
 def applies(facets: Mapping[str, Any]) -> str:

@@ -16,6 +16,9 @@ OLDEST = (0, 7)
 CACHE_BLOCKS = 64
 CACHE_BYTES = 1 << 26
 PLUGIN = "harness.convergence.trainer.vllm_plugin"
+# On two cores vLLM's processes start up to twice as long as a trainer without it: nothing but a standstill is
+# to reach this.
+START_UP_SECONDS = 600
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ENGINE = f"+{_ROLLOUT}.engine_kwargs.vllm"
@@ -50,4 +53,4 @@ ENVIRONMENT: Mapping[str, str] = {
 def arguments() -> tuple[str, ...]:
     """All this as options of `harness.convergence.trainer.run`."""
     settings = tuple(text for key, value in OVERRIDES.items() for text in ("--set", f"{key}={value}"))
-    return (*settings, "--plugin", PLUGIN)
+    return (*settings, "--plugin", PLUGIN, "--start-up-seconds", str(START_UP_SECONDS))

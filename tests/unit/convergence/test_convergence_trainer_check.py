@@ -201,6 +201,24 @@ def test_a_crash_is_told_by_its_error(tmp_path):
     )
 
 
+def test_an_operator_that_is_not_simulated_is_listed_and_fails_only_a_real_device(tmp_path):
+    tail = (
+        "(vLLMHttpServer pid=7) NotImplementedError: not simulated: npu::npu_swiglu\nray.exceptions.Error\n"
+    )
+    crashed = run_file(state="crashed", returncode=1, series={}, complete=False)
+    (tmp_path / "sim").mkdir()
+    _, judgement = judged(Cell(tmp_path / "sim", crashed, tail=tail))
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.reasons == ("not simulated: npu::npu_swiglu",)
+
+    lacks = "RuntimeError: aclnnFoo or aclnnFooGetWorkspaceSize not in libopapi.so, or libopapi.so not found"
+    real = {**SIMULATED, "simulated": False, "runtime": "real"}
+    (tmp_path / "npu").mkdir()
+    _, judgement = judged(Cell(tmp_path / "npu", {**crashed, "device": real}, tail=lacks, kind="npu"))
+    assert judgement.status is Status.FAIL
+    assert "aclnnFoo" in judgement.reasons[1]
+
+
 def test_a_program_that_writes_nothing_claims_no_device(tmp_path):
     measured, judgement = judged(Cell(tmp_path, code=4, tail="verl is not installed here"))
 

@@ -32,6 +32,7 @@ def measured(*found: dict[str, Any], left_out: tuple[str, ...] = ()) -> dict[str
         "packages": {"vllm_ascend": facts},
         "breaks": list(found),
         "left_out": list(left_out),
+        "device": {"simulated": True},
     }
 
 
@@ -74,6 +75,10 @@ def test_an_operator_that_is_not_simulated_is_listed_and_is_neither_a_pass_nor_t
     assert both.status is Status.FAIL
     assert both.reasons[0] == "1 modules break, one root cause."
     assert "not simulated: aclnnAscendQuant" in both.reasons
+    # A real CANN that lacks an operator is too old for this vllm-ascend.
+    real = judge({**measured(quantised), "device": {"simulated": False}}, {})
+    assert real.status is Status.FAIL
+    assert "aclnnAscendQuant" in real.reasons[1]
 
 
 def test_a_required_package_that_is_absent_fails_unless_it_was_left_out() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from harness.numerics.unsimulated import not_simulated
 from harness.outcome import Status
 from harness.rollout import verdicts
 from harness.rollout.generation_checks import GENERATION_CHECKS, needs_engine
-from harness.rollout.unsimulated import not_simulated
 
 
 def fault(**changes: Any) -> dict[str, Any]:
@@ -131,6 +131,13 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
     judgement = generation(case(), raised)
     assert judgement.status is Status.INCONCLUSIVE
     assert judgement.reasons == ("not simulated: atb::_npu_paged_attention_mla",)
+    # What is wrong elsewhere stays wrong, and what was not computed is listed beside it.
+    both = generation(case(budget=3.0), raised)
+    assert both.status is Status.FAIL
+    assert "not simulated: atb::_npu_paged_attention_mla" in both.reasons
+    assert "log-probabilities are off" in both.reasons[0]
+    # Figures stand nowhere without what they do not say.
+    assert both.reasons[-2:] == (verdicts.SHARED_KERNELS, verdicts.UNCOVERED_SIMULATED)
 
 
 def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
@@ -228,6 +235,11 @@ def test_an_update_that_forgets_a_tensor_must_show() -> None:
 def test_a_step_without_a_reference_is_never_a_pass() -> None:
     lacking = step("load", "same", "raised", not_simulated=["aclnnFoo"])
     assert plumbing(lacking).reasons == ("not simulated: aclnnFoo",)
+    assert plumbing(lacking).status is Status.INCONCLUSIVE
+    both = plumbing(step("first", "same", "different"), lacking)
+    assert both.status is Status.FAIL
+    assert "not simulated: aclnnFoo" in both.reasons
+    assert both.reasons[-1] == verdicts.UNCOVERED_SIMULATED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""Operators that an error names as having no reference on the simulated device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.outcome import Judgement, Status
+
+_PATTERNS = (
+    re.compile(r"not simulated: (\S+)"),
+    re.compile(r"the simulated device does not compute (\S+)"),
+    re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
+    re.compile(r"(\w+Operation) CreateOperation failed"),
+)
+
+
+def not_simulated(text: str) -> list[str]:
+    """The operators that the text of an error says are not simulated; none where it says something else."""
+    return sorted({match for pattern in _PATTERNS for match in pattern.findall(text)})
+
+
+def lacking(names: Sequence[str]) -> Judgement:
+    """Neither pass nor fail: the simulation has no answer, which says nothing of the cell."""
+    return Judgement(
+        status=Status.INCONCLUSIVE,
+        reasons=tuple(f"not simulated: {name}" for name in names),
+        remedies=("Run this cell on an NPU, or write the reference in harness/devices/sim/references.",),
+    )
+
+
+def lacking_on(device: Mapping[str, Any], text: str) -> Judgement | None:
+    """`lacking` of what an error names, on a simulated device; on a real one the error is the cell's."""
+    names = not_simulated(text) if device.get("simulated") else []
+    return lacking(names) if names else None
