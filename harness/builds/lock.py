@@ -143,6 +143,13 @@ class CellLock:
                 f"{name} of {repository} is a part of this row and not installed by this export: it "
                 "changes other packages in place. Of what it carries, the listed patches are applied here."
             )
+        treeless = [f"{one.package} {one.commit}" for one in self.from_source if not one.tree]
+        if treeless:
+            found.append(
+                "These are named by a commit or tag alone, and their trees are not known: "
+                f"{', '.join(treeless)}. NPU_MATRIX_MIRRORS, a folder of clones with these, tells, and "
+                f"so does `npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
+            )
         isolated = [one.package for one in self.from_source if one.package not in WHEELS_BY]
         if isolated:
             found.append(

@@ -34,6 +34,7 @@ FILES = {
     "lock",
     epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
     "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async\n"
+    "  npu-matrix lock gptoss-20b-grpo --ask-upstream --export script\n"
     "  npu-matrix --base-image my-registry/cann@sha256:DIGEST lock gspo-async --export dockerfile",
 )
 @click.argument("cell")
@@ -49,18 +50,31 @@ FILES = {
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--base-digest", default="", help="Digest (sha256:...) of the base image, to pin it.")
 @click.option(
+    "--ask-upstream",
+    is_flag=True,
+    help="Ask repositories what the commits are that no mirror here has: their trees, and whole names.",
+)
+@click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write into this folder; for `dockerfile` a whole build context.",
 )
 @click.pass_obj
 def command(
-    settings: Settings, cell: str, shape: str, as_json: bool, base_digest: str, output: Path | None
+    settings: Settings,
+    cell: str,
+    shape: str,
+    as_json: bool,
+    base_digest: str,
+    ask_upstream: bool,
+    output: Path | None,
 ) -> None:
     """Export CELL with every package pinned, from the outcome its check `resolve` had."""
     from harness.builds.export import EXPORTS, as_requirements, docker_context
 
     lock = _lock(settings, cell, base_digest)
+    if ask_upstream:
+        lock = _asked(lock)
     for notice in lock.notices:
         click.echo(f"note: {notice}", err=True)
     chosen = "json" if as_json else shape
@@ -120,6 +134,15 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     )
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
     return with_needs(with_trees(made, mirrors), mirrors, os.environ)
+
+
+def _asked(lock: CellLock) -> CellLock:
+    from harness.builds import upstream
+
+    asked, silent = upstream.ask_upstream(lock)
+    for why in silent:
+        click.echo(f"note: {why}", err=True)
+    return asked
 
 
 def _apart(matrix: Matrix, cell: Cell) -> dict[str, str]:

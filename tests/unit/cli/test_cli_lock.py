@@ -99,3 +99,19 @@ def test_a_cell_without_a_lock_says_why(checkout: Path, capsys: pytest.CaptureFi
     resolved(checkout, None)
     assert lock(checkout) == 3
     assert "Nothing fits." in capsys.readouterr().err
+
+
+def test_repositories_are_asked_only_when_they_are_to_be(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit, nowhere = "0" * 40, "file:///nowhere/npu-matrix-test"
+    text = MATRIX.replace("package: verl,", f"package: verl, repository: {nowhere},")
+    (checkout / "matrix.yaml").write_text(text.replace("verl: 0.9.1,", f"verl: 0.9.1@{commit},"))
+    resolved(checkout, LOCK)
+    assert lock(checkout, "--format", "script") == 0
+    told = capsys.readouterr().err
+    assert f"their trees are not known: verl {commit}" in told
+    assert "--ask-upstream" in told
+    assert "does not tell" not in told
+    assert lock(checkout, "--format", "script", "--ask-upstream") == 0
+    assert f"note: {nowhere} does not tell what {commit} is: " in capsys.readouterr().err
