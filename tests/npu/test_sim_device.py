@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -206,6 +207,40 @@ def test_second_outputs_and_out_arguments_can_be_hit() -> None:
         faulty = gradients()
     assert torch.equal(faulty[0], clean[0])
     assert torch.equal(faulty[1], -clean[1])
+
+
+def test_streams_and_events_are_ordered() -> None:
+    x, side = torch.ones(64, device=NPU), torch.npu.Stream()
+    begun, done = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+    begun.record()
+    with torch.npu.stream(side):
+        assert torch.npu.current_stream() == side
+        side.wait_event(begun)
+        doubled = x * 2
+        done.record(side)
+    assert torch.npu.current_stream() == torch.npu.default_stream()
+    torch.npu.current_stream().wait_stream(side)
+    total = (doubled + x).sum()
+    done.synchronize()
+    side.synchronize()
+    assert (done.query(), side.query()) == (True, True)
+    assert begun.elapsed_time(done) >= 0
+    assert total.item() == 3 * 64
+
+
+def test_memory_statistics_follow_what_is_allocated() -> None:
+    gc.collect()
+    before, size = torch.npu.memory_allocated(), 1 << 20
+    torch.npu.reset_peak_memory_stats()
+    held = torch.empty(size, dtype=torch.uint8, device=NPU)
+    assert torch.npu.memory_allocated() >= before + size
+    assert torch.npu.memory_reserved() >= torch.npu.memory_allocated()
+    del held
+    assert torch.npu.memory_allocated() == before
+    assert torch.npu.max_memory_allocated() >= before + size
+    told = torch.npu.memory_stats()
+    assert told["allocated_bytes.all.current"] == before
+    assert told["allocated_bytes.all.peak"] == torch.npu.max_memory_allocated()
 
 
 def test_random_numbers_follow_the_device_generator() -> None:
