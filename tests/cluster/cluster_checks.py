@@ -47,7 +47,7 @@ def use(context: TaskContext) -> Measured:
     if "marks" in context.facets:
         marks = Path(context.facets["marks"])
         # The first one stays until its node is killed.
-        seconds = "0" if any(marks.iterdir()) else "100"
+        seconds = "0" if any(marks.iterdir()) else "300"
         (marks / Path(home).parent.name).touch()
     script = 'cat "$0"/made; sleep "$1"; echo "nodes=$NPU_MATRIX_NODES ray=$RAY_ADDRESS"'
     done = context.command(["sh", "-c", script, home, seconds])

@@ -16,7 +16,7 @@ from harness.run.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 NODES = 3
-SECONDS_TO_COME_UP = 120.0
+SECONDS_TO_COME_UP = 300.0
 
 
 def connected(ledger: Ledger, state: Path, address: str) -> RayExecutor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,24 @@ from harness.builds.scratch import scratch
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CARDS = {"NPU": 8, "soc:a2": 1, "cann:8.5.0": 1}
+# Ray gives a node 30 s to come up, and takes one that is late for dead; on a loaded machine it is late. Its
+# time for workers to come up stays: it also waits that long for one that has crashed while it started.
+PATIENCE_SECONDS = 300.0
+PATIENT = {"RAY_health_check_timeout_ms": "60000"}
+
+
+def patient(look: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray's look for a node that has just been started, asked again until the node is there."""
+
+    def keep_looking(*arguments: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(RuntimeError):
+                return look(*arguments)
+            time.sleep(0.5)
+        return look(*arguments)
+
+    return keep_looking
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +48,20 @@ def cluster() -> Iterator[Any]:
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     # Ray looks for pyACL as soon as a node has NPUs, and says that there is none.
     logging.getLogger("ray._private.accelerators.npu").setLevel(logging.CRITICAL)
+    import ray._private.services as services
     from ray.cluster_utils import Cluster
 
+    class PatientCluster(Cluster):
+        def _wait_for_node(self, node: Any, timeout: float = PATIENCE_SECONDS) -> None:
+            super()._wait_for_node(node, timeout)
+
+    os.environ.update(PATIENT)
     # A folder of its own: whoever tidies up after another Ray on this machine must not take this one's. Short,
     # because it becomes part of the names of sockets.
-    with scratch(Path("/tmp")) as folder:
+    with pytest.MonkeyPatch.context() as patched, scratch(Path("/tmp")) as folder:
+        patched.setattr(services, "get_node", patient(services.get_node))
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": str(folder / "ray")}
-        made = Cluster(initialize_head=True, head_node_args=head)
+        made = PatientCluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=2, resources=CARDS)
         yield made
