@@ -114,11 +114,11 @@ class Project:
             context = {**said, **{f"matrix.{name}": value for name, value in shard.items()}}
             assert not self.runner.job(flow, "hosted", context, revision=head).failed
         assert planned.outputs["any-npu"] == "false"
-        dealt = {"needs.plan.outputs.hosted": planned.outputs["hosted"]}
+        dealt = {"needs.plan.outputs.hosted": planned.outputs["hosted"], **ENDED}
         return self.runner.job(flow, "conclude", {**said, **dealt}, revision=head)
 
-    def pull_request(self, head: str, *, dead: int = 0) -> tuple[JobResult, JobResult]:
-        """What patch-gate.yml does at `head`; `dead` shards never report."""
+    def pull_request(self, head: str, *, dead: int = 0, npu: str = "skipped") -> tuple[JobResult, JobResult]:
+        """What patch-gate.yml does at `head`; `dead` shards never report, those on cards end as `npu`."""
         self.runner.new_run()
         flow, event = (
             FLOWS["patch-gate"],
@@ -131,9 +131,14 @@ class Project:
         for shard in shards[dead:]:
             context = {**event, **{f"matrix.{name}": value for name, value in shard.items()}}
             assert not self.runner.job(flow, "cheap", context, revision=head).failed
-        gate = self.runner.job(flow, "gate", event, revision=head)
+        ended = {**event, **ENDED, "needs.npu.result": npu}
+        gate = self.runner.job(flow, "gate", ended, revision=head)
         comment = self.runner.job(flow, "comment", event, revision=head)
         return gate, comment
+
+
+#: How the jobs before the last one ended where no cell is on cards.
+ENDED = {"needs.plan.result": "success", "needs.npu.result": "skipped"}
 
 
 @pytest.fixture
@@ -169,6 +174,15 @@ def test_a_shard_that_died_is_red(project: Project) -> None:
     head = project.commit("another patch")
     gate, _comment = project.pull_request(head, dead=1)
     assert gate.failed.endswith(": 4"), gate.output
+
+
+def test_a_shard_on_cards_that_died_is_red(project: Project) -> None:
+    git("checkout", "-q", "-b", "change", cwd=project.root)
+    (project.root / "NOTES").write_text("nothing that matters\n")
+    head = project.commit("a note")
+    gate, _comment = project.pull_request(head, npu="failure")
+    assert gate.failed.endswith(": 4"), gate.output
+    assert "what cards were to answer is open" in gate.output
 
 
 def test_the_composite_action_gates_another_repository(project: Project) -> None:

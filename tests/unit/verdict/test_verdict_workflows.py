@@ -196,5 +196,25 @@ def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
     assert "--base origin/main --impacted" in call
 
 
+@pytest.mark.parametrize(("name", "job"), [("patch-gate", "gate"), ("matrix", "conclude")])
+@pytest.mark.parametrize(
+    ("plan", "npu", "ends"),
+    [
+        ("success", "success", 0),
+        ("success", "skipped", 0),
+        ("success", "failure", 4),
+        ("success", "cancelled", 4),
+        ("success", "", 4),
+        ("failure", "skipped", 4),
+    ],
+)
+def test_a_job_on_cards_that_died_is_red_although_nobody_else_could_answer(tools, name, job, plan, npu, ends):
+    steps = WORKFLOWS[name]["jobs"][job]["steps"]
+    (step,) = [step for step in steps if "NPU" in step.get("env", {})]
+    assert step["env"] == {"PLAN": "${{ needs.plan.result }}", "NPU": "${{ needs.npu.result }}"}
+    assert "if" not in step
+    assert tools(step["run"], PLAN=plan, NPU=npu).returncode == ends
+
+
 def test_the_gate_runs_without_any_shard(tools):
     assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
