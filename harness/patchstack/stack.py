@@ -148,6 +148,8 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
     if not folder.is_dir():
         return empty, []
     try:
+        if series.is_fifo():
+            raise OSError("it is a pipe, which somebody would have to write into")
         lines = series.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         return empty, [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import date
 from pathlib import Path
 
@@ -127,6 +128,14 @@ def test_a_broken_series_is_reported_with_its_line(tmp_path: Path, name: str) ->
     assert any(what in problem.what for problem in problems)
     assert problems[0].where is not None
     assert problems[0].where.line == line
+
+
+def test_a_pipe_as_series_file_is_reported_and_not_waited_for(tmp_path: Path) -> None:
+    patches = make(tmp_path)
+    (patches / "up" / "series").unlink()
+    os.mkfifo(patches / "up" / "series")
+    (problem,) = lint_stack(patches, "up")
+    assert "pipe" in problem.why
 
 
 def test_no_series_file_is_reported(tmp_path: Path) -> None:
