@@ -8,9 +8,11 @@ from typing import Any
 
 from harness.outcome import Judgement, Status
 
+_NAME = r"(\w+(?:::?\w+)*(?:\.\w+)*)"
 _PATTERNS = (
-    re.compile(r"not simulated: (\S+)"),
-    re.compile(r"the simulated device does not compute (\S+)"),
+    # A worker's error comes quoted, in the middle of a sentence.
+    re.compile(rf"not simulated: {_NAME}"),
+    re.compile(rf"the simulated device does not compute {_NAME}"),
     re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
     re.compile(r"(\w+Operation) CreateOperation failed"),
 )

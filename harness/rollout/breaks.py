@@ -52,7 +52,7 @@ class RootCause:
 
     def sentence(self) -> str:
         """The cause, where it shows, and whom it takes along."""
-        where = "; ".join(site.sentence() for site in self.sites)
+        where = ";".join(site.sentence() for site in self.sites)
         return f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}."
 
 

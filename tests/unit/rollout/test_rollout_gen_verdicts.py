@@ -247,6 +247,14 @@ def test_a_step_without_a_reference_is_never_a_pass() -> None:
     [
         ("NotImplementedError: not simulated: atb::_npu_ring_mla", ["atb::_npu_ring_mla"]),
         ("the simulated device does not compute aten::foo", ["aten::foo"]),
+        (
+            (
+                "Worker failed with error 'not simulated: _C_ascend::foo_bias', please check the stack trace. "
+                "NotImplementedError: not simulated: _C_ascend::foo_bias."
+            ),
+            ["_C_ascend::foo_bias"],
+        ),
+        ("not simulated: aten::index.Tensor_out, or", ["aten::index.Tensor_out"]),
         ("RuntimeError: RopeOperation CreateOperation failed!", ["RopeOperation"]),
         ("aclnnFoo or aclnnFooGetWorkspaceSize not in libopapi.so, or", ["aclnnFoo"]),
         ("ValueError: shapes do not fit", []),
