@@ -32,6 +32,12 @@ FACETS = (
     "device",
     "versions",
 )
+SOURCES = (
+    "harness.convergence",
+    "harness.evidence",
+    "harness.numerics.device",
+    "harness.numerics.unsimulated",
+)
 
 
 def run(context: TaskContext) -> Measured:
@@ -384,7 +390,7 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
         facets=FACETS,
-        sources=("harness.convergence", "harness.evidence", "harness.numerics.device"),
+        sources=SOURCES,
         run=run,
         judge=judge,
         needs=("environment",),
