@@ -34,7 +34,7 @@ from typing import Any
 
 from harness.evidence import Runtime, runtime_kind
 
-# Far above any import, so that only a hang reaches them: one module takes a second or two, all together a minute.
+# Far above any import, so that only a hang reaches them: one module takes seconds, all together a minute.
 SECONDS_PER_MODULE = 120.0
 SECONDS_FOR_ALL = 900.0
 _MOST_TEXT = 400
