@@ -23,15 +23,7 @@ MEASURED, CRASHED, HUNG, FAILED = "measured", "crashed", "hung", "failed"
 TIMEOUT_S = 1800.0
 MOST_TAIL = 4000
 OLDEST = (0, 6)
-FACETS = (
-    "pins",
-    "platform",
-    "verl_tree",
-    "patches[verl]",
-    "patches[vllm_ascend]",
-    "device",
-    "versions",
-)
+FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
 SOURCES = (
     "harness.convergence",
     "harness.evidence",
