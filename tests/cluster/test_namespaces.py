@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -22,8 +23,10 @@ from conftest import CARDS, HERE, PATIENCE_SECONDS, PATIENT, ROOT
 
 from harness.builds.scratch import scratch
 
-NAMES = ("npmx-h", "npmx-a", "npmx-b")
-SWITCH = "npmx-s"
+# Namespaces are the machine's: another run of these tests has its own.
+OURS = "npmx-{}-{}"
+NAMES = tuple(OURS.format(os.getpid(), letter) for letter in "hab")
+SWITCH = OURS.format(os.getpid(), "s")
 ADDRESSES = [f"10.213.7.{number}" for number in range(1, len(NAMES) + 1)]
 PORT = 26379
 EXAMPLES = ROOT / "examples/cluster"
@@ -40,6 +43,14 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
+def remove_left_over() -> None:
+    """The namespaces of runs that were killed."""
+    listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout
+    for name in re.findall(r"^npmx-\d+-\w", listed, re.MULTILINE):
+        if not Path("/proc", name.split("-")[1]).exists():
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
     """Three hosts, each with one interface, joined by a switch that is a host too."""
@@ -47,8 +58,8 @@ def hosts() -> Iterator[list[str]]:
         reason = "network namespaces need root and iproute2: not run here"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     with contextlib.ExitStack() as stack:
+        remove_left_over()
         for name in (SWITCH, *NAMES):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
             ip("netns", "add", name)
             stack.callback(subprocess.run, ["ip", "netns", "del", name], check=False, capture_output=True)
         ip("-n", SWITCH, "link", "add", "bridge", "type", "bridge")
@@ -85,10 +96,28 @@ def script(
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """The script and the Ray it waits for."""
+    """The script and the Ray it waits for; what takes longer than a few seconds is killed."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
+    deadline = time.monotonic() + 3
+    while left := of_session(process.pid):
+        if time.monotonic() > deadline:
+            for one in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+        time.sleep(0.2)
+
+
+def of_session(session: int) -> list[int]:
+    """The living processes that were started by the one this session is named after."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, own = path.read_text().rpartition(")")[2].split()[:4]
+            if int(own) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def wait_for(namespace: str, address: str, log: Path) -> None:
