@@ -47,6 +47,8 @@ from harness.sources.fetch_failure import fetch_failure, machine_failure
 
 SHELL = ("/bin/bash", "-euo", "pipefail", "-c")
 CALL_SECONDS = 60.0
+# One call stores or removes a gigabyte, and says nothing until it is done.
+STORE_SECONDS = 1800.0
 TAIL_BYTES = 16 << 10
 MOST_PROCESSES = 4096
 LAST_LINES = 200
@@ -166,7 +168,7 @@ class SdkEngine:
 
     def _commit(self, container: str, layer: Layer) -> Image:
         repository, _, tag = layer_image(layer.key).partition(":")
-        with self._errors("store a layer"):
+        with self._errors("store a layer"), self._patience():
             made = self.client.api.commit(
                 container, repository=repository, tag=tag, changes=['CMD ["/bin/bash"]', "WORKDIR /"]
             )
@@ -294,7 +296,8 @@ class SdkEngine:
 
     def remove(self, thing: Thing) -> None:
         """Remove it with force."""
-        with self._errors(f"remove a {thing.kind}"), contextlib.suppress(NotFound, ImageNotFound):
+        forgive = contextlib.suppress(NotFound, ImageNotFound)
+        with self._errors(f"remove a {thing.kind}"), forgive, self._patience():
             if thing.kind == "container":
                 self.client.api.remove_container(thing.id, force=True, v=True)
             elif thing.kind == "network":
@@ -308,8 +311,18 @@ class SdkEngine:
             self._opened.close()
             self._opened = None
 
+    @contextlib.contextmanager
+    def _patience(self) -> Iterator[None]:
+        """For calls that take as long as the daemon's disk."""
+        api = self.client.api
+        usual, api.timeout = api.timeout, STORE_SECONDS
+        try:
+            yield
+        finally:
+            api.timeout = usual
+
     def _remove_quietly(self, container: str) -> None:
-        with contextlib.suppress(DockerException, requests.RequestException):
+        with contextlib.suppress(DockerException, requests.RequestException), self._patience():
             self.client.api.remove_container(container, force=True, v=True)
 
     @contextlib.contextmanager

@@ -165,7 +165,7 @@ def test_a_log_is_capped(docker: DockerEngine) -> None:
     image = base_image(docker, BASE, "x86_64").id
     flood = order(docker, image, "bash", "-c", "yes | head -c 6000000", log_bytes=1 << 20)
     container = docker.start(flood)
-    assert docker.wait(container, 60.0) is not None
+    assert docker.wait(container, 300.0) is not None
     kept = sum(len(chunk) for chunk in docker.client.api.logs(container, stream=True))
     for thing in docker.things():
         if thing.kind == "container":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.engine import Lent
+from harness.builds.engine import Lent, Thing
 from harness.builds.engine import no_permission as no_permission_error
 from harness.builds.images import base_image, base_notices, build_image
 from harness.builds.layers import Layer
@@ -149,6 +149,23 @@ def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkey
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
     assert engine.facts().arch == "x86_64"
     engine.close()
+
+
+def test_what_takes_as_long_as_a_disk_is_given_longer_than_a_question(
+    daemon_on: str, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds import sdk_engine
+    from harness.builds.docker_engine import DockerEngine
+
+    monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
+    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    api, given = engine.client.api, []
+    monkeypatch.setattr(api, "remove_image", lambda _image: given.append(api.timeout))
+    engine.remove(Thing(kind="image", id="sha256:1", name="", labels={}, created=0.0))
+    engine.close()
+    assert given == [sdk_engine.STORE_SECONDS]
+    assert api.timeout == sdk_engine.CALL_SECONDS < sdk_engine.STORE_SECONDS
 
 
 def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
