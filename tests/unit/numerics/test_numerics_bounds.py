@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +61,41 @@ def test_an_input_has_no_error_and_a_certainly_clipped_value_forgets_its_own():
     assert not exact([1.0, 2.0]).error.any()
     wild = Bounded(np.array([50.0]), np.array([1.0]), FP32)
     assert wild.clip(high=10.0).error[0] < 1e-5
+
+
+# Sums and products of these are exact in float64.
+OFF = st.tuples(st.integers(-8192, 8192), st.integers(0, 4096)).map(
+    lambda pair: (pair[0] / 1024, pair[1] / 1024)
+)
+
+
+@given(OFF, OFF)
+def test_errors_of_operands_are_carried_however_large_they_are(left, right):
+    """At the corners of what the operands may be, where sums and products of two intervals are widest."""
+    one, other = (Bounded(np.array([value]), np.array([error]), FP32) for value, error in (left, right))
+    corners = list(itertools.product(*((value - error, value + error) for value, error in (left, right))))
+    for operation in (operator.add, operator.sub, operator.mul):
+        bounded = operation(one, other)
+        farthest = max(abs(operation(a, b) - operation(left[0], right[0])) for a, b in corners)
+        assert farthest <= bounded.error[0]
+    if abs(right[0]) > right[1]:
+        quotient = one / other
+        assert max(abs(a / b - left[0] / right[0]) for a, b in corners) <= quotient.error[0]
+
+
+@given(OFF)
+def test_errors_of_an_argument_are_carried_however_large_they_are(given_):
+    value, error = given_
+    argument = Bounded(np.array([value]), np.array([error]), FP32)
+    for function, bounded in ((math.exp, argument.exp()), (abs, maximum(argument, -argument))):
+        found = max(abs(function(at) - function(value)) for at in (value - error, value + error))
+        assert found <= bounded.error[0]
+    positive = Bounded(np.array([value + 8.0]), np.array([min(error, value + 8.0)]), FP32)
+    for at in (positive.value - positive.error, positive.value + positive.error):
+        assert abs(math.sqrt(at[0]) - math.sqrt(value + 8.0)) <= positive.sqrt().error[0]
+    if positive.value[0] > 2 * positive.error[0]:
+        for at in (positive.value - positive.error, positive.value + positive.error):
+            assert abs(math.log(at[0]) - math.log(value + 8.0)) <= positive.log().error[0]
 
 
 def test_what_leaves_the_format_is_marked():

@@ -40,6 +40,19 @@ def test_a_wrong_loss_breaks_a_relation(name):
     assert broken
 
 
+def test_a_weight_that_is_slightly_uneven_is_seen_by_its_own_relation():
+    def tilted(case):
+        result = PlainCandidate()(case)
+        if case.operation != "policy":
+            return result
+        rows, tokens = np.indices(result.gradient.shape)
+        return replace(result, gradient=result.gradient * (1 + 2.0**-10 * (rows + tokens) / rows.size))
+
+    weights = [found for found in violations(tilted) if found.relation.startswith("row-weight")]
+    assert weights
+    assert all(found.broken for found in weights)
+
+
 def test_what_a_candidate_does_not_offer_is_left_out():
     class NoGlobal(PlainCandidate):
         def __call__(self, case):
