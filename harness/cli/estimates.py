@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.knowledge import Knowledge
 
 if TYPE_CHECKING:
-    from harness.plan.task import Plan
+    from harness.plan.task import CellFacts, Plan, Task
 
 
 def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
@@ -17,8 +17,12 @@ def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
     all. disk_mib is of environments that are still to be built; disk_unknown counts those whose like was
     never measured.
     """
-    tasks = {key: _task(plan, known, key) for key in plan.tasks if key not in known.outcomes}
-    wanted: dict[str, list[str]] = {cell.id: [] for cell in plan.cells}
+    cells = {cell.id: cell for cell in plan.cells}
+    asking = {entry.key: cells[entry.cell_id] for entry in plan.entries}
+    tasks = {
+        key: _task(known, task, asking[key]) for key, task in plan.tasks.items() if key not in known.outcomes
+    }
+    wanted: dict[str, list[str]] = {cell: [] for cell in cells}
     for entry in plan.entries:
         if entry.key in tasks:
             wanted[entry.cell_id].append(entry.key)
@@ -29,10 +33,11 @@ def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
     }
 
 
-def _task(plan: Plan, known: Knowledge, key: str) -> dict[str, Any]:
+def _task(known: Knowledge, task: Task, cell: CellFacts) -> dict[str, Any]:
+    """cell: one of those that ask for it; what builds its environment is the same in all."""
     from harness.plan.disk import BUILDS, environment_disk
 
-    estimate = known.costs.of_task(plan.tasks[key])
+    estimate = known.costs.of_task(task)
     found = {
         "seconds": round(estimate.seconds, 1),
         "low": round(estimate.low, 1),
@@ -41,9 +46,7 @@ def _task(plan: Plan, known: Knowledge, key: str) -> dict[str, Any]:
         "basis": estimate.basis,
         "disk_mib": 0,
     }
-    if plan.tasks[key].check.name == BUILDS:
-        cell_id = next(entry.cell_id for entry in plan.entries if entry.key == key)
-        cell = next(cell for cell in plan.cells if cell.id == cell_id)
+    if task.check.name == BUILDS:
         disk = environment_disk(cell.axes, cell.device)
         found |= {
             "disk_mib": disk.mib if disk else None,
