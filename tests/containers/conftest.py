@@ -91,10 +91,15 @@ def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(memory)], check=True)
     try:
         argv = [program("mmdebstrap"), "--quiet", "--variant=essential", f"--include={PACKAGES}", "bookworm"]
-        done = subprocess.run(
-            [*argv, str(tar)], env={**os.environ, "TMPDIR": str(memory)}, capture_output=True, text=True
-        )
-        if done.returncode:
+        argv += ["--aptopt=Acquire::Retries 5", str(tar)]
+        environ = {**os.environ, "TMPDIR": str(memory)}
+        # A mirror that fails once may be in the middle of an update.
+        for _attempt in range(3):
+            done = subprocess.run(argv, env=environ, capture_output=True, text=True)
+            if done.returncode == 0:
+                break
+            tar.unlink(missing_ok=True)
+        else:
             missing(f"Debian's packages cannot be had: {done.stderr[-2000:]}")
     finally:
         subprocess.run(["umount", str(memory)], check=False)
