@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import time
 
@@ -210,6 +211,20 @@ def test_what_fails_alike_on_the_base_is_known_and_what_passes_now_is_fixed(repo
     repository.answer(GOOD, only="0-6-1")
     classes, _report = repository.classes(code=0)
     assert classes == {"verl-0-6-1": "fixed", "verl-0-9-1": "known"}
+
+
+@pytest.mark.parametrize(("named", "missed"), [((), 2), (("--check", "patches"), 0)])
+def test_a_check_that_the_change_removes_is_missed_unless_others_were_named(repository, named, missed):
+    run = repository.answer(GOOD)
+    file = repository.settings.path("state") / "ledger.sqlite3"
+    with sqlite3.connect(file) as database:
+        database.execute('UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')')
+    database.close()
+    result = CliRunner().invoke(
+        command, ["--base", run, "--json", *named], obj=repository.settings, standalone_mode=False
+    )
+    gone = json.loads(result.stdout)["gone"]
+    assert [entry["check"] for entry in gone] == ["bygone"] * missed
 
 
 def test_a_run_and_another_ledger_serve_as_base(repository, tmp_path):
