@@ -37,7 +37,7 @@ def command() -> None:
     epilog="\b\nExamples:\n  npu-matrix junit merge all.xml shard-*/junit.xml\n"
     "  npu-matrix junit merge all.xml target/surefire-reports/ ctest.xml --json\n"
     "  npu-matrix junit merge all.xml inner.xml --cell gspo-qwen25-3b\n\n\b\n"
-    "Exit codes: 0 no case failed; 1 one did; 3 there is no case; 4 a file is not whole.",
+    "Exit codes: 0 no case failed; 1 one did; 3 no case was run; 4 a file is not whole.",
 )
 @click.argument("target", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -67,9 +67,11 @@ def merge(
 def _code(merged: Merged) -> int:
     if any(file.problem for file in merged.files):
         return EXIT_INCOMPLETE
-    if not merged.counts.tests:
-        return EXIT_NOTHING_SELECTED
-    return EXIT_UNEXPECTED if merged.counts.failures or merged.counts.errors else EXIT_OK
+    counts = merged.counts
+    if counts.failures or counts.errors:
+        return EXIT_UNEXPECTED
+    # As of a run: what was skipped proves nothing.
+    return EXIT_OK if counts.tests > counts.skipped else EXIT_NOTHING_SELECTED
 
 
 def _lines(merged: Merged, target: Path) -> list[str]:

@@ -53,6 +53,9 @@ def test_the_exit_code_says_whether_a_case_failed_or_a_file_is_not_whole(merge, 
     assert "failed: s: y" in merge(good, bad, code=1)
     assert "cut.xml: unclosed token" in merge(good, bad, cut, code=4)
     merge(file("none.xml", '<testsuite name="s"/>'), code=3)
+    skipped = file("skipped.xml", '<testsuite name="s"><testcase name="z"><skipped/></testcase></testsuite>')
+    merge(skipped, code=3)
+    merge(good, skipped)
 
 
 def test_a_folder_is_all_its_xml_but_never_the_merged_file_itself(merge, file, tmp_path):
