@@ -96,7 +96,7 @@ def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, ob
         for rank in range(world)
     ]
     try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = [process.communicate(timeout=900)[0] for process in processes]
     finally:
         # One that waits for another that is gone waits for ever.
         for process in processes:
