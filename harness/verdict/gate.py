@@ -97,13 +97,16 @@ class GateReport:
 
     @property
     def exit_code(self) -> int:
-        """1 before 4 before 0; nothing planned is 3, never green."""
+        """1 before 4 before 0; where nothing was planned, or nothing of it asked, it is 3, never green."""
         if not self.items and not self.untouched:
             return EXIT_NOTHING_SELECTED
         blocking = {item.blocks for item in self.items}
         if Blocks.UNEXPECTED in blocking or self.problems:
             return EXIT_UNEXPECTED
-        return EXIT_INCOMPLETE if Blocks.INCOMPLETE in blocking else EXIT_OK
+        if Blocks.INCOMPLETE in blocking:
+            return EXIT_INCOMPLETE
+        asked = any(item.gate_class is not GateClass.NOT_RUN for item in self.items)
+        return EXIT_OK if asked or self.untouched else EXIT_NOTHING_SELECTED
 
     @property
     def blocking(self) -> tuple[GateItem, ...]:

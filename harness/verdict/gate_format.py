@@ -28,7 +28,7 @@ TITLES = {
 VERDICTS = {
     0: "green: nothing is newly broken",
     1: "red: something is not as expected",
-    3: "red: nothing was planned, so nothing is proved",
+    3: "red: nothing was planned, or nothing of it could be asked here, so nothing is proved",
     4: "red: something planned has no answer",
 }
 # GitHub shows ten annotations of a kind per step and drops the rest.

@@ -83,7 +83,7 @@ def test_a_failure_of_the_base_that_passes_is_fixed():
 
 def test_what_was_supported_must_stay_so():
     assert classified(side(Status.UNSUPPORTED), PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
-    assert classified(side(Status.UNSUPPORTED)) == (GateClass.NOT_RUN, EXIT_OK)
+    assert classified(side(Status.UNSUPPORTED)) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
 
 
 def test_what_could_not_be_decided_on_the_base_either_is_no_news():
@@ -94,7 +94,7 @@ def test_what_could_not_be_decided_on_the_base_either_is_no_news():
 def test_what_has_no_answer_is_red_and_what_cannot_run_here_is_said():
     assert classified(side(Status.ERROR), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
     assert classified(side(Status.INCONCLUSIVE), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
-    assert classified(side(Status.NOT_RUN), PASS) == (GateClass.NOT_RUN, EXIT_OK)
+    assert classified(side(Status.NOT_RUN), PASS) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
     assert classified(side(Status.NOT_RUN), PASS, strict_coverage=True) == (
         GateClass.NOT_RUN,
         EXIT_INCOMPLETE,
@@ -105,8 +105,12 @@ def test_blocked_behind_nothing_is_red():
     assert classified(side(Status.BLOCKED)) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
 
 
-def test_nothing_planned_is_never_green():
+def test_nothing_planned_and_nothing_asked_are_never_green():
     assert judge_gate(GateInputs(base_name="main", head={})).exit_code == EXIT_NOTHING_SELECTED
+    head = {("c", "loss"): side(Status.NOT_RUN), ("c", "grpo"): side(Status.UNSUPPORTED)}
+    assert judge_gate(GateInputs(base_name="main", head=head)).exit_code == EXIT_NOTHING_SELECTED
+    one = judge_gate(GateInputs(base_name="main", head={**head, ("c", "lint"): PASS}))
+    assert one.exit_code == EXIT_OK
 
 
 def test_flaky_is_shown_and_does_not_block_and_unproven_does():
