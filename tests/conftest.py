@@ -24,6 +24,8 @@ else:
     hypothesis.settings.register_profile("same", derandomize=True, database=None, **patient)
     hypothesis.settings.load_profile("same")
 
+# Variables of whoever runs tests that git, a workflow, a terminal or this harness would follow.
+SETTINGS = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GIT_", "GITHUB_", "LINES", "NO_COLOR", "NPU_MATRIX_")
 IN_CELL = {"numerics", "convergence", "devices_sim", "fixtures"}
 HERE = Path(__file__).parent
 # Nothing here fetches from elsewhere, for which a machine's settings may be needed (a proxy, a mirror).
@@ -37,14 +39,15 @@ if sys.version_info < (3, 11):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def git_without_settings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """git knows nobody's settings (signing, hooks, a hook's repository) where no test fetches anything."""
+def settings_of_nobody(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a machine's owner likes (signed commits, colours, a proxy, own folders) decides nothing here."""
     if not any(request.path.resolve().is_relative_to(folder) for folder in AT_HOME):
         yield
         return
     with pytest.MonkeyPatch.context() as patched:
-        for name in [name for name in os.environ if name.startswith("GIT_")]:
-            patched.delenv(name)
+        for name in list(os.environ):
+            if (name.startswith(SETTINGS) or name.lower().endswith("_proxy")) and name != "NPU_MATRIX_AXE":
+                patched.delenv(name)
         patched.setenv("GIT_CONFIG_GLOBAL", os.devnull)
         patched.setenv("GIT_CONFIG_NOSYSTEM", "1")
         yield

@@ -38,6 +38,27 @@ PLANNING = (
 )
 PACKAGE = "harness"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+#: Variables of one repository (`git rev-parse --local-env-vars`): a hook that runs us sets those of its own.
+OF_A_REPOSITORY = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_CONFIG_COUNT",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
 #: A git command that hangs (on a lock, on a lazily fetched object) must not hang the plan.
 SECONDS = 120
 
@@ -142,8 +163,7 @@ def planning_digest(package_root: Path) -> str:
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # A hook that runs us sets GIT_DIR and the like for its own repository.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_REPOSITORY}
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH

@@ -74,7 +74,7 @@ class Checkout:
             **{
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("PIP_", "UV_", "NPU_MATRIX_")) and not name.lower().endswith("_proxy")
+                if not name.startswith(("PIP_", "UV_", "NPU_MATRIX_"))
             },
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",
