@@ -162,18 +162,30 @@ def _base(
 
     settings = bench.settings
     path = Path(base)
-    if path.is_dir() or (path.is_file() and path.suffix == ".sqlite3"):
+    # A folder may be called as a branch is: without a ledger in it, the branch is meant.
+    if _has_ledger(path):
         return _base_of_ledger(base, ledger_file(path))
     run = ledger.run(base)
     if run is not None:
         plan = _readable(run)
         return f"run {base}", plan, _answered(plan, ledger, run.run_id)
-    revision = resolve_revision(settings.root, base)
+    try:
+        revision = resolve_revision(settings.root, base)
+    except InputError:
+        if path.is_dir():
+            ledger_file(path)
+        raise
     here = plan_of_revision(bench, revision, (), ())
     socs = {host.soc: host for host in hosts.values()}
     plans = {soc: plan_of_revision(replace(bench, host=host), revision, (), ()) for soc, host in socs.items()}
     plan = joined_plans(here, {cell: plans[host.soc] for cell, host in hosts.items()})
     return str(revision), plan, _answered(plan, ledger, None)
+
+
+def _has_ledger(path: Path) -> bool:
+    from harness.ledger.store import FILE_NAME
+
+    return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
 
 
 def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:

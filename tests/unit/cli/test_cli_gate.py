@@ -15,6 +15,7 @@ from harness.cli.bench import look_at_host, open_bench
 from harness.cli.elsewhere import host_with
 from harness.cli.gate import command
 from harness.cli.triage import command as triage_command
+from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.settings import load_settings
@@ -235,6 +236,17 @@ def test_a_run_and_another_ledger_serve_as_base(repository, tmp_path):
     for base in (run, str(tmp_path / "other"), str(tmp_path / "other" / "ledger.sqlite3")):
         classes, _report = repository.classes(code=1, base=base)
         assert set(classes.values()) == {"new"}
+
+
+def test_a_folder_called_like_the_base_branch_does_not_stand_in_its_place(repository, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main").mkdir()
+    repository.answer(GOOD)
+    classes, report = repository.classes(code=0)
+    assert set(classes.values()) == {"passed"}
+    assert report["base"].startswith("main")
+    with pytest.raises(InputError, match="there is no ledger here"):
+        repository.gate(code=2, base=str(tmp_path))
 
 
 def test_shards_are_merged_and_a_missing_one_is_red(repository, tmp_path):
