@@ -10,7 +10,7 @@ import click
 
 from harness.cli.bench import open_matrix
 from harness.cli.ledgers import open_ledger
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     The edit is printed and written; every other byte of the file stays. What has no answer is never added.
     """
     from harness.cli.stored import open_run
+    from harness.matrix.edit import read_file, write_file
     from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
     from harness.verdict.verdict import Expectation
 
@@ -97,16 +98,11 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
         click.echo(f"{settings['matrix']}: nothing to change after run {stored.run.run_id}")
         return _left(left)
     file = settings.path("matrix")
-    before = file.read_text(encoding="utf-8")
+    before, line_end = read_file(file)
     after = apply_edit(before, edit, file)
     click.echo(difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
-        try:
-            file.write_text(after, encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                "the matrix cannot be written", where=Location(file), why=error.strerror or str(error)
-            ) from error
+        write_file(file, after, line_end)
     return _left(left)
 
 

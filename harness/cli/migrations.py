@@ -93,6 +93,7 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
     Refused (exit 1) while the new row is not green. Every other byte of the file stays.
     """
     from harness.cli.bench import open_matrix
+    from harness.matrix.edit import read_file, write_file
     from harness.matrix.retire import retire as edited
     from harness.verdict.expectations import difference
 
@@ -108,16 +109,11 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
             click.echo(line)
         return EXIT_UNEXPECTED
     file = settings.path("matrix")
-    before = file.read_text(encoding="utf-8")
+    before, line_end = read_file(file)
     after = edited(before, migration, matrix.stacks[name].axes, file)
     click.echo(difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
-        try:
-            file.write_text(after, encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                "the matrix cannot be written", where=Location(file), why=error.strerror or str(error)
-            ) from error
+        write_file(file, after, line_end)
     return EXIT_OK
 
 

@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import tempfile
 from collections.abc import Collection
+from pathlib import Path
 
 import yaml
 
+from harness.errors import InputError, Location
+
 WIDTH = 116
+CRLF = "\r\n"
+
+
+def read_file(file: Path) -> tuple[str, str]:
+    """The text with plain line ends, and the line ends it has; InputError where it has two kinds."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("the matrix cannot be read", where=Location(file), why=str(error)) from error
+    plain = text.replace(CRLF, "\n")
+    if CRLF not in text:
+        return plain, "\n"
+    if text.count("\n") != text.count(CRLF):
+        raise InputError(
+            "the lines of the matrix end in two ways",
+            where=Location(file),
+            why="an edit keeps every byte it does not have to change",
+            fix="save the file with one kind of line ends",
+        )
+    return plain, CRLF
+
+
+def write_file(file: Path, text: str, line_end: str) -> None:
+    """Replace the file as a whole, or not at all: people wrote it. InputError when it cannot be written."""
+    target = Path(os.path.realpath(file))
+    temporary: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text.replace("\n", line_end).encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(target.stat().st_mode & 0o7777)
+        temporary.replace(target)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise InputError(
+            "the matrix cannot be written", where=Location(file), why=error.strerror or str(error)
+        ) from error
 
 
 def section_of(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from harness.cli.app import main
 from harness.cli.bench import open_bench
 from harness.cli.expect import command
+from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.settings import load_settings
@@ -104,6 +105,53 @@ def test_an_update_prints_the_edit_and_writes_it_and_a_dry_run_only_prints(check
     output = checkout("update")
     assert "1 unexpected failures are left" in output
     assert "known" not in checkout.file.read_text()
+
+
+SAID = ("--owner", "me", "--until", "2099-01-01", "--reason", "r", "--source", "https://example.org")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_line_ends_byte_order_mark_and_mode_of_the_file_stay(checkout, mark):
+    whole = mark + MATRIX.replace("\n", "\r\n").encode()
+    checkout.file.write_bytes(whole)
+    checkout.file.chmod(0o640)
+    run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": BAD})
+    checkout("update", *SAID)
+    written = checkout.file.read_bytes()
+    assert written.startswith(whole)
+    assert written.count(b"\n") == written.count(b"\r\n") > whole.count(b"\n")
+    assert checkout.file.stat().st_mode & 0o777 == 0o640
+    assert "nothing to change" in checkout("update")
+
+
+def test_two_kinds_of_line_ends_are_left_alone(checkout):
+    whole = MATRIX.replace("\n", "\r\n", 1).encode()
+    checkout.file.write_bytes(whole)
+    run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": BAD})
+    with pytest.raises(InputError, match="two ways"):
+        checkout("update", *SAID)
+    assert checkout.file.read_bytes() == whole
+
+
+def test_a_link_stays_a_link_and_nothing_half_written_stays(checkout, monkeypatch):
+    real = checkout.file.with_name("real.yaml")
+    checkout.file.rename(real)
+    checkout.file.symlink_to(real.name)
+    run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": BAD})
+    before = sorted(checkout.file.parent.iterdir())
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.matrix.edit.os.fsync", full)
+        with pytest.raises(InputError, match="cannot be written"):
+            checkout("update", *SAID)
+    assert real.read_text() == MATRIX
+    assert sorted(checkout.file.parent.iterdir()) == before
+    checkout("update", *SAID)
+    assert checkout.file.is_symlink()
+    assert "owner: me" in real.read_text()
 
 
 def test_what_newly_fails_is_added_with_owner_until_reason_and_source(checkout):
