@@ -75,7 +75,7 @@ def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[s
         if repository is None:
             continue
         try:
-            lines = stated_requirements(repository.tree(source.commit))
+            lines = stated_requirements(repository.tree(source.commit), source.env)
             for line in lines:
                 Requirement(line)
         except (InputError, InvalidRequirement):
