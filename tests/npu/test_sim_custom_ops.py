@@ -128,8 +128,10 @@ def test_activation(dtype: torch.dtype, name: str) -> None:
         "npu_gelu": functional.gelu,
         "npu_fast_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }[name]
-    if name == "npu_fast_gelu" and torch_npu.__version__.startswith("2.7."):
-        pytest.skip("torch_npu 2.7 has no backward for npu_fast_gelu")
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"npu::{name}", "AutogradPrivateUse1"):
+        x = torch.randn(3, 7, generator=torch.Generator().manual_seed(11)).to(dtype)
+        close(getattr(torch_npu, name)(x.npu()), lambda: reference(x.double()), dtype)
+        pytest.skip(f"its values are right; torch_npu {torch_npu.__version__} has no backward for {name}")
     check(getattr(torch_npu, name), reference, (3, 7), dtype=dtype)
 
 
