@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InputError, Location
+from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
 
 if TYPE_CHECKING:
     from harness.cli.bench import Bench
@@ -49,15 +50,16 @@ def plan_of_revision(
     from harness.plan.revision import PACKAGE, lay_out, planning_digest, same_code
 
     settings = bench.settings
+    matrix = _inside(settings)
     # Where the program is installed apart from the checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
     with scratch() as place:
-        paths = [settings["matrix"], "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
+        paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
         folder = lay_out(settings.root, revision, paths, place)
-        if not (folder / settings["matrix"]).is_file():
+        if not (folder / matrix).is_file():
             raise InputError(
-                f"there is no {settings['matrix']} at {revision}",
-                where=Location(settings["matrix"]),
+                f"there is no {matrix} at {revision}",
+                where=Location(matrix),
                 fix="compare with a later revision",
             )
         if same:
@@ -68,14 +70,35 @@ def plan_of_revision(
         return _planned_there(bench, revision, folder, only, checks)
 
 
+def _inside(settings: Settings) -> str:
+    """The matrix as the checkout names it: as it was at a revision, and not as it is on this disk now."""
+    file = settings.path("matrix")
+    folder = os.path.relpath(os.path.realpath(file.parent), os.path.realpath(settings.root))
+    name = Path(folder) / file.name
+    if name.parts[0] == os.pardir:
+        raise InputError(
+            "the matrix lies outside of this checkout, so it has no revision here",
+            where=Location(file),
+            fix="name one of the checkout with --matrix, or the checkout of this one with --root",
+        )
+    return str(name)
+
+
+def _settings_at(settings: Settings, folder: Path) -> Settings:
+    """The settings with the revision's own file; only what selects the cells is today's."""
+    flags = {name: one.value for name, one in settings.values.items() if one.origin == flag_of(name)}
+    return load_settings(
+        {**flags, "matrix": _inside(settings), "profile": settings["profile"]}, os.environ, folder
+    )
+
+
 def _planned_here(
     bench: Bench, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
 ) -> dict[str, Any]:
     from harness.cli.bench import open_bench
     from harness.errors import NothingSelectedError
-    from harness.settings import Settings
 
-    there = Settings(bench.settings.values, folder)
+    there = _settings_at(bench.settings, folder)
     try:
         plan = open_bench(there, only=only, checks=checks, host=bench.host, package_root=package_root).plan
     except NothingSelectedError:
@@ -89,7 +112,7 @@ def _planned_there(
     """Ask the revision's own program. `-P` keeps the working folder off its path; PYTHONPATH puts it on."""
     settings = bench.settings
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
-    argv += ["--matrix", settings["matrix"], "--profile", settings["profile"]]
+    argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
     argv += ["--state", str(folder / ".npu-matrix"), "plan", "--json"]
     argv += [word for glob in only for word in ("--only", glob)]
     argv += [word for check in checks for word in ("--check", check)]
@@ -97,7 +120,17 @@ def _planned_there(
         done = subprocess.run(
             argv,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                # A revision that knows no such flag ignores the variable.
+                **{
+                    f"{ENVIRONMENT_PREFIX}{name.upper()}": settings[name]
+                    for name in ("engine", "base_image")
+                    if settings.values[name].origin == flag_of(name)
+                },
+                "PYTHONPATH": str(folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             capture_output=True,
             check=False,
             timeout=SECONDS,

@@ -154,6 +154,40 @@ def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):
     assert all(part.startswith("facets.patches[verl].verl/grpo-equal-rewards") for part in parts)
 
 
+def test_a_matrix_named_by_its_whole_path_is_compared_with_that_of_the_revision(command, checkout, tmp_path):
+    (checkout / "matrix.yaml").write_text(MATRIX.replace("2.8.0", "2.9.0"))
+    inside = command("plan", "--changed-since", "HEAD", "--check", "resolve", "--json")
+    whole = command(
+        "--matrix",
+        str(checkout / "matrix.yaml"),
+        "plan",
+        "--changed-since",
+        "HEAD",
+        "--check",
+        "resolve",
+        "--json",
+    )
+    effects = [
+        {task["key"]: task["effect"] for task in json.loads(out)["tasks"]} for _, out, _ in (inside, whole)
+    ]
+    assert effects[0] == effects[1]
+    assert set(effects[0].values()) - {"unchanged"}
+    (tmp_path / "elsewhere.yaml").write_text(MATRIX)
+    code, _, err = command("--matrix", str(tmp_path / "elsewhere.yaml"), "plan", "--changed-since", "HEAD")
+    assert code == EXIT_BAD_INPUT
+    assert "outside of this checkout" in err
+
+
+def test_another_engine_in_the_settings_file_is_a_change(command, checkout):
+    (checkout / "npu-matrix.toml").write_text('engine = "docker"\n')
+    arguments = ("plan", "--changed-since", "HEAD", "--check", "environment", "--json")
+    changed = [task for task in json.loads(command(*arguments)[1])["tasks"] if task["effect"] == "changed"]
+    assert {task["check"] for task in changed} == {"environment"}
+    assert {"facets.device.engine"} <= {change["part"] for change in changed[0]["changes"]}
+    flag = json.loads(command("--engine", "docker", *arguments)[1])["tasks"]
+    assert {task["effect"] for task in flag} == {"unchanged"}
+
+
 def test_a_comment_in_the_matrix_changes_nothing(command, checkout):
     (checkout / "matrix.yaml").write_text("# a word\n" + MATRIX)
     assert ": 0 of " in command("plan", "--changed-since", "HEAD")[1]
