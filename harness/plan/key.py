@@ -55,6 +55,8 @@ def key_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Ke
 
 
 def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
+    # A stored plan has a list where a check declares a tuple.
+    before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
     if before == after:
         return []
     if isinstance(before, dict) and isinstance(after, dict):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,14 @@ def test_a_key_changes_when_its_code_parameters_or_facets_do(part):
     ]
     assert parts
     assert any(name.startswith(expected) for name in parts)
+
+
+@pytest.mark.parametrize("each", all_checks(), ids=lambda each: each.name)
+def test_a_task_differs_in_nothing_from_itself_as_it_is_stored(each):
+    task = {"code_digest": "a", "params": dict(each.params), "facets": {}}
+    stored = json.loads(json.dumps({**task, "code_digest": "b"}))
+    assert [change.part for change in key_changes(stored, task)] == ["code"]
+    assert [change.part for change in key_changes(task, stored)] == ["code"]
 
 
 def test_equal_tasks_have_no_changes():
