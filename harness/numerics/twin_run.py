@@ -80,7 +80,7 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
         "samples": SAMPLES,
         "contract": contract.to_json(),
         **horizon(case.steps, exact, drift, contract.safety),
-        **_growth(case.steps, exact, scatter),
+        **growth(case.steps, exact, scatter),
         "unmodelled": sorted(unmodelled),
         "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
         "seconds": round(time.monotonic() - started, 3),
@@ -119,7 +119,7 @@ def horizon(steps: int, exact: Trail, drift: Mapping[str, float], safety: float)
     }
 
 
-def _growth(steps: int, exact: Trail, scatter: Mapping[str, float]) -> dict[str, Any]:
+def growth(steps: int, exact: Trail, scatter: Mapping[str, float]) -> dict[str, Any]:
     """Relative distance of all parameters after each step, and by what factor it grows from step to step."""
     distances = []
     for step in range(steps):

@@ -22,7 +22,7 @@ from harness.numerics.decisions import clip_margin
 from harness.numerics.twin import judge, run
 from harness.numerics.twin_case import GROUP, STOP, TwinCase, blindness
 from harness.numerics.twin_faults import FAULTS
-from harness.numerics.twin_run import FORMAT, case_of, horizon
+from harness.numerics.twin_run import FORMAT, case_of, growth, horizon
 from harness.numerics.twin_steps import Trail
 from harness.outcome import Evidence, Status
 
@@ -280,6 +280,27 @@ def test_the_horizon_ends_with_the_first_decision_that_rounding_reaches(
         abs=any(abs(margin / (2.0 * drift) - 1) < 1e-3 for margin in margins) * len(margins),
     )
     assert told["limited_by"] == ("clip" if told["horizon"] < len(margins) else "")
+
+
+@pytest.mark.parametrize(
+    ("noise", "factor"),
+    [([1e-6, 3e-6, 9e-6], 3.0), ([1e-6, 1e-6, 1e-6], 1.0), ([1e-6], None), ([0.0, 1e-6], None)],
+)
+def test_roundings_grow_by_a_factor_a_step(noise: list[float], factor: float | None) -> None:
+    """Distances of two parameters of norm 3 and 4: of 5 together, and of all other tensors nothing."""
+    trail = Trail(
+        values={
+            f"{step}/{label}": np.array([norm])
+            for step in range(len(noise))
+            for label, norm in (("parameter/0/a/", 3.0), ("parameter/0/b/", 4.0), ("output/0/log_prob/", 9.0))
+        }
+    )
+    scatter = dict.fromkeys(trail.values, 1.0)
+    for step, relative in enumerate(noise):
+        scatter |= {f"{step}/parameter/0/a/": 3 * relative, f"{step}/parameter/0/b/": 4 * relative}
+    told = growth(len(noise), trail, scatter)
+    assert told["noise"] == pytest.approx(noise)
+    assert told["growth"] == (None if factor is None else pytest.approx(factor))
 
 
 def test_noise_and_prompts_are_the_seeds(tmp_path: Path) -> None:
