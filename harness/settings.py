@@ -209,8 +209,15 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
 
 
 def _read_file(file: Path) -> dict[str, str]:
-    if not file.is_file():
+    if not os.path.lexists(file):
         return {}
+    if not file.is_file():
+        raise InputError(
+            "these settings are no file",
+            where=Location(file),
+            why="a folder, a pipe, or a link that leads nowhere would be passed over in silence",
+            fix="remove it, or write the settings into a file of this name",
+        )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -27,6 +27,13 @@ def test_relative_paths_are_taken_from_the_checkout(tmp_path):
     assert settings(tmp_path).path("reports") == tmp_path / "reports"
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("nowhere")])
+def test_settings_that_are_no_file_are_not_passed_over(tmp_path, make):
+    make(tmp_path / "npu-matrix.toml")
+    with pytest.raises(InputError, match="no file"):
+        settings(tmp_path)
+
+
 def test_zero_jobs_means_one_per_cpu(tmp_path):
     assert settings(tmp_path).jobs == os.cpu_count()
 
