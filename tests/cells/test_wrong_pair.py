@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from import_graph import Graph, Site
 
 from harness.outcome import Status
 from harness.rollout.breaks import judge, root_causes
@@ -18,15 +21,31 @@ from harness.sources.index import index_environment, uv_binary
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 OTHER_VLLM = "vllm==0.19.1"
-# Names that vLLM 0.19.1 no longer has and vllm-ascend 0.18.0 imports.
-GONE = (
-    "vllm_is_batch_invariant",
-    "Qwen3NextGatedDeltaNet",
-    "create_vllm_config_for_draft_model",
-    "kv_offload",
-)
-# Places of vllm-ascend that ask for them, as counted when this was first seen (vllm_ascend imported as a whole).
-SITES = 6
+_GONE = "vllm.model_executor.layers.batch_invariant.vllm_is_batch_invariant"
+# The six root causes: import of vllm-ascend 0.18.0 -> what vLLM 0.19.1 has no longer, and how many modules end there.
+# `import_graph` derives them from the sources of both.
+ROOT_CAUSES = {
+    "vllm_ascend/patch/worker/patch_qwen3_next.py:26": (
+        "vllm.model_executor.models.qwen3_next.Qwen3NextGatedDeltaNet",
+        35,
+    ),
+    "vllm_ascend/spec_decode/draft_proposer.py:6": (
+        "vllm.v1.spec_decode.utils.create_vllm_config_for_draft_model",
+        6,
+    ),
+    "vllm_ascend/_310p/sample/sampler.py:19": (_GONE, 4),
+    "vllm_ascend/batch_invariant.py:24": (_GONE, 3),
+    "vllm_ascend/sample/sampler.py:2": (_GONE, 2),
+    "vllm_ascend/kv_offload/npu.py:8": ("vllm.v1.kv_offload.backends", 1),
+}
+# What vllm-ascend does before any module is asked for; the first imports in a function, which no graph shows.
+STEPS = {
+    "vllm_ascend: compiled extension": ("vllm_ascend/utils.py:262", _GONE),
+    "vllm_ascend: patches of a worker": (
+        "vllm_ascend/patch/worker/patch_qwen3_next.py:26",
+        ROOT_CAUSES["vllm_ascend/patch/worker/patch_qwen3_next.py:26"][0],
+    ),
+}
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +72,23 @@ def other_vllm(engine_cell, tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(engine_cell, other_vllm, tmp_path):
+@pytest.fixture(scope="session")
+def ended(engine_cell, other_vllm) -> Mapping[str, Site]:
+    """Module of vllm-ascend -> the import that ends it beside the other vLLM, by the sources alone."""
+    [own] = Path(engine_cell.environment.measurements["prefix"]).glob("lib/python*/site-packages")
+    beside_its_own = Graph(package="vllm_ascend", own=own, used="vllm", other=own)
+    assert beside_its_own.broken() == {}
+    return Graph(package="vllm_ascend", own=own, used="vllm", other=other_vllm).broken()
+
+
+def test_the_sources_of_both_releases_say_which_imports_fail(ended):
+    modules = Counter(site.place for site in ended.values())
+    assert {site.place: (site.missing, modules[site.place]) for site in ended.values()} == ROOT_CAUSES
+
+
+def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(
+    engine_cell, other_vllm, ended, tmp_path
+):
     out = tmp_path / "imports.json"
     argv, variables = engine_cell.command("harness.rollout.imports", "--out", str(out), "vllm_ascend")
     variables["PYTHONPATH"] = os.pathsep.join((str(other_vllm), variables["PYTHONPATH"]))
@@ -63,9 +98,14 @@ def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(engin
     judgement = judge({"state": "measured", "left_out": ["triton-ascend"], **report}, {})
     assert judgement.status is Status.FAIL
     broken = [cause for cause in root_causes(report["breaks"]) if cause.kind == "api"]
-    text = " ".join(cause.text for cause in broken)
-    assert [name for name in GONE if name not in text] == []
-    sites = [site for cause in broken for site in cause.sites]
-    assert all(site.place.startswith("vllm_ascend/") for site in sites)
-    assert len(sites) >= SITES
-    assert sum(len(cause.modules) for cause in broken) >= 40
+    found = {
+        module: (site.place.partition(" ")[0], cause.missing)
+        for cause in broken
+        for site in cause.sites
+        for module in site.modules
+    }
+    # Every module that must break does, for its own reason, and no other: one root cause less turns this red.
+    assert found == {**{module: (site.place, site.missing) for module, site in ended.items()}, **STEPS}
+    told = " ".join(judgement.reasons)
+    assert [place for place in ROOT_CAUSES if place not in told] == []
+    assert f"{len(ended) + len(STEPS)} modules break" in told
