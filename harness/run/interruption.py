@@ -16,6 +16,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interruption:
     """While entered (main thread only), notes SIGINT, SIGTERM and SIGHUP instead of dying of them.
 
+    SIGHUP is left alone where `nohup` had it ignored: that run is meant to outlive its terminal.
     Call it to learn whether one came. The second raises KeyboardInterrupt where the program stands, the
     third ends the process at once with exit code 130: programs it runs are then stopped by their
     supervisors, and what was recorded stays recorded.
@@ -31,7 +32,8 @@ class Interruption:
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
-            self._former[number] = signal.signal(number, self._receive)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(
