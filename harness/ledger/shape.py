@@ -61,7 +61,7 @@ def _cell(cell: object) -> bool:
 def _entry(entry: object) -> bool:
     if not isinstance(entry, dict) or not _all(str, entry.get("cell"), entry.get("check"), entry.get("key")):
         return False
-    skip = entry.get("skip")
+    skip = entry.get("skip", "")
     if skip is None:
         return True
     return isinstance(skip, dict) and skip.get("status") in STATUSES and isinstance(skip.get("reason"), str)

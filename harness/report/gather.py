@@ -73,10 +73,15 @@ class Gathered:
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
-    """Key -> outcome as the run saw it: what it recorded itself, else what it could reuse."""
+    """Key -> outcome as the run saw it: what it recorded itself, else what it could reuse.
+
+    What it left without an answer was not reused, whatever the ledger has: it was to be made again.
+    """
     wanted = list(keys)
     recorded = {outcome.key: outcome for outcome in reversed(ledger.history(run_id=run_id, limit=MANY))}
-    return {**ledger.get_many(wanted), **{key: recorded[key] for key in wanted if key in recorded}}
+    left = {one.key for one in ledger.dispositions(run_id)}
+    reused = ledger.get_many(key for key in wanted if key not in left)
+    return {**reused, **{key: recorded[key] for key in wanted if key in recorded}}
 
 
 def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gathered) -> ReportInputs:

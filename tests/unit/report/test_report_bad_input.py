@@ -13,7 +13,8 @@ from test_report_command import Bench
 
 from harness.errors import HarnessError
 from harness.ledger.migrations import APPLICATION_ID, MIGRATIONS
-from harness.ledger.store import FILE_NAME, Ledger
+from harness.ledger.store import FILE_NAME, Disposition, Ledger
+from harness.outcome import Status
 from harness.report.publish import ensure_writable
 
 COLUMNS = "uid, key, check_name, state, attempt, run_id, merged, started, finished, body"
@@ -73,6 +74,27 @@ def test_what_is_no_ledger_is_kept_aside_and_said(bench: Bench, capsys: pytest.C
     said = capsys.readouterr()
     assert "nothing has been run here yet" in said.err + said.out
     assert "Traceback" not in said.err
+
+
+def test_what_a_stopped_run_was_to_make_again_is_not_shown_as_known(bench: Bench) -> None:
+    bench.go(True, True)
+    assert bench.ask("status") == 0
+    with Ledger.open(bench.settings.path("state")) as ledger:
+        fresh = ledger.begin_run(bench.plan.to_json(), ["run", "--fresh"], {}, now=bench.clock + 100)
+        entry = bench.plan.entries[0]
+        stopped = Disposition(
+            run_id=fresh,
+            cell_id=entry.cell_id,
+            check=entry.check,
+            key=entry.key,
+            status=Status.ERROR,
+            reason="the run was stopped before this",
+        )
+        ledger.record_dispositions([stopped])
+        ledger.finish_run(fresh, 130, now=bench.clock + 101)
+    assert bench.ask("status") == 4
+    assert bench.ask("report") == 0
+    assert report(bench)["counts"]["pass"] == 1
 
 
 def test_outcomes_of_a_check_that_is_gone_are_named(bench: Bench) -> None:
