@@ -181,8 +181,7 @@ def main(argv: list[str] | None = None) -> Any:
         click.echo("interrupted; the same command resumes", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except _ReaderGoneError:
-        # What is still buffered would be written, and complained about, when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(EXIT_INCOMPLETE)
     except OSError as error:
         if debug:
@@ -190,6 +189,10 @@ def main(argv: list[str] | None = None) -> Any:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         click.echo(f"error: {what}", err=True)
         click.echo("  do:  check disk, permissions and path; --debug shows what it was needed for", err=True)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         sys.exit(EXIT_INCOMPLETE)
     except Exception as error:
         if debug:
@@ -197,6 +200,11 @@ def main(argv: list[str] | None = None) -> Any:
         click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
         click.echo("  do:  run it again with --debug and report the traceback", err=True)
         sys.exit(EXIT_INCOMPLETE)
+
+
+def _drop_output() -> None:
+    """What is still buffered would be written when Python ends, and change the exit code where it fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def no_match(what: str, wanted: str, known: list[str]) -> InputError:

@@ -40,9 +40,10 @@ def test_a_reader_that_is_gone_is_no_failure_of_a_cell(arguments: tuple[str, ...
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_output_that_cannot_be_written_is_said_in_a_sentence() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_said_in_a_sentence(unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = run("--show-config", stdout=full)
+        done = run("--show-config", stdout=full, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
     assert done.returncode == EXIT_INCOMPLETE
     assert b"No space left on device" in done.stderr
     assert b"internal error" not in done.stderr
