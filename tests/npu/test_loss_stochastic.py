@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness.numerics import stochastic  # noqa: E402 - it needs torch
+from harness.numerics.actor_update import tracing  # noqa: E402
 from harness.numerics.contract import FP32  # noqa: E402
 
 SEEDS = range(20)
@@ -95,3 +96,10 @@ def test_an_operation_without_a_bound_is_told(values) -> None:
     with mode:
         torch.erf(values)
     assert mode.unmodelled == {"erf": 1}
+
+
+def test_a_trace_names_what_computes_and_leaves_out_what_moves(values) -> None:
+    names: list[str] = []
+    with tracing(torch, names), torch.profiler.record_function("a part of the model"):
+        torch.exp(values.transpose(0, 1).contiguous() + 1)[0].clone()
+    assert names == ["add", "exp"]
