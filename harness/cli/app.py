@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from harness import __version__
-from harness.errors import EXIT_CODES, EXIT_INCOMPLETE, EXIT_INTERRUPTED, HarnessError, InputError
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_CODES,
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    HarnessError,
+    InputError,
+)
 from harness.settings import OPTIONS, Settings, load_settings
 
 #: Command -> (module of this package, what `--help` says). Modules are imported when their command is used.
@@ -194,6 +201,13 @@ def main(argv: list[str] | None = None) -> Any:
         except OSError:
             _drop_output()
         sys.exit(EXIT_INCOMPLETE)
+    except UnicodeEncodeError as error:
+        if debug:
+            raise
+        name = str(error.object)[max(0, error.start - 60) : error.end + 20]
+        click.echo(f"error: this holds a name that is not UTF-8: {name!a}", err=True)
+        click.echo("  do:  rename the file or folder, or name another one", err=True)
+        sys.exit(EXIT_BAD_INPUT)
     except Exception as error:
         if debug:
             raise

@@ -50,6 +50,19 @@ def test_output_that_cannot_be_written_is_said_in_a_sentence(unbuffered: str) ->
     assert b"Traceback" not in done.stderr
 
 
+def test_a_name_that_is_not_utf_8_where_none_can_be_is_bad_usage(tmp_path: Path) -> None:
+    python = tmp_path / "caf\udce9"
+    python.touch()
+    done = run(
+        *("--state", str(tmp_path / "state"), "--cache", str(tmp_path / "cache")),
+        *("numerics", "battery", "--device", "cpu", "--python", str(python)),
+        stdout=subprocess.PIPE,
+    )
+    assert done.returncode == EXIT_BAD_INPUT
+    assert b"name that is not UTF-8" in done.stderr
+    assert b"internal error" not in done.stderr
+
+
 def test_a_closed_standard_input_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "{sys.executable}" -m harness triage - <&-'],
