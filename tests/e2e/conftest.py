@@ -78,7 +78,7 @@ class Checkout:
             },
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(self.wheels.folder),
+            "PIP_FIND_LINKS": self.wheels.folder.as_uri(),
             "UV_CACHE_DIR": str(folder / "uv-cache"),
             "NPU_MATRIX_CACHE": str(folder / "cache"),
             "PYTHONPATH": str(REPOSITORY),

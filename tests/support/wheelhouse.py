@@ -110,7 +110,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
     made = Wheels(tmp_path / "wheels")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(made.folder))
+    monkeypatch.setenv("PIP_FIND_LINKS", made.folder.as_uri())
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     return made
 

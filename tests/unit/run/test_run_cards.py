@@ -130,7 +130,7 @@ def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: S
 
 
 def lose_it(context) -> Measured:
-    done = context.command(["sh", "-c", f"rm {context.site.dev}/davinci0; exit 3"])
+    done = context.command(["sh", "-c", 'rm "$0"; exit 3', str(context.site.dev / "davinci0")])
     return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.CPU)
 
 

@@ -142,7 +142,7 @@ def test_a_ray_of_the_cell_has_a_folder_of_its_own_that_is_gone_afterwards(runs)
     text = "import os; print(os.environ['RAY_TMPDIR'], os.listdir(os.environ['RAY_TMPDIR']))"
     first, second = (runs(text)[0].measurements["tail"] for _ in range(2))
     assert first != second
-    folder, _, found = first.strip().partition(" ")
+    folder, _, found = first.strip().rpartition(" ")
     assert found == "[]"
     # Names of sockets end at 107 characters, Ray's own part has about 60, and this machine's the rest.
     assert len(str(Path(folder).relative_to(tempfile.gettempdir()))) < 40

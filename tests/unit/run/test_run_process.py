@@ -86,9 +86,9 @@ def test_how_a_program_ended_is_what_is_said(tmp_path: Path, code: str, expected
 
 
 def test_a_program_has_an_empty_input_its_folder_and_its_environment(tmp_path: Path) -> None:
-    code = "import os, sys; print(repr(sys.stdin.read()), os.getcwd(), os.environ.get('X'), os.getsid(0) == os.getpid())"
-    completed = run(code, tmp_path, env={"X": "1"})
-    assert completed.tail.split() == ["''", str(tmp_path), "1", "True"]
+    seen = "repr(sys.stdin.read()), os.getcwd(), os.environ.get('X'), os.getsid(0) == os.getpid()"
+    completed = run(f"import os, sys; print({seen}, sep='\\n')", tmp_path, env={"X": "1"})
+    assert completed.tail.splitlines() == ["''", str(tmp_path), "1", "True"]
 
 
 def test_a_large_environment_and_argument_list_pass(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_what_is_missing_on_disk_is_left_out_with_a_notice(machine: Machine) -> 
     there = machine.home / "wheels, here"
     there.mkdir()
     settings = machine.settings(
-        PIP_EXTRA_INDEX_URL=f"file://{machine.home}/missing https://a.example",
+        PIP_EXTRA_INDEX_URL=f"{machine.home.as_uri()}/missing https://a.example",
         PIP_FIND_LINKS="~/also-missing",
     )
     assert settings.extra_index_urls == ("https://a.example",)
@@ -126,7 +126,7 @@ def test_what_is_missing_on_disk_is_left_out_with_a_notice(machine: Machine) -> 
 def test_find_links_reach_uv_whatever_their_name(machine: Machine) -> None:
     (machine.home / "a,b").mkdir()
     links = machine.settings(PIP_FIND_LINKS="~/a,b").uv_environment()["UV_FIND_LINKS"]
-    assert links.split(",") == [f"file://{machine.home}/a%2Cb"]
+    assert links.split(",") == [f"{machine.home.as_uri()}/a%2Cb"]
 
 
 def test_a_missing_own_index_never_becomes_the_default_one(machine: Machine) -> None:
