@@ -119,8 +119,10 @@ def test_a_device_that_raises_is_red_with_its_error(cell, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 def test_a_device_with_wrong_gradients_does_not_learn_and_the_decision_says_so(cell, tmp_path, algorithm):
-    fault = {"op": "mul*", "kind": "sign", "phase": "backward"}
-    outcome = cell.execute(algorithm, tmp_path, [fault])
+    wrong = {"op": "mul*", "kind": "sign", "phase": "backward"}
+    # Who reads along looks twice a second. A step calls exp eight times: none is so short that the end comes first.
+    slow = {"op": "exp", "kind": "hang", "seconds": 0.01}
+    outcome = cell.execute(algorithm, tmp_path, [wrong, slow])
     judgement = judge_outcome(cell.tasks[algorithm].check, outcome)
     assert judgement.status is Status.FAIL, judgement.reasons
     # It shows long before the end, and whoever reads along ends it there.
