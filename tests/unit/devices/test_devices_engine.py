@@ -81,6 +81,8 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: in
     (folder / "said").write_text(said)
     program.write_text(f'#!/bin/sh\ncat "{folder}/said"\nexit {code}\n')
     program.chmod(0o755)
+    # However long a loaded machine takes to start it.
+    monkeypatch.setattr("harness.devices.engine.SECONDS_TO_ASK", 300.0)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     return look(HostView(dev=folder, environ={}, which=lambda name: name if name == "docker" else None))
 

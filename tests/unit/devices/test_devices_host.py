@@ -16,6 +16,13 @@ from harness.devices.soc import driver_misfit, soc_family
 ROOM = Room(free=1, needed=1, free_on=lambda _folder: 1, images=1)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a loaded machine takes to start the programs of these tests."""
+    for limit in ("engine.SECONDS_TO_ASK", "host.NPU_SMI_TIMEOUT_S", "network.TOOL_TIMEOUT_S"):
+        monkeypatch.setattr(f"harness.devices.{limit}", 300.0)
+
+
 @pytest.fixture
 def machine(tmp_path: Path):
     """A host with a fake npu-smi and device nodes (plain files), for the discovery path only."""
