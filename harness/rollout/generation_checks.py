@@ -14,7 +14,7 @@ from harness.numerics.ending import LAST_WORDS, MEASURED, failure, require_setup
 from harness.outcome import Evidence, Judgement, Measured, Tier
 from harness.rollout import verdicts
 
-# Against programs that stand still: the longest took 93 s and 19 s on two cores with six programs beside it.
+# Against programs that stand still: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0
 REFERENCE_TIMEOUT_S = 600.0
 DEVICES = 2
