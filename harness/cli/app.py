@@ -211,9 +211,21 @@ def main(argv: list[str] | None = None) -> Any:
     except Exception as error:
         if debug:
             raise
+        if _came_of_an_interrupt(error):
+            click.echo("interrupted; the same command resumes", err=True)
+            sys.exit(EXIT_INTERRUPTED)
         click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
         click.echo("  do:  run it again with --debug and report the traceback", err=True)
         sys.exit(EXIT_INCOMPLETE)
+
+
+def _came_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C stands at its beginning: Python 3.11 turns one in a class body into a RuntimeError."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _drop_output() -> None:

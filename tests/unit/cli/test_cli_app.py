@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import click
 import pytest
 
 from harness.cli import app as group
-from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_UNEXPECTED
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_UNEXPECTED
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,6 +62,31 @@ def test_a_name_that_is_not_utf_8_where_none_can_be_is_bad_usage(tmp_path: Path)
     assert done.returncode == EXIT_BAD_INPUT
     assert b"name that is not UTF-8" in done.stderr
     assert b"internal error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "says"),
+    [
+        (KeyboardInterrupt(), EXIT_INTERRUPTED, "resumes"),
+        (ValueError("x"), EXIT_INCOMPLETE, "internal error"),
+    ],
+)
+def test_ctrl_c_while_a_module_is_imported_is_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    first: BaseException,
+    code: int,
+    says: str,
+) -> None:
+    def importing(**_given: object) -> None:
+        raise RuntimeError("Error calling __set_name__ on 'a' instance 'b' in 'C'") from first
+
+    module = importlib.import_module("harness.cli.app")
+    monkeypatch.setattr(module.app, "main", importing)
+    with pytest.raises(SystemExit) as ended:
+        module.main(["plan"])
+    assert ended.value.code == code
+    assert says in capsys.readouterr().err
 
 
 def test_a_closed_standard_input_is_said(tmp_path: Path) -> None:
