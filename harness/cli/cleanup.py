@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,10 @@ def _standing(settings: Settings, older_than: str, *, everything: bool) -> Stand
     if (settings.path("state") / "ledger.sqlite3").is_file():
         with open_ledger(settings) as ledger:
             for outcome in ledger.history(check="environment", limit=-1):
-                environments.add(outcome.measurements.get("digest", ""))
-                images.add((outcome.measurements.get("container") or {}).get("image", ""))
-                runtimes.add(Path(outcome.measurements.get("runtime") or "").name)
+                container = outcome.measurements.get("container")
+                environments.add(_word(outcome.measurements, "digest"))
+                images.add(_word(container if isinstance(container, dict) else {}, "image"))
+                runtimes.add(Path(_word(outcome.measurements, "runtime")).name)
     return Standing(
         environments=environments,
         images=images,
@@ -96,6 +97,12 @@ def _standing(settings: Settings, older_than: str, *, everything: bool) -> Stand
         everything=everything,
         cache_in_use=cache_in_use(settings.cache),
     )
+
+
+def _word(found: Mapping[str, Any], name: str) -> str:
+    """A text of an outcome, which may have been merged from anybody's ledger."""
+    value = found.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _look(

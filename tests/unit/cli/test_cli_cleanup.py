@@ -48,7 +48,7 @@ def environment(root: Path, digest: str, days: float, *, finished: bool = True) 
     return folder
 
 
-def refer(root: Path, digest: str) -> None:
+def refer(root: Path, name: str, **more: object) -> None:
     with Ledger.open(root / ".npu-matrix") as ledger:
         ledger.record(
             Outcome(
@@ -58,7 +58,7 @@ def refer(root: Path, digest: str) -> None:
                 state=State.COMPLETED,
                 evidence=Evidence.CPU,
                 facets={},
-                measurements={"digest": digest},
+                measurements={"digest": name, **more},
             )
         )
 
@@ -80,6 +80,16 @@ def test_only_what_nobody_needs_goes_and_a_dry_run_removes_nothing(tmp_path: Pat
     assert [old.exists(), half.exists(), kept.exists()] == [False, False, True]
     assert "removed 0 of 1" in cleanup()[1]
     assert "removed 1 of 1" in cleanup("--all")[1]
+
+
+def test_an_outcome_of_another_form_keeps_nothing_and_stops_nothing(tmp_path: Path, cleanup: Any) -> None:
+    environment(tmp_path, "old", 30)
+    kept = environment(tmp_path, "needed", 30)
+    refer(tmp_path, "needed", container=["x"], runtime=3)
+    refer(tmp_path, "x", digest=[1], container="x", runtime={})
+    code, said = cleanup()
+    assert (code, kept.exists()) == (0, True), said
+    assert "removed 1 of 2" in said
 
 
 def test_the_span_is_the_users_and_a_wrong_one_is_named(tmp_path: Path, cleanup: Any) -> None:
