@@ -118,7 +118,7 @@ class Rule:
 
     screen_alpha 0.15: chance that a healthy stack pays for more runs; two runs whose mean is not suspicious
         pass, others need a third. A healthy verdict so costs at most 1 + 2 * 0.15 = 1.3 runs in the mean
-        (measured on recorded healthy runs: 1.11 to 1.15), but for runs that end too early to show the margin
+        (measured on recorded healthy runs: 1.11 to 1.16), but for runs that end too early to show the margin
         below (verl's trainer: 1.39).
     confirm_alpha 0.003: chance that a healthy stack fails, split evenly over the second and third run; a
         bound by Bonferroni over statistics and looks, below the 0.5 % the project promises.
