@@ -15,6 +15,7 @@ import pytest
 
 try:
     import hypothesis
+    from hypothesis.internal.conjecture import providers
 except ImportError:  # a cell has pytest, and may have no more
     pass
 else:
@@ -23,6 +24,13 @@ else:
     hypothesis.settings.register_profile("search", derandomize=False, **patient)
     hypothesis.settings.register_profile("same", derandomize=True, database=None, **patient)
     hypothesis.settings.load_profile("same")
+    # Examples also take numbers and texts from modules that happen to be imported by then: which are depends on
+    # the tests that ran before. hypothesis has no setting for that.
+    if hasattr(providers, "_get_local_constants"):
+        found_constants, no_constants = providers._get_local_constants, providers._local_constants
+        providers._get_local_constants = lambda: (
+            no_constants if hypothesis.settings.default.derandomize else found_constants()
+        )
 
 # Variables of whoever runs tests that git, a workflow, a terminal or this harness would follow.
 SETTINGS = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GIT_", "GITHUB_", "LINES", "NO_COLOR", "NPU_MATRIX_")

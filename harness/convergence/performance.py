@@ -140,4 +140,6 @@ def _value(run: Series, metric: Metric) -> float | None:
     values = values if metric.peak else values[WARM_UP:]
     if not len(values) or not (np.isfinite(values) & (values > 0)).all():
         return None
-    return float(values.max() if metric.peak else np.median(values))
+    with np.errstate(over="ignore"):
+        value = float(values.max() if metric.peak else np.median(values))
+    return value if math.isfinite(value) else None

@@ -36,7 +36,7 @@ def test_a_reference_set_says_where_it_comes_from(found):
     assert reference_set.by_digest(found.digest) == found
 
 
-@pytest.mark.parametrize("algorithm", ["grpo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 def test_a_trainers_reference_set_is_shipped_for_the_settings_that_its_check_trains(algorithm):
     words = ["--algorithm", algorithm, "--device", "npu", "--folder", "f", "--out", "o"]
     settings = run.settings_digest(run.parser().parse_args(words))

@@ -193,7 +193,7 @@ def test_another_verl_is_not_held_against_it(tmp_path, verl):
     _, judgement = judged(cell)
 
     assert judgement.status is Status.PASS
-    assert cell.seeds == [RECIPES["grpo"].seed]
+    assert cell.seeds == [banded.CANDIDATE_SEEDS[0]]
     assert any("there is no reference set, and 10 runs are needed" in reason for reason in judgement.reasons)
 
 

@@ -14,7 +14,7 @@ from harness.convergence.trainer.reward import compute_score
 
 
 def test_no_policy_that_ignores_its_prompt_beats_the_blind_bound():
-    prompts = [" ".join(pair) for pair in itertools.product(task.DIGITS, repeat=2)]
+    prompts = [" ".join(pair) for pair in itertools.product(*task.PLACES)]
     words = ["", *task.DIGITS, "=", task.LINE_BREAK]
     best = max(
         sum(compute_score("", "".join(answer), prompt) for prompt in prompts) / len(prompts)
