@@ -21,9 +21,9 @@ from harness.convergence.rule import Rule
 from harness.convergence.telemetry import decode_series
 from harness.errors import InfrastructureError
 
-# A healthy stack trains the same curve from the same seed, but for rounding, so these lie in the bands of both
-# reference sets (measured) where another seed may cost a second run. Where there is no reference the first
-# alone is trained. Those of reference runs must be others.
+# A healthy stack trains the same curve from the same seed, but for rounding, so these lie in the bands of
+# both reference sets (measured) where another seed may cost a second run. Where there is no reference the
+# first alone is trained. Those of reference runs must be others.
 CANDIDATE_SEEDS = (2, 3, 4)
 REFERENCE_SEEDS = tuple(range(100, 120))
 
