@@ -40,6 +40,7 @@ def run(context: TaskContext) -> Measured:
             "state": MEASURED,
             "packages": report["packages"],
             "breaks": report["breaks"],
+            "device": report["device"],
             "left_out": sorted(environment.get("left_out", ())),
             "seconds": report["seconds"],
         },
