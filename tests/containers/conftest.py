@@ -7,12 +7,13 @@ The daemon has its own socket and data root and is gone afterwards; NPU_MATRIX_T
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,13 +62,15 @@ def program(name: str) -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def daemon() -> Iterator[Daemon]:
+@contextlib.contextmanager
+def own_daemon(prepare: Callable[[Path], None] = lambda _: None) -> Iterator[Daemon]:
+    """A docker daemon in a folder of its own; `prepare` gets the folder before it starts."""
     if os.getuid() != 0:
         missing("a Docker daemon is started by root")
     folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
     made = Daemon(folder)
     try:
+        prepare(folder)
         try:
             made.start()
         except NoDaemonError as error:
@@ -76,6 +79,12 @@ def daemon() -> Iterator[Daemon]:
     finally:
         made.stop()
         clear(folder)
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    with own_daemon() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clear, missing
-from daemon import Daemon, NoDaemonError
+from conftest import REPOSITORY, own_daemon
+from daemon import Daemon
 
 from harness.builds.docker_engine import DockerEngine
 from harness.builds.layers import image_layers
@@ -39,25 +38,19 @@ def test_an_engine_tells_where_it_keeps_images(engine: Any, request: pytest.Fixt
         assert engine.storage() == request.getfixturevalue("daemon").folder / "data"
 
 
+def _small_data(folder: Path) -> None:
+    (folder / "data").mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder / "data")],
+        check=True,
+    )
+
+
 @pytest.fixture
 def small_daemon() -> Iterator[Daemon]:
     """A daemon whose data root is a file system of 300 MiB."""
-    if os.getuid() != 0:
-        missing("a Docker daemon is started by root")
-    folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
-    made = Daemon(folder)
-    try:
-        (folder / "data").mkdir()
-        argv = ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder / "data")]
-        subprocess.run(argv, check=True)
-        try:
-            made.start()
-        except NoDaemonError as error:
-            missing(str(error))
+    with own_daemon(_small_data) as made:
         yield made
-    finally:
-        made.stop()
-        clear(folder)
 
 
 @pytest.mark.skipif(os.uname().machine != MEASURED_ON, reason=f"sizes are known on {MEASURED_ON} only")

@@ -526,13 +526,11 @@ def test_the_order_of_a_products_keys_changes_nothing(command, checkout):
     assert after == before
 
 
-def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, checkout):
+def record_resolve(checkout, key):
+    """An outcome in the checkout's ledger: nothing resolved, in seven seconds."""
     from harness.ledger.store import Ledger
     from harness.outcome import Evidence, Outcome, State, Tier
 
-    plan = json.loads(command("plan", "--json")[1])
-    cell = next(one["id"] for one in plan["cells"] if one["axes"]["torch"] == "2.8.0")
-    key = next(one["key"] for one in plan["entries"] if one["cell"] == cell and one["check"] == "resolve")
     with Ledger.open(checkout / ".npu-matrix") as ledger:
         ledger.record(
             Outcome(
@@ -547,6 +545,13 @@ def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, 
                 finished=107.0,
             )
         )
+
+
+def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, checkout):
+    plan = json.loads(command("plan", "--json")[1])
+    cell = next(one["id"] for one in plan["cells"] if one["axes"]["torch"] == "2.8.0")
+    key = next(one["key"] for one in plan["entries"] if one["cell"] == cell and one["check"] == "resolve")
+    record_resolve(checkout, key)
     report = json.loads(command("plan", "--strength", "2", "--json")[1])
     assert [one["why"] for one in report["cells"][:2]] == ["stack steady", "red last time"]
     assert report["cells"][1]["id"] == cell
@@ -585,9 +590,6 @@ def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command
 
 
 def test_a_plan_says_what_each_cell_and_all_will_take_and_what_the_figures_rest_on(command, checkout):
-    from harness.ledger.store import Ledger
-    from harness.outcome import Evidence, Outcome, State, Tier
-
     report = json.loads(command("plan", "--json")[1])
     costs = report["estimates"]
     assert costs["tasks"].keys() == {task["key"] for task in report["tasks"]}
@@ -603,20 +605,7 @@ def test_a_plan_says_what_each_cell_and_all_will_take_and_what_the_figures_rest_
     assert costs["total"]["seconds"] <= sum(cost["seconds"] for cost in costs["cells"].values())
 
     resolve = next(task for task in report["tasks"] if task["check"] == "resolve")
-    with Ledger.open(checkout / ".npu-matrix") as ledger:
-        ledger.record(
-            Outcome(
-                key=resolve["key"],
-                check="resolve",
-                tier=Tier.STATIC,
-                state=State.COMPLETED,
-                evidence=Evidence.STATIC,
-                facets={},
-                measurements=RESOLVE_FAILED,
-                started=100.0,
-                finished=107.0,
-            )
-        )
+    record_resolve(checkout, resolve["key"])
     after = json.loads(command("plan", "--json")[1])["estimates"]
     assert costs["tasks"].keys() - after["tasks"].keys() == {resolve["key"]}
     assert {task["measured"] for task in after["tasks"].values()} == {0, 1}
