@@ -105,7 +105,8 @@ def build(folder: Path) -> list[Path]:
     everything = list(pages())
     for name in ("report.css",):
         _write(
-            folder / "assets" / name, resources.files("harness.report").joinpath("assets", name).read_bytes()
+            folder / "assets" / name,
+            resources.files("harness.report.pages").joinpath("assets", name).read_bytes(),
         )
     for asset in sorted((HERE / "assets").iterdir()):
         _write(folder / "assets" / asset.name, asset.read_bytes())

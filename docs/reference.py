@@ -11,15 +11,15 @@ import chinese
 import click
 
 from harness.cli.app import COMMANDS, app
-from harness.compat.ruleset import load_rules
+from harness.compat.lint.ruleset import load_rules
 from harness.errors import EXIT_CODES
-from harness.matrix.schema import json_schema
-from harness.plan.registry import all_checks
-from harness.report.marks import EVIDENCE, STYLES
-from harness.report.query import CHANGE, FIELDS, PROOF, STATUS
-from harness.report.schema import report_schema
+from harness.matrix.document.matrix_schema import json_schema
+from harness.plan.tasks.check_registry import all_checks
+from harness.report.formats.report_schema import report_schema
+from harness.report.pages.marks import EVIDENCE, STYLES
+from harness.report.query.grid_query import CHANGE, FIELDS, PROOF, STATUS
 from harness.settings import OPTIONS
-from harness.verdict.catalogue import shipped_catalogue
+from harness.verdict.triage.catalogue import shipped_catalogue
 
 WIDTH = 100
 EXAMPLE = 600

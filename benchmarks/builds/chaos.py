@@ -36,9 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from chaos_driver import plan_of  # noqa: E402 - it stands beside this file
 from daemon import Daemon  # noqa: E402 - it stands beside the tests
 
-from harness.builds.docker_engine import DockerEngine  # noqa: E402
-from harness.builds.labels import ProcessView  # noqa: E402
-from harness.builds.reap import Standing, judge_things, removal_order, remove_found  # noqa: E402
+from harness.builds.engines.docker_engine import DockerEngine  # noqa: E402
+from harness.builds.upkeep.labels import ProcessView  # noqa: E402
+from harness.builds.upkeep.reaper import Standing, judge_things, removal_order, remove_found  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.ledger.store import Ledger  # noqa: E402
 from harness.outcome import State  # noqa: E402

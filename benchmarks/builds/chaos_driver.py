@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.builds.container_command import contained_command
+from harness.builds.engines.container_command import contained_command
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.task import Entry, Plan, Task
-from harness.run.context import killed_from_outside
-from harness.run.events import Event, TaskFinished
-from harness.run.executor import LocalExecutor
-from harness.run.job import Site
-from harness.run.scheduler import run_plan
+from harness.plan.tasks.task import Entry, Plan, Task
+from harness.run.executors.executor import LocalExecutor
+from harness.run.jobs.job import Site
+from harness.run.jobs.task_context import killed_from_outside
+from harness.run.scheduling.events import Event, TaskFinished
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 TASKS = 3

@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.engine import Lent
-from harness.builds.images import build_image
-from harness.builds.layers import Layer, PatchedTree, image_layers
-from harness.builds.leftout import left_out
-from harness.builds.lock import CellLock, make_lock
-from harness.builds.memory import MemoryEngine
-from harness.cli.bench import facet_inputs, open_bench, open_matrix, select_cells
+from harness.builds.cell.omitted_packages import left_out
+from harness.builds.engines.engine import Lent
+from harness.builds.engines.image_build import build_image
+from harness.builds.engines.image_layers import Layer, PatchedTree, image_layers
+from harness.builds.engines.memory_engine import MemoryEngine
+from harness.builds.lock.cell_lock import CellLock, make_lock
 from harness.ledger.store import Ledger
-from harness.plan.facets import facet_values
+from harness.plan.keys.facets import facet_values
 from harness.settings import Settings, load_settings
+from harness.workspace.open_plan import facet_inputs, open_bench, open_matrix, select_cells
 
 FACETS = ("pins", "platform", "device")
 

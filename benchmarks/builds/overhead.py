@@ -18,13 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness.cli.bench import cell_entry, open_bench
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State
-from harness.plan.task import Task
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.plan.tasks.task import Task
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 from harness.settings import Settings, load_settings
+from harness.workspace.open_plan import cell_entry, open_bench
 
 
 def task_and_environment(settings: Settings, verl: str, check: str) -> tuple[Task, Outcome]:

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.naps import CARDS, made_up_host, naps, no_cells
-from harness.builds.scratch import scratch
+from harness.builds.upkeep.temporary_folders import scratch
 from harness.ledger.store import Ledger
 from harness.outcome import Status
-from harness.run.ray_executor import RayExecutor, RemoteSite
-from harness.run.scheduler import run_plan
+from harness.run.executors.ray_executor import RayExecutor, RemoteSite
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.devices.leases import FOLDER_VARIABLE
+from harness.devices.cards.card_leases import FOLDER_VARIABLE
 from harness.digest import digest_json
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.task import Entry, Plan, Task
+from harness.plan.tasks.task import Entry, Plan, Task
 
 CARDS = 8
 MOST_CARDS = 16 * CARDS

@@ -21,15 +21,21 @@ from typing import Any
 import yaml
 
 from benchmarks.compat.known import known_table
-from harness.cli.lint import run_command
-from harness.compat.border import check_border
-from harness.compat.consumers import CONSUMERS
-from harness.compat.npu_ops import misuses, pinned_torch_npu, read_torch_npu, read_uses, silent_changes
-from harness.compat.pairs import Answers, Borders, Package
-from harness.compat.published import fetch_sources
-from harness.compat.reach import reach
-from harness.compat.reference import Reference
-from harness.compat.surface import Standing, Surface
+from harness.cli.lint_command import run_command
+from harness.compat.operators.operator_check import (
+    misuses,
+    pinned_torch_npu,
+    read_torch_npu,
+    read_uses,
+    silent_changes,
+)
+from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.surface.release_sources import fetch_sources
+from harness.compat.uses.consumers import CONSUMERS
+from harness.compat.uses.package_pairs import Answers, Borders, Package
+from harness.compat.uses.package_uses import reach
+from harness.compat.uses.use import Reference
+from harness.compat.uses.use_check import check_border
 
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 # Runs inside an environment: which of the dotted names (JSON on stdin) can be imported?

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.compat.pairs import Answers, Package
-from harness.compat.published import commit_sources
+from harness.compat.surface.release_sources import commit_sources
+from harness.compat.uses.package_pairs import Answers, Package
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKS = ("resolve", "lint", "npu-ops", "api", "patches")

@@ -24,9 +24,9 @@ from benchmarks.convergence.tables import (
     resampled,
     sum_up,
 )
-from harness.convergence.faults import ARITHMETIC
-from harness.convergence.reference_set import for_recipe
-from harness.convergence.rule import Rule
+from harness.convergence.decision.decision_rule import Rule
+from harness.convergence.decision.reference_set import for_recipe
+from harness.convergence.smoke.training_faults import ARITHMETIC
 
 EARLY = Rule(accept_early=True)
 # How many references, and whether candidates have twins.

@@ -13,9 +13,9 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.convergence.faults import ARITHMETIC, FAULTS
-from harness.convergence.recipe import PAPER_CLIP, TinyRecipe, recipe
-from harness.convergence.telemetry import read
+from harness.convergence.smoke.smoke_recipe import PAPER_CLIP, TinyRecipe, recipe
+from harness.convergence.smoke.training_faults import ARITHMETIC, FAULTS
+from harness.convergence.telemetry.series import read
 
 # GSPO twice: with a clip range that small answers let it use, and with its paper's.
 RECIPES: Mapping[str, TinyRecipe] = {
@@ -33,7 +33,7 @@ Runs = Mapping[int, Mapping[str, tuple[float, ...]]]
 
 def make(folder: Path, names: Sequence[str], healthy: int) -> None:
     """Train on the CPU of this process what the folder lacks."""
-    from harness.convergence.train import train
+    from harness.convergence.smoke.smoke_program import train
 
     for name in names:
         path = folder / f"{name}.jsonl"

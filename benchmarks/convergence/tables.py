@@ -10,9 +10,9 @@ from scipy.special import betaincinv
 
 from benchmarks.convergence.recorded import Runs
 from benchmarks.convergence.rivals import RIVALS, Accepts, Run
-from harness.convergence.bands import reference
-from harness.convergence.decision import judge
-from harness.convergence.rule import Rule
+from harness.convergence.decision.bands import reference
+from harness.convergence.decision.decide import judge
+from harness.convergence.decision.decision_rule import Rule
 from harness.outcome import Status
 
 # The share of trials in which a fault must fail to count as found.

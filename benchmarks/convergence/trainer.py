@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from benchmarks.convergence.tables import Trial, alarms, measure
-from harness.convergence.performance import compare
-from harness.convergence.reference_set import ReferenceSet, shipped
-from harness.convergence.rule import Rule
+from harness.convergence.decision.decision_rule import Rule
+from harness.convergence.decision.performance import compare
+from harness.convergence.decision.reference_set import ReferenceSet, shipped
 
 TRIALS = 1000
 CANDIDATES = 3

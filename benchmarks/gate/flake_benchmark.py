@@ -14,7 +14,7 @@ import json
 import random
 import sys
 
-from harness.verdict.flake import Attempt, Stability, decide
+from harness.verdict.gate.flake import Attempt, Stability, decide
 
 DAY = 86400.0
 NOW = 100 * DAY

@@ -17,10 +17,10 @@ from harness.check import Check
 from harness.digest import digest_json
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import CellFacts, Entry, Plan, Task
-from harness.verdict.answers import flake_decisions, read_answers, sides
-from harness.verdict.gate import GateInputs, judge_gate
-from harness.verdict.gate_format import FORMATS
+from harness.plan.tasks.task import CellFacts, Entry, Plan, Task
+from harness.verdict.gate.gate import GateInputs, judge_gate
+from harness.verdict.gate.gate_format import FORMATS
+from harness.verdict.ledger_outcomes import flake_decisions, read_answers, sides
 
 GOAL_SECONDS = 1.0
 CHECKS_PER_CELL = 5

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.ledger.junit_merge import merge_junit
+from harness.ledger.junit.junit_merge import merge_junit
 
 GOAL_PEAK_MB = 500
 #: One of each ten cases: passed, failed, skipped, gtest's disabled one, two kinds of reruns, a long output.

@@ -20,14 +20,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness.devices.leases import LeaseBook
+from harness.devices.cards.card_leases import LeaseBook
 from harness.errors import InterruptedRunError
 
 CARDS = range(8)
 WORKER = """
 import os, random, sys, time
 from pathlib import Path
-from harness.devices.leases import LeaseBook
+from harness.devices.cards.card_leases import LeaseBook
 folder, marks, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 while True:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.numerics.candidate import Result
-from harness.numerics.case import Case
-from harness.numerics.contract import round_to
-from harness.numerics.expected import Expected
-from harness.numerics.judge import LossStatus, judge
+from harness.numerics.arithmetic.contract import round_to
+from harness.numerics.loss.candidate import Result
+from harness.numerics.loss.case_judge import LossStatus, judge
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Expected
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RELATIVE_L2 = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}

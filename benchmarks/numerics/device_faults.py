@@ -1,7 +1,8 @@
 """Every operator of one actor update made wrong on the simulated device: is it found, and is it named?
 
-    python -m harness.numerics.actor_run --role reference --out reference.npz
-    python -m harness.devices.sim.launch benchmarks/numerics/device_faults.py --reference reference.npz
+    python -m harness.numerics.actor.actor_program --role reference --out reference.npz
+    python -m harness.devices.sim.start.sim_launch benchmarks/numerics/device_faults.py --reference
+    reference.npz
 
 Both in a cell's environment, the first with TORCH_DEVICE_BACKEND_AUTOLOAD=0 on a CPU. A fault is above
 the noise floor where it moves some tensor of the update, against the clean run on the same device, by
@@ -24,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.devices.sim import overlay
-from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import actor_reference, actor_update
-from harness.numerics.actor_case import DEFAULT_SEED, ActorCase
-from harness.numerics.case import read_npz
-from harness.numerics.recorder import Event, Recorder
+from harness.devices.sim.faults.fault_spec import parse_faults
+from harness.devices.sim.operators import overlay
+from harness.numerics.actor import actor_reference, actor_update
+from harness.numerics.actor.actor_case import DEFAULT_SEED, ActorCase
+from harness.numerics.actor.recorder import Event, Recorder
+from harness.numerics.loss.cases.case import read_npz
 
 KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
 """What is injected under each name, after the operator's."""

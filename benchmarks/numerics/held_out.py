@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mutants import changed
 
-from harness.numerics.plain import PlainCandidate
+from harness.numerics.loss.plain_losses import PlainCandidate
 
 
 def _last_token_dropped(_self: Any, original: Any, case: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.numerics.candidate import Result
-from harness.numerics.case import Case
-from harness.numerics.contract import FORMATS, round_to
+from harness.numerics.arithmetic.contract import FORMATS, round_to
+from harness.numerics.loss.candidate import Result
+from harness.numerics.loss.cases.case import Case
 
 
 def differs(case: Case, result: Result, other: Result) -> bool:

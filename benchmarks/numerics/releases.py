@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.numerics.battery import default_battery
-from harness.numerics.candidate import load_results
-from harness.numerics.case import Case, save_cases
-from harness.numerics.compare import compare
-from harness.numerics.profile import profile_of
-from harness.numerics.reference_run import references
+from harness.numerics.loss.candidate import load_results
+from harness.numerics.loss.cases.battery import default_battery
+from harness.numerics.loss.cases.case import Case, save_cases
+from harness.numerics.loss.loss_compare import compare
+from harness.numerics.loss.reference_program import references
+from harness.numerics.loss.release_objectives import profile_of
 
 RELEASES = ("0.5.0", "0.6.0", "0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def evaluate(tree: Path, pythons: Sequence[Path], battery: Path, out: Path) -> t
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "OMP_NUM_THREADS": "1",
         }
-        program = [str(python), "-W", "ignore", "-m", "harness.numerics.emit"]
+        program = [str(python), "-W", "ignore", "-m", "harness.numerics.loss.loss_program"]
         done = subprocess.run(
             [*program, "--cases", str(battery), "--out", str(out), "--device", "cpu", "--faults"],
             env=environment,

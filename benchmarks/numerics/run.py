@@ -19,10 +19,7 @@ from kill_rule import differs
 from mutants import LEGAL, MUTANTS, REGRESSIONS
 from torch_losses import VARIANTS, TorchCandidate
 
-from harness.numerics.battery import battery
-from harness.numerics.candidate import Candidate, evaluate_one
-from harness.numerics.case import REQUIRED
-from harness.numerics.contract import (
+from harness.numerics.arithmetic.contract import (
     BF16_IO,
     BF16_NATIVE,
     CONTRACTS,
@@ -30,9 +27,12 @@ from harness.numerics.contract import (
     FP16_NATIVE,
     FP32,
 )
-from harness.numerics.judge import LossStatus, judge
-from harness.numerics.plain import PlainCandidate
-from harness.numerics.reference import reference
+from harness.numerics.loss.candidate import Candidate, evaluate_one
+from harness.numerics.loss.case_judge import LossStatus, judge
+from harness.numerics.loss.cases.battery import battery
+from harness.numerics.loss.cases.case import REQUIRED
+from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.plain_losses import PlainCandidate
 
 UPCAST = (FP32, BF16_IO, FP16_IO)
 HELD_OUT_SEEDS = (9300, 9301, 9302)

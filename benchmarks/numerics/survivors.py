@@ -21,13 +21,13 @@ import numpy as np
 from kill_rule import differs
 from mutants import REGRESSIONS
 
-from harness.numerics.battery import battery
-from harness.numerics.candidate import Result, evaluate_one
-from harness.numerics.case import REQUIRED, Case
-from harness.numerics.contract import CONTRACTS, FORMATS, Contract, round_to
-from harness.numerics.judge import judge
-from harness.numerics.plain import Floats, PlainCandidate
-from harness.numerics.reference import reference
+from harness.numerics.arithmetic.contract import CONTRACTS, FORMATS, Contract, round_to
+from harness.numerics.loss.candidate import Result, evaluate_one
+from harness.numerics.loss.case_judge import judge
+from harness.numerics.loss.cases.battery import battery
+from harness.numerics.loss.cases.case import REQUIRED, Case
+from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.plain_losses import Floats, PlainCandidate
 
 
 @dataclass(frozen=True, kw_only=True)

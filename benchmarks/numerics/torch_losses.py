@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.numerics.candidate import Result, UnsupportedCaseError
-from harness.numerics.case import Case
+from harness.numerics.loss.candidate import Result, UnsupportedCaseError
+from harness.numerics.loss.cases.case import Case
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VARIANTS = ("eager", "where", "trl", "micro-batches", "exp2")

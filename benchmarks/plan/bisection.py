@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.plan.bisection import Bisection, Noise, least_probes
+from harness.plan.bisection.search import Bisection, Noise, least_probes
 
 RATE = 0.2
 BUILD = 20.0

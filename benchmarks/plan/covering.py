@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.plan.covering import Universe, cover
+from harness.plan.covering.covering_set import Universe, cover
 
 Cell = dict[str, str]
 

@@ -21,10 +21,10 @@ from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.task import Entry, Plan, Task
-from harness.run.executor import LocalExecutor
-from harness.run.job import Site
-from harness.run.scheduler import run_plan
+from harness.plan.tasks.task import Entry, Plan, Task
+from harness.run.executors.executor import LocalExecutor
+from harness.run.jobs.job import Site
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 #: Check -> after how many cells what it reads repeats.

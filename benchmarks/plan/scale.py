@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.matrix.load import load_matrix
-from harness.matrix.matrix import Matrix
-from harness.plan.code import code_digests
-from harness.plan.facets import FacetInputs
-from harness.plan.keyring import Keyring
-from harness.plan.registry import all_checks
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.plan.keys.code import code_digests
+from harness.plan.keys.facets import FacetInputs
+from harness.plan.keys.keyring import Keyring
+from harness.plan.tasks.check_registry import all_checks
 
 AXES = {
     "verl": "0.{}.0",

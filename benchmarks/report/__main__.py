@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.report.rival import write_rival
 from harness.outcome import Evidence, Status
-from harness.report.live import LiveReport
+from harness.report.publish.live_report import LiveReport
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "unit" / "report" / "report_samples.py"

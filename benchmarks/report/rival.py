@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from harness.report.inputs import ReportInputs, ResultInput
+from harness.report.model.report_inputs import ReportInputs, ResultInput
 
 SCRIPT = """
 const rows = [...document.querySelectorAll("tbody tr")];

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from healthy import healthy_log
 
-from harness.verdict.catalogue import shipped_catalogue
-from harness.verdict.diagnosis import triage_file, triage_text
+from harness.verdict.triage.catalogue import shipped_catalogue
+from harness.verdict.triage.diagnosis import triage_file, triage_text
 
 GOAL_MB_PER_S = 200
 

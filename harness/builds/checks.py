@@ -11,28 +11,28 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 
 def _run_environment(ctx: TaskContext) -> Measured:
     if "engine" in ctx.facets["device"]:
-        from harness.builds import contained_cell
+        from harness.builds.cell import container_environment
 
-        return contained_cell.run(ctx)
-    from harness.builds import environment
+        return container_environment.run(ctx)
+    from harness.builds.cell import venv_environment
 
-    return environment.run(ctx)
+    return venv_environment.run(ctx)
 
 
 def _judge_environment(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.builds import judge
+    from harness.builds.cell import environment_judge
 
-    return judge.judge(measurements, params)
+    return environment_judge.judge(measurements, params)
 
 
 def _environment_holds(outcome: Outcome) -> str:
     if outcome.measurements.get("container"):
-        from harness.builds import contained_cell
+        from harness.builds.cell import container_environment
 
-        return contained_cell.holds(outcome)
-    from harness.builds import environment
+        return container_environment.holds(outcome)
+    from harness.builds.cell import venv_environment
 
-    return environment.holds(outcome)
+    return venv_environment.holds(outcome)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -42,30 +42,32 @@ CHECKS: tuple[Check, ...] = (
         question="Can the environment be built from its lock, and does it hold what was locked and patched?",
         facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         sources=(
-            "harness.builds.bundle",
-            "harness.builds.checkout",
-            "harness.builds.contain",
-            "harness.builds.contained_cell",
-            "harness.builds.container_command",
-            "harness.builds.environment",
-            "harness.builds.images",
-            "harness.builds.inside",
-            "harness.builds.interpreter",
-            "harness.builds.judge",
-            "harness.builds.layers",
-            "harness.builds.lend",
-            "harness.builds.leftout",
-            "harness.builds.patched",
-            "harness.builds.recipe",
-            "harness.builds.room",
-            "harness.builds.runtime",
+            "harness.builds.cell.bundle",
+            "harness.builds.cell.commit_package",
+            "harness.builds.engines.container_run",
+            "harness.builds.cell.container_environment",
+            "harness.builds.engines.container_command",
+            "harness.builds.cell.venv_environment",
+            "harness.builds.engines.image_build",
+            "harness.builds.cell.installed_facts",
+            "harness.builds.cell.interpreter",
+            "harness.builds.cell.environment_judge",
+            "harness.builds.engines.image_layers",
+            "harness.builds.engines.build_mounts",
+            "harness.builds.cell.omitted_packages",
+            "harness.builds.cell.patched_files",
+            "harness.builds.cell.build_inputs",
+            "harness.builds.cell.disk_space",
+            "harness.builds.cell.cell_command",
             "harness.evidence",
+            "harness.cell_program",
+            "harness.package",
             "harness.fixtures.environment_probe",
             "harness.fixtures.patch_probe",
-            "harness.sources.fetch_failure",
-            "harness.sources.index",
-            "harness.sources.pip_files",
-            "harness.sources.lockfile",
+            "harness.sources.packages.fetch_failure",
+            "harness.sources.packages.package_index",
+            "harness.sources.packages.pip_config",
+            "harness.sources.packages.lockfile",
         ),
         needs=("resolve", "patches"),
         device=True,

@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         """The command, or None."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"harness.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"harness.cli.{COMMANDS[cmd_name][0]}_command")
         command: click.Command = module.command
         return command
 

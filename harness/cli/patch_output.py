@@ -41,7 +41,7 @@ def stack_options(function: Any) -> Any:
 
 def fetcher(what: str) -> Any:
     """Runs pip as `lint` does, and says so: a download can take long."""
-    from harness.cli.lint import run_command
+    from harness.cli.lint_command import run_command
 
     def fetch(
         argv: Sequence[str],
@@ -72,7 +72,7 @@ def progress(what: str) -> Callable[[int, int], None]:
 
 def say(*lines: str) -> None:
     """Print lines; what stands in patches and commits must not steer the terminal."""
-    from harness.report.text import visible
+    from harness.report.pages.visible_text import visible
 
     for line in lines:
         click.echo(visible(line))

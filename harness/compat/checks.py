@@ -10,95 +10,95 @@ from harness.outcome import Judgement, Measured, Outcome, Tier
 
 # What reading packages and holding them against each other is made of.
 READING = (
-    "harness.compat.analysis",
-    "harness.compat.bindings",
-    "harness.compat.border",
-    "harness.compat.class_facts",
-    "harness.compat.guards",
-    "harness.compat.mentions",
-    "harness.compat.module_names",
-    "harness.compat.op_calls",
-    "harness.compat.op_schema",
-    "harness.compat.overrides",
-    "harness.compat.open_ended",
-    "harness.compat.own_imports",
-    "harness.compat.pairs",
-    "harness.compat.published",
-    "harness.compat.reach",
-    "harness.compat.reference",
-    "harness.compat.remote",
-    "harness.compat.shelf",
-    "harness.compat.signature",
-    "harness.compat.surface",
-    "harness.compat.syntax",
-    "harness.compat.visitor",
+    "harness.compat.surface.analysis_process",
+    "harness.compat.uses.bindings",
+    "harness.compat.uses.use_check",
+    "harness.compat.surface.class_facts",
+    "harness.compat.uses.guards",
+    "harness.compat.surface.text_mentions",
+    "harness.compat.surface.module_names",
+    "harness.compat.operators.operator_calls",
+    "harness.compat.operators.operator_schema",
+    "harness.compat.uses.method_overrides",
+    "harness.compat.surface.dynamic_attributes",
+    "harness.compat.surface.own_imports",
+    "harness.compat.uses.package_pairs",
+    "harness.compat.surface.release_sources",
+    "harness.compat.uses.package_uses",
+    "harness.compat.uses.use",
+    "harness.compat.surface.remote_file",
+    "harness.compat.surface.analysis_cache",
+    "harness.compat.surface.call_signature",
+    "harness.compat.surface.api_surface",
+    "harness.compat.surface.syntax_walk",
+    "harness.compat.uses.use_visitor",
 )
 
 
 def _run_resolve(ctx: TaskContext) -> Measured:
-    from harness.compat import resolve
+    from harness.compat.resolve import resolution
 
-    return resolve.run(ctx)
+    return resolution.run(ctx)
 
 
 def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat import resolve
+    from harness.compat.resolve import resolution
 
-    return resolve.judge(measurements, params)
+    return resolution.judge(measurements, params)
 
 
 def _resolve_holds(outcome: Outcome) -> str:
-    from harness.compat import resolve
+    from harness.compat.resolve import resolution
 
-    return resolve.holds(outcome)
+    return resolution.holds(outcome)
 
 
 def _run_lint(ctx: TaskContext) -> Measured:
-    from harness.compat import lint
+    from harness.compat.lint import lint_check
 
-    return lint.run(ctx)
+    return lint_check.run(ctx)
 
 
 def _judge_lint(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat import lint
+    from harness.compat.lint import lint_check
 
-    return lint.judge(measurements, params)
+    return lint_check.judge(measurements, params)
 
 
 def _run_npu_ops(ctx: TaskContext) -> Measured:
-    from harness.compat import npu_ops
+    from harness.compat.operators import operator_check
 
-    return npu_ops.run(ctx)
+    return operator_check.run(ctx)
 
 
 def _judge_npu_ops(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat import npu_ops
+    from harness.compat.operators import operator_check
 
-    return npu_ops.judge(measurements, params)
+    return operator_check.judge(measurements, params)
 
 
 def _run_api(ctx: TaskContext) -> Measured:
-    from harness.compat import api
+    from harness.compat.uses import api_check
 
-    return api.run(ctx)
+    return api_check.run(ctx)
 
 
 def _judge_api(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat import api
+    from harness.compat.uses import api_check
 
-    return api.judge(measurements, params)
+    return api_check.judge(measurements, params)
 
 
 def _api_holds(outcome: Outcome) -> str:
-    from harness.compat import api
+    from harness.compat.uses import api_check
 
-    return api.holds(outcome)
+    return api_check.holds(outcome)
 
 
 def _npu_ops_hold(outcome: Outcome) -> str:
-    from harness.compat import npu_ops
+    from harness.compat.operators import operator_check
 
-    return npu_ops.holds(outcome)
+    return operator_check.holds(outcome)
 
 
 def _npu_ops_apply(facets: Mapping[str, Any]) -> str:
@@ -120,18 +120,18 @@ CHECKS: tuple[Check, ...] = (
         question="Do the pins go together, and does the index have them for this target?",
         facets=("pins", "platform"),
         sources=(
-            "harness.compat.archives",
-            "harness.compat.explain",
-            "harness.compat.published",
-            "harness.compat.remedy",
-            "harness.compat.remote",
-            "harness.compat.request",
-            "harness.compat.resolve",
-            "harness.sources.fetch_failure",
-            "harness.sources.index",
-            "harness.sources.pip_files",
-            "harness.sources.lockfile",
-            "harness.sources.requirements",
+            "harness.compat.resolve.archive_metadata",
+            "harness.compat.resolve.resolver_errors",
+            "harness.compat.surface.release_sources",
+            "harness.compat.resolve.resolve_remedies",
+            "harness.compat.surface.remote_file",
+            "harness.compat.resolve.resolve_request",
+            "harness.compat.resolve.resolution",
+            "harness.sources.packages.fetch_failure",
+            "harness.sources.packages.package_index",
+            "harness.sources.packages.pip_config",
+            "harness.sources.packages.lockfile",
+            "harness.sources.packages.source_requirements",
         ),
         run=_run_resolve,
         judge=_judge_resolve,
@@ -145,14 +145,14 @@ CHECKS: tuple[Check, ...] = (
         question="Does the recipe set what these versions understand, and what is known to go well?",
         facets=("recipe", "versions"),
         sources=(
-            "harness.compat.expression",
-            "harness.compat.hydra",
-            "harness.compat.lint",
-            "harness.compat.recipe",
-            "harness.compat.rules",
-            "harness.compat.ruleset",
-            "harness.matrix.versions",
-            "harness.sources.release",
+            "harness.compat.lint.rule_expression",
+            "harness.compat.lint.hydra_config",
+            "harness.compat.lint.lint_check",
+            "harness.compat.lint.job_settings",
+            "harness.compat.lint.rules",
+            "harness.compat.lint.ruleset",
+            "harness.matrix.model.versions",
+            "harness.sources.packages.release",
         ),
         run=_run_lint,
         judge=_judge_lint,
@@ -165,7 +165,7 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
         facets=("torch_npu", "verl_tree", "vllm_ascend"),
-        sources=(*READING, "harness.compat.consumers", "harness.compat.npu_ops"),
+        sources=(*READING, "harness.compat.uses.consumers", "harness.compat.operators.operator_check"),
         run=_run_npu_ops,
         judge=_judge_npu_ops,
         applies=_npu_ops_apply,
@@ -180,10 +180,10 @@ CHECKS: tuple[Check, ...] = (
         facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
         sources=(
             *READING,
-            "harness.compat.api",
-            "harness.compat.consumers",
-            "harness.compat.lifetime",
-            "harness.compat.patched",
+            "harness.compat.uses.api_check",
+            "harness.compat.uses.consumers",
+            "harness.compat.uses.name_lifetime",
+            "harness.compat.uses.patched_sources",
         ),
         run=_run_api,
         judge=_judge_api,

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, Completed, TaskContext
-from harness.convergence.inference.check import CHECK as GPT_OSS
-from harness.convergence.trainer.check import CHECKS as TRAINER_CHECKS
+from harness.convergence.inference.inference_check import CHECK as GPT_OSS
 from harness.convergence.trainer.one_step_check import CHECK as ONE_STEP_OFF
-from harness.convergence.trainer.twin_check import CHECK as RECIPE_TWIN
+from harness.convergence.trainer.recipe_twin_check import CHECK as RECIPE_TWIN
+from harness.convergence.trainer.trainer_check import CHECKS as TRAINER_CHECKS
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.convergence.trainer.vllm_one_step_check import CHECK as VLLM_ONE_STEP_OFF
 from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
-    from harness.convergence.bands import Series
-    from harness.convergence.decision import Decision
-    from harness.convergence.live import Stop
-    from harness.convergence.reference_set import ReferenceSet
-    from harness.convergence.telemetry import Run
+    from harness.convergence.decision.bands import Series
+    from harness.convergence.decision.decide import Decision
+    from harness.convergence.decision.reference_set import ReferenceSet
+    from harness.convergence.telemetry.live_reader import Stop
+    from harness.convergence.telemetry.series import Run
 
 # Reference sets use the seeds from 0 on; a candidate must be independent of them.
 CANDIDATE_SEEDS = (1000, 1001, 1002)
@@ -37,9 +37,9 @@ def run(context: TaskContext) -> Measured:
 
     Each run is read along, and ended once it need not go on.
     """
-    from harness.convergence import recipe as recipes
-    from harness.convergence.live import Watcher
-    from harness.convergence.reference_set import for_recipe
+    from harness.convergence.decision.reference_set import for_recipe
+    from harness.convergence.smoke import smoke_recipe as recipes
+    from harness.convergence.telemetry.live_reader import Watcher
 
     algorithm = str(context.params["algorithm"])
     device = "cpu" if context.facets.get("device", {}).get("kind") == "cpu" else "npu:0"
@@ -69,7 +69,7 @@ def run(context: TaskContext) -> Measured:
 
 def _so_far(out: Path) -> Series:
     """The series of the run that is being written."""
-    from harness.convergence.telemetry import read
+    from harness.convergence.telemetry.series import read
 
     runs = read(out).runs if out.is_file() else ()
     return runs[-1].series if runs else {}
@@ -79,7 +79,7 @@ def _need_not_go_on(
     trained: Sequence[tuple[int, Run]], seed: int, reference: ReferenceSet | None, series: Series
 ) -> str:
     """Why the run of `seed` that has come this far need not go on, or ""."""
-    from harness.convergence.decision import decide
+    from harness.convergence.decision.decide import decide
 
     if reference is None:
         return ""
@@ -92,12 +92,12 @@ def _need_not_go_on(
 def _train(
     context: TaskContext, algorithm: str, device: str, seeds: tuple[int, ...], stop_file: Path
 ) -> tuple[list[tuple[int, Run]], Mapping[str, Any]]:
-    from harness.convergence.telemetry import read
+    from harness.convergence.telemetry.series import read
 
     out = context.workdir / f"run-{seeds[0]}.jsonl"
     arguments = [text for seed in seeds for text in ("--seed", str(seed))]
     completed = context.in_cell(
-        "harness.convergence.train",
+        "harness.convergence.smoke.smoke_program",
         *("--algorithm", algorithm, *arguments, "--device", device, "--out", str(out)),
         *("--stop-file", str(stop_file)),
         timeout=RUN_TIMEOUT_S,
@@ -122,7 +122,7 @@ def _failure(completed: Completed) -> Mapping[str, Any]:
 
 
 def _decided(trained: list[tuple[int, Run]], reference: ReferenceSet | None) -> Decision:
-    from harness.convergence.decision import decide
+    from harness.convergence.decision.decide import decide
 
     if reference is None:
         return decide((), [run.series for _, run in trained])
@@ -139,9 +139,9 @@ def _measured(
     stops: Mapping[int, Stop],
     failure: Mapping[str, Any],
 ) -> Measured:
-    from harness.convergence.curves import drawing
-    from harness.convergence.reference_set import LEFT_OUT, PERFORMANCE
-    from harness.convergence.telemetry import encode, encode_series
+    from harness.convergence.decision.decision_curves import drawing
+    from harness.convergence.decision.reference_set import LEFT_OUT, PERFORMANCE
+    from harness.convergence.telemetry.series import encode, encode_series
 
     header = trained[0][1].header if trained else {}
     facts = header.get("device", {})
@@ -185,10 +185,10 @@ def _measured(
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
     """Decide again from the recorded series and the reference set they were measured against."""
-    from harness.convergence.decision import decide
-    from harness.convergence.reference_set import by_digest, for_recipe
-    from harness.convergence.speed import REMEDY, speed
-    from harness.convergence.telemetry import decode_series
+    from harness.convergence.decision.check_speed import REMEDY, speed
+    from harness.convergence.decision.decide import decide
+    from harness.convergence.decision.reference_set import by_digest, for_recipe
+    from harness.convergence.telemetry.series import decode_series
 
     if measurements["state"] != MEASURED:
         return _not_measured(measurements)
@@ -199,7 +199,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             reasons=(
                 "The reference is for other settings than this run's, so the curves cannot be compared.",
             ),
-            remedies=("Record a reference: python -m harness.convergence.record in a trusted cell.",),
+            remedies=(
+                "Record a reference: python -m harness.convergence.smoke.record_smoke in a trusted cell.",
+            ),
         )
     runs = [decode_series(run["series"]) for run in measurements["runs"]]
     twins = reference.twins_of([run["seed"] for run in measurements["runs"]])
@@ -233,7 +235,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
 
 
 def _stops(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    from harness.convergence.live import sentence
+    from harness.convergence.telemetry.live_reader import sentence
 
     return [
         f"Run {run['seed']}: {sentence(run['stopped'], len(run['series'].get('reward', ())))}"
@@ -283,7 +285,13 @@ def _check(algorithm: str) -> Check:
         question=f"Does a short {algorithm.upper()} training with verl's functions learn as it should?",
         facets=FACETS,
         # The device's facts come from numerics.
-        sources=("harness.convergence", "harness.evidence", "harness.numerics.device"),
+        sources=(
+            "harness.convergence",
+            "harness.evidence",
+            "harness.cell_program",
+            "harness.numerics",
+            "harness.package",
+        ),
         run=run,
         judge=judge,
         needs=("environment",),

@@ -12,7 +12,7 @@ from pathlib import Path
 import filelock
 
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
-from harness.ledger.migrations import APPLICATION_ID, LATEST, migrate, schema_version
+from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, migrate, schema_version
 
 BUSY_SECONDS = 30.0
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

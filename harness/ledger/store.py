@@ -18,10 +18,10 @@ from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
-from harness.ledger.foreign import runs_of
-from harness.ledger.order import ASKED_FOR, LATEST_REUSABLE, PUT_PLAN, STARTED, WHEN
-from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid, readable
-from harness.ledger.shape import outcome_fits, plan_fits, run_fits
+from harness.ledger.foreign_ledger import runs_of
+from harness.ledger.outcome_json import outcome_from_json, outcome_to_json, outcome_uid, readable
+from harness.ledger.row_order import ASKED_FOR, LATEST_REUSABLE, PUT_PLAN, STARTED, WHEN
+from harness.ledger.stored_shape import outcome_fits, plan_fits, run_fits
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"

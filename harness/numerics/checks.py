@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.check import Check, Completed, TaskContext
 from harness.evidence import evidence_of
-from harness.numerics import actor, twin
-from harness.numerics.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
+from harness.numerics.actor import actor_check
+from harness.numerics.twin import twin_check
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.package import IMPORT_ROOT
 
 MOST_REASONS = 8
 EMIT_TIMEOUT_S = 300.0
@@ -21,9 +23,9 @@ REFERENCE_TIMEOUT_S = 120.0
 
 def run(context: TaskContext) -> Measured:
     """Write the battery, evaluate it in the cell, compute the reference in another process, compare."""
-    from harness.numerics.battery import DEFAULT_SEED, default_battery
-    from harness.numerics.case import save_cases
-    from harness.numerics.emit import progress_file
+    from harness.numerics.loss.cases.battery import DEFAULT_SEED, default_battery
+    from harness.numerics.loss.cases.case import save_cases
+    from harness.numerics.loss.loss_program import progress_file
 
     seed = int(context.params.get("seed", DEFAULT_SEED))
     cases = default_battery(seed)
@@ -31,9 +33,9 @@ def run(context: TaskContext) -> Measured:
         context.workdir / name for name in ("battery.npz", "results.npz", "reference.npz")
     )
     save_cases(battery, cases)
-    device = actor.device_name(context.facets.get("device", {}))
+    device = actor_check.device_name(context.facets.get("device", {}))
     emitted = context.in_cell(
-        "harness.numerics.emit",
+        "harness.numerics.loss.loss_program",
         *("--cases", str(battery), "--out", str(results), "--device", device, "--faults"),
         timeout=EMIT_TIMEOUT_S,
     )
@@ -43,10 +45,10 @@ def run(context: TaskContext) -> Measured:
     release = _verl_version(context, results)
     referenced = context.command(
         [
-            *(sys.executable, "-m", "harness.numerics.reference_run"),
+            *(sys.executable, "-m", "harness.numerics.loss.reference_program"),
             *("--cases", str(battery), "--out", str(references), "--verl-version", release),
         ],
-        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"},
+        env={"PYTHONPATH": str(IMPORT_ROOT), "OMP_NUM_THREADS": "1"},
         timeout=REFERENCE_TIMEOUT_S,
     )
     _require(referenced)
@@ -62,10 +64,10 @@ def _measured(
     seed: int,
     seconds: float,
 ) -> Measured:
-    from harness.numerics.candidate import load_results
-    from harness.numerics.compare import compare
-    from harness.numerics.expected import load_expected
-    from harness.numerics.profile import profile_of
+    from harness.numerics.loss.candidate import load_results
+    from harness.numerics.loss.expected import load_expected
+    from harness.numerics.loss.loss_compare import compare
+    from harness.numerics.loss.release_objectives import profile_of
 
     results, facts = load_results(results_file)
     intervals, reference_facts = load_expected(references_file)
@@ -215,7 +217,7 @@ def _findings(measurements: Mapping[str, Any]) -> list[str]:
 
 def _verl_version(context: TaskContext, results: Path) -> str:
     """The release whose objective is expected: what the cell names, else what is installed."""
-    from harness.numerics.candidate import load_results
+    from harness.numerics.loss.candidate import load_results
 
     named = context.facets.get("verl_tree", {}).get("version")
     return str(named or load_results(results)[1]["verl"])
@@ -248,7 +250,7 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Are verl's losses, advantages and log-probabilities right on this device?",
         facets=FACETS,
-        sources=("harness.evidence", "harness.numerics"),
+        sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
         run=run,
         judge=judge,
         needs=("environment",),
@@ -261,12 +263,12 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Does verl's own actor make the same update on this device as on a CPU?",
         facets=FACETS,
-        sources=("harness.evidence", "harness.numerics"),
-        run=actor.run,
-        judge=actor.judge,
+        sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
+        run=actor_check.run,
+        judge=actor_check.judge,
         needs=("environment",),
         device=True,
-        timeout_s=actor.REFERENCE_TIMEOUT_S + actor.DEVICE_TIMEOUT_S + 60.0,
+        timeout_s=actor_check.REFERENCE_TIMEOUT_S + actor_check.DEVICE_TIMEOUT_S + 60.0,
         expected_s=30.0,
     ),
     Check(
@@ -274,13 +276,13 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Is the update of verl's own actor in bf16 what bf16 operands and fp32 accumulation give?",
         facets=FACETS,
-        sources=("harness.evidence", "harness.numerics"),
-        run=actor.run,
-        judge=actor.judge,
+        sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
+        run=actor_check.run,
+        judge=actor_check.judge,
         needs=("environment",),
         params={"compute": "bfloat16"},
         device=True,
-        timeout_s=actor.REFERENCE_TIMEOUT_S + actor.DEVICE_TIMEOUT_S + 60.0,
+        timeout_s=actor_check.REFERENCE_TIMEOUT_S + actor_check.DEVICE_TIMEOUT_S + 60.0,
         expected_s=30.0,
     ),
     Check(
@@ -288,12 +290,12 @@ CHECKS = (
         tier=Tier.NUMERICS,
         question="Do ten steps of sampling and training stay with their float64 twin?",
         facets=FACETS,
-        sources=("harness.evidence", "harness.numerics"),
-        run=twin.run,
-        judge=twin.judge,
+        sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
+        run=twin_check.run,
+        judge=twin_check.judge,
         needs=("environment",),
         device=True,
-        timeout_s=twin.REFERENCE_TIMEOUT_S + twin.DEVICE_TIMEOUT_S + 60.0,
+        timeout_s=twin_check.REFERENCE_TIMEOUT_S + twin_check.DEVICE_TIMEOUT_S + 60.0,
         expected_s=50.0,
     ),
 )

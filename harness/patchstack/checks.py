@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from harness.check import Check, TaskContext
 from harness.errors import InputError, Location
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
-from harness.sources.mirrors import COMMIT_REMEDY, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 
 if TYPE_CHECKING:
-    from harness.patchstack.sequence import StackResult
+    from harness.patchstack.apply.stack_apply import StackResult
     from harness.sources.tree import HasBlobs, Tree
 
 PATCHED_FILES = "patched.zip"
@@ -67,7 +67,7 @@ def _stacks(facets: Mapping[str, Any]) -> list[tuple[list[Mapping[str, Any]], Ma
 def _apply(
     ctx: TaskContext, tree: Tree, bodies: Sequence[tuple[str, bytes]], blobs: HasBlobs | None
 ) -> StackResult:
-    from harness.patchstack.sequence import apply_stack
+    from harness.patchstack.apply.stack_apply import apply_stack
 
     ctx.log(f"applying {len(bodies)} patches to {tree.label}")
     result = apply_stack(tree, bodies, blobs)
@@ -104,7 +104,7 @@ def _body(root: Path, patch: Mapping[str, Any]) -> bytes:
 
 def _tree(ctx: TaskContext, source: Mapping[str, Any]) -> tuple[Tree | None, HasBlobs | None, str]:
     """The upstream tree and its old contents, or why there is none at hand."""
-    from harness.patchstack.target import upstream_tree
+    from harness.patchstack.stacks.target import upstream_tree
 
     mirrors = mirrors_folder()
     return upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors)
@@ -173,7 +173,7 @@ def holds(outcome: Outcome) -> str:
     mirrors = mirrors_folder()
     if outcome.measurements.get("tree") != "unavailable" or source.get("kind") != "commit" or not mirrors:
         return ""
-    from harness.sources.git import find_mirror
+    from harness.sources.git.git_trees import find_mirror
 
     return "a mirror now has the upstream commit" if find_mirror(mirrors, source["commit"]) else ""
 

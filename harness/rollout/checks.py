@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.check import Check
-from harness.rollout.generation_checks import GENERATION_CHECKS
-from harness.rollout.import_checks import IMPORT_CHECKS
+from harness.rollout.generation.generation_checks import GENERATION_CHECKS
+from harness.rollout.imports.import_checks import IMPORT_CHECKS
 
 CHECKS: tuple[Check, ...] = (*IMPORT_CHECKS, *GENERATION_CHECKS)

@@ -14,10 +14,10 @@ from pathlib import Path
 import yaml
 
 from harness.errors import InputError, Location
-from harness.matrix.cells import Cell
-from harness.matrix.edit import WIDTH, end_of, section_of, without
-from harness.matrix.load import parse_matrix
-from harness.matrix.matrix import Matrix
+from harness.matrix.cells.cell import Cell
+from harness.matrix.document.yaml_edit import WIDTH, end_of, section_of, without
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.reading.load_matrix import parse_matrix
 from harness.outcome import Status
 from harness.verdict.verdict import Expectation as Standing
 from harness.verdict.verdict import Verdict

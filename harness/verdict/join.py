@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.outcome import Judgement, Outcome, Status
-from harness.plan.task import Entry, Plan
+from harness.plan.tasks.task import Entry, Plan
 from harness.verdict.verdict import (
     UNANSWERED,
     Expectation,

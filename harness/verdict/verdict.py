@@ -54,7 +54,8 @@ class Verdict:
     state: str = ""
 
 
-#: What the programs in a cell say of their end (see `harness.numerics.ending`) -> the state of the failure.
+#: What the programs in a cell say of their end (see `harness.cell_program.ending`) -> the state of the
+#: failure.
 ENDINGS = {"hung": "timeout", "crashed": "crash"}
 #: How a failure is told apart more closely; an expectation of `fail` covers drift, and neither of the others.
 FINER_STATES = ("timeout", "crash", "numeric-drift")

@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 import pytest
 
 import harness
-from harness.builds.bundle import make_bundle
-from harness.builds.runtime import cell_command
-from harness.cli.bench import open_bench
+from harness.builds.cell.bundle import make_bundle
+from harness.builds.cell.cell_command import cell_command
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome
-from harness.plan.task import Task
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.plan.tasks.task import Task
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 from harness.settings import Settings, load_settings
+from harness.workspace.open_plan import open_bench
 
 REPOSITORY = Path(__file__).parents[2]
 Faults = Sequence[Mapping[str, Any]]

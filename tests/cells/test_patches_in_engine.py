@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sources.git import find_mirror
-from harness.sources.mirrors import MIRRORS, mirrors_folder
+from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.mirrors import MIRRORS, mirrors_folder
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]

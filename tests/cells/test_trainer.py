@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.bench import open_bench
 from harness.convergence.trainer import one_step_check
-from harness.convergence.trainer.check import PROGRAM, judge
+from harness.convergence.trainer.trainer_check import PROGRAM, judge
 from harness.outcome import Evidence, State, Status
-from harness.sources.git import find_mirror
-from harness.sources.mirrors import mirrors_folder
+from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.mirrors import mirrors_folder
 from harness.verdict.verdict import judge_outcome
+from harness.workspace.open_plan import open_bench
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 ALGORITHM = "gspo"

@@ -14,8 +14,8 @@ import pytest
 
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.outcome import Evidence, State, Status
-from harness.sources.git import find_mirror
-from harness.sources.mirrors import mirrors_folder
+from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.mirrors import mirrors_folder
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
@@ -27,7 +27,7 @@ CHECK = f"trainer-vllm-{ALGORITHM}"
 COARSE_ATTENTION = {"op": "*infer_attention*", "kind": "round"}
 # Loaded by every process of verl; the one that sends weights forgets a tensor of each update.
 FORGETFUL = """
-from harness.convergence.trainer.plugin import act
+from harness.convergence.trainer.in_verl.verl_plugin import act
 
 
 def forget(module):
@@ -70,7 +70,7 @@ def test_a_weight_that_an_update_forgets_is_found(engine_cell, tmp_path):
     _in_cell(
         engine_cell,
         tmp_path,
-        "harness.convergence.trainer.run",
+        "harness.convergence.trainer.trainer_program",
         *("--algorithm", ALGORITHM, "--device", "npu", "--steps", str(vllm_check.STEPS)),
         *("--folder", str(folder), "--out", str(out), *vllm_rollout.arguments(), "--plugin", "forgetful"),
     )

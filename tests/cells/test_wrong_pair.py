@@ -16,8 +16,8 @@ import pytest
 from import_graph import Graph, Site
 
 from harness.outcome import Status
-from harness.rollout.breaks import judge, root_causes
-from harness.sources.index import index_environment, uv_binary
+from harness.rollout.imports.import_breaks import judge, root_causes
+from harness.sources.packages.package_index import index_environment, uv_binary
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 OTHER_VLLM = "vllm==0.19.1"
@@ -90,7 +90,9 @@ def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(
     engine_cell, other_vllm, ended, tmp_path
 ):
     out = tmp_path / "imports.json"
-    argv, variables = engine_cell.command("harness.rollout.imports", "--out", str(out), "vllm_ascend")
+    argv, variables = engine_cell.command(
+        "harness.rollout.imports.import_program", "--out", str(out), "vllm_ascend"
+    )
     variables["PYTHONPATH"] = os.pathsep.join((str(other_vllm), variables["PYTHONPATH"]))
     subprocess.run(argv, env={**os.environ, **variables}, cwd=tmp_path, check=True, capture_output=True)
     report = json.loads(out.read_text("utf-8"))

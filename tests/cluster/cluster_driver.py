@@ -9,8 +9,8 @@ from cluster_checks import made_up_host, no_cells
 from test_cluster import ROOT, naps
 
 from harness.ledger.store import Ledger
-from harness.run.ray_executor import RayExecutor, RemoteSite
-from harness.run.scheduler import run_plan
+from harness.run.executors.ray_executor import RayExecutor, RemoteSite
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from cluster_checks import chain, made_up_host, no_cells, plan_of
 
 from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
-from harness.run.ray_executor import RayExecutor, RemoteSite
-from harness.run.scheduler import run_plan
+from harness.run.executors.ray_executor import RayExecutor, RemoteSite
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 NODES = 3

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.builds.scratch import scratch
+from harness.builds.upkeep.temporary_folders import scratch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

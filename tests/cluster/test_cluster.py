@@ -17,15 +17,15 @@ import pytest
 from cluster_checks import NAP, chain, made_up_host, no_cells, plan_of, task
 from conftest import CARDS, HERE, ROOT
 
-from harness.builds.labels import ProcessView
-from harness.builds.reap import left_scratch
-from harness.builds.scratch import PREFIX
+from harness.builds.upkeep.labels import ProcessView
+from harness.builds.upkeep.reaper import left_scratch
+from harness.builds.upkeep.temporary_folders import PREFIX
 from harness.ledger.store import Ledger
 from harness.outcome import State, Status
-from harness.plan.task import Plan
-from harness.run.ray_executor import RayExecutor, RemoteSite
-from harness.run.result import RunResult
-from harness.run.scheduler import run_plan
+from harness.plan.tasks.task import Plan
+from harness.run.executors.ray_executor import RayExecutor, RemoteSite
+from harness.run.scheduling.run_result import RunResult
+from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from conftest import CARDS, HERE, PATIENCE_SECONDS, PATIENT, ROOT
 
-from harness.builds.scratch import scratch
+from harness.builds.upkeep.temporary_folders import scratch
 
 # Namespaces are the machine's: another run of these tests has its own.
 OURS = "npmx-{}-{}"

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from daemon import Daemon, NoDaemonError
 
-from harness.builds.docker_engine import DockerEngine
-from harness.builds.podman_engine import PodmanEngine
+from harness.builds.engines.docker_engine import DockerEngine
+from harness.builds.engines.podman_engine import PodmanEngine
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "npu-matrix-base:bookworm"

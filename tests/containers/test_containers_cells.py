@@ -21,13 +21,13 @@ from conftest import BASE, REPOSITORY, missing
 from npu_tests import differences, run_npu_tests
 
 import harness
-from harness.builds.bundle import make_bundle
-from harness.builds.runtime import cell_command
-from harness.cli.bench import open_bench
+from harness.builds.cell.bundle import make_bundle
+from harness.builds.cell.cell_command import cell_command
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome
-from harness.plan.task import Plan
+from harness.plan.tasks.task import Plan
 from harness.settings import Settings, load_settings
+from harness.workspace.open_plan import open_bench
 
 CELLS = os.environ.get("NPU_MATRIX_TEST_CELLS", "0.9.1").split()
 ENGINES = os.environ.get("NPU_MATRIX_TEST_ENGINES", "docker").split()

@@ -19,16 +19,16 @@ import pytest
 from conftest import BASE, REPOSITORY, base_name, program
 from daemon import Daemon
 
-from harness.builds import contain
-from harness.builds.contain import run_contained
-from harness.builds.container_command import contained_command
-from harness.builds.docker_engine import DockerEngine
-from harness.builds.engine import LENT, BuildError, Lent, Mount, Order
-from harness.builds.images import Built, base_image, build_image
-from harness.builds.labels import ProcessView, make_labels, this_process
-from harness.builds.layers import READ_SETTINGS, Layer
-from harness.builds.podman_engine import PodmanEngine
-from harness.builds.reap import Standing, judge_things, removal_order, remove_found
+from harness.builds.engines import container_run
+from harness.builds.engines.container_command import contained_command
+from harness.builds.engines.container_run import run_contained
+from harness.builds.engines.docker_engine import DockerEngine
+from harness.builds.engines.engine import LENT, BuildError, Lent, Mount, Order
+from harness.builds.engines.image_build import Built, base_image, build_image
+from harness.builds.engines.image_layers import READ_SETTINGS, Layer
+from harness.builds.engines.podman_engine import PodmanEngine
+from harness.builds.upkeep.labels import ProcessView, make_labels, this_process
+from harness.builds.upkeep.reaper import Standing, judge_things, removal_order, remove_found
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 
@@ -184,7 +184,7 @@ stuck_in_a_collective()
 
 def test_a_hang_says_where_and_is_gone(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # However long a loaded machine takes to send a signal into a container.
-    monkeypatch.setattr(contain, "STACK_SECONDS", 120.0)
+    monkeypatch.setattr(container_run, "STACK_SECONDS", 120.0)
     image = base_image(engine, base_name(engine), "x86_64").id
     said, stopped = bytearray(), threading.Event()
 
@@ -303,7 +303,7 @@ def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path)
     assert "does not answer" in str(nobody.value)
     program_text = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from harness.builds.docker_engine import DockerEngine\n"
+        "from harness.builds.engines.docker_engine import DockerEngine\n"
         # Whoever has no rights may not be able to read the modules that are imported at first use either.
         "DockerEngine({'DOCKER_HOST': sys.argv[2]}).facts()\n"
         "os.setgid(65534); os.setuid(65534)\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import BASE, REPOSITORY, program
 
-from harness.builds.docker_engine import DockerEngine
-from harness.builds.export import docker_context
-from harness.builds.lock import make_lock
+from harness.builds.engines.docker_engine import DockerEngine
+from harness.builds.export.lock_formats import docker_context
+from harness.builds.lock.cell_lock import make_lock
 from harness.digest import digest_bytes
 
 # Notes the command and that it could read its configuration; installs nothing.

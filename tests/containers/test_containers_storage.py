@@ -14,10 +14,10 @@ import pytest
 from conftest import REPOSITORY, own_daemon
 from daemon import Daemon
 
-from harness.builds.docker_engine import DockerEngine
-from harness.builds.layers import image_layers
-from harness.builds.lock import make_lock
-from harness.builds.room import MEASURED_ON, require_storage
+from harness.builds.cell.disk_space import MEASURED_ON, require_storage
+from harness.builds.engines.docker_engine import DockerEngine
+from harness.builds.engines.image_layers import image_layers
+from harness.builds.lock.cell_lock import make_lock
 from harness.errors import InfrastructureError
 
 LOCK = """\

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, base_name
 
-from harness.builds.container_command import contained_command
-from harness.builds.images import base_image
+from harness.builds.engines.container_command import contained_command
+from harness.builds.engines.image_build import base_image
 from harness.check import Check, TaskContext
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import Task
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.plan.tasks.task import Task
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 
 HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
 Run = Callable[..., tuple[Outcome, str, Site]]

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from harness.report.model import build_model
-from harness.report.publish import render_all
+from harness.report.model.report_model import build_model
+from harness.report.publish.publish import render_all
 
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[1] / "unit" / "report" / "report_samples.py"
@@ -226,7 +226,7 @@ def test_queries_mean_here_what_they_mean_in_a_terminal(browser: Browser, vector
 
 def test_any_query_means_here_what_it_means_in_a_terminal(browser: Browser) -> None:
     from harness.errors import InputError
-    from harness.report.query import select
+    from harness.report.query.grid_query import select
 
     model = build_model(samples().sample_inputs())
     draw = random.Random(5)

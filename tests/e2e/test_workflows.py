@@ -9,7 +9,7 @@ import pygit2
 import pytest
 from actions_runner import ROOT, JobResult, Runner, git, load
 
-from harness.plan.registry import all_checks
+from harness.plan.tasks.check_registry import all_checks
 
 FLOWS = {name: load(ROOT / ".github" / "workflows" / f"{name}.yml") for name in ("matrix", "patch-gate")}
 MATRIX = """\

@@ -77,14 +77,14 @@ def engine_operators() -> Iterator[None]:
     except ImportError:
         import torch
 
-        from harness.devices.sim import overlay, serving
+        from harness.devices.sim.operators import overlay, serving_kernels
 
         simulation = overlay.installed()
         assert simulation is not None
         definitions = torch.library.Library("_C_ascend", "FRAGMENT")
         for schema in ENGINE_SCHEMAS:
             definitions.define(schema)
-        kept = (definitions, serving.install_engine(simulation.machine))
+        kept = (definitions, serving_kernels.install_engine(simulation.machine))
         yield
         del kept
         return

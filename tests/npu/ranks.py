@@ -1,6 +1,6 @@
 """One rank: every collective, then DDP, FSDP1 and FSDP2 on the device.
 
-    python -m harness.devices.sim.launch ranks.py STORE RESULT GROUP WHAT
+    python -m harness.devices.sim.start.sim_launch ranks.py STORE RESULT GROUP WHAT
 
 STORE: a file by which ranks find each other. GROUP: plain or mixed. WHAT: collectives or train. The first rank writes
 what it found, as JSON, to RESULT.

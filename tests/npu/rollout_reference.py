@@ -12,10 +12,10 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from harness.rollout.checkpoints import VOCABULARY, make_checkpoint  # noqa: E402
-from harness.rollout.compare import compare_case  # noqa: E402
-from harness.rollout.reference import evaluate  # noqa: E402
-from harness.rollout.rounding import AnotherRounding  # noqa: E402
+from harness.rollout.generation.bf16_rounding import AnotherRounding  # noqa: E402
+from harness.rollout.generation.generation_compare import compare_case  # noqa: E402
+from harness.rollout.generation.reference_log_probs import evaluate  # noqa: E402
+from harness.rollout.generation.tiny_checkpoints import VOCABULARY, make_checkpoint  # noqa: E402
 
 PROMPTS = ([5, 17, 300], [7])
 TOKENS = 6

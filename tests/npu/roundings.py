@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.numerics import stochastic
-from harness.numerics.actor_reference import SAMPLES
-from harness.numerics.contract import BF16_AUTOCAST, FP32, Contract
+from harness.numerics.actor.actor_reference import SAMPLES
+from harness.numerics.arithmetic import stochastic
+from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 CONTRACTS = {torch.float64: FP64, torch.float32: FP32, torch.bfloat16: BF16_AUTOCAST}

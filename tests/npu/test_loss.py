@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from harness.numerics.adapters import VerlCandidate
-from harness.numerics.battery import default_battery
-from harness.numerics.candidate import Result, evaluate_one
-from harness.numerics.case import REQUIRED, Case
-from harness.numerics.faults import CASES, FAULTS, Fault, seeded
-from harness.numerics.judge import LossStatus, judge
-from harness.numerics.profile import profile_of
+from harness.numerics.loss.candidate import Result, evaluate_one
+from harness.numerics.loss.case_judge import LossStatus, judge
+from harness.numerics.loss.cases.battery import default_battery
+from harness.numerics.loss.cases.case import REQUIRED, Case
+from harness.numerics.loss.loss_faults import CASES, FAULTS, Fault, seeded
+from harness.numerics.loss.release_objectives import profile_of
+from harness.numerics.loss.verl_adapters import VerlCandidate
 
 BATTERY = {case.name: case for case in default_battery()}
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import actor_device, actor_reference
-from harness.numerics.actor import judge
-from harness.numerics.actor_case import DEFAULT_SEED
-from harness.numerics.actor_compare import compare
-from harness.numerics.case import read_npz
+from harness.devices.sim.faults.fault_spec import parse_faults
+from harness.numerics.actor import actor_device, actor_reference
+from harness.numerics.actor.actor_case import DEFAULT_SEED
+from harness.numerics.actor.actor_check import judge
+from harness.numerics.actor.actor_compare import compare
+from harness.numerics.loss.cases.case import read_npz
 from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"
 )
@@ -34,7 +34,7 @@ needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="fault
 @pytest.fixture(scope="module")
 def reference(reference_by: Callable[..., Path]) -> Path:
     """The update on the CPU in a process that cannot import torch_npu."""
-    return reference_by("harness.numerics.actor_run", "--compute", "bfloat16")
+    return reference_by("harness.numerics.actor.actor_program", "--compute", "bfloat16")
 
 
 def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judgement:

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.numerics import stochastic  # noqa: E402 - it needs torch
-from harness.numerics.actor_update import tracing  # noqa: E402
-from harness.numerics.contract import FP32  # noqa: E402
+from harness.numerics.actor.actor_update import tracing  # noqa: E402
+from harness.numerics.arithmetic import stochastic  # noqa: E402 - it needs torch
+from harness.numerics.arithmetic.contract import FP32  # noqa: E402
 
 SEEDS = range(20)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.sim.faultspec import parse_faults
-from harness.numerics import twin_run
-from harness.numerics.case import read_npz
-from harness.numerics.twin import compare, judge
+from harness.devices.sim.faults.fault_spec import parse_faults
+from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.twin import twin_program
+from harness.numerics.twin.twin_check import compare, judge
 from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"
@@ -37,7 +37,7 @@ update, each with two layers and the entropy's."""
 @pytest.fixture(scope="module")
 def reference(reference_by: Callable[..., Path]) -> Path:
     """The exact twin, in a process that cannot import torch_npu."""
-    return reference_by("harness.numerics.twin_run", "--case", json.dumps(SETTINGS))
+    return reference_by("harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS))
 
 
 def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
@@ -45,10 +45,10 @@ def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation and faults else nullcontext([])
     with wrong as active:
-        facts = twin_run.device(twin_run.case_of(SETTINGS), device, reference, out)
+        facts = twin_program.device(twin_program.case_of(SETTINGS), device, reference, out)
     assert all(fault.hits for fault in active)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_run.FORMAT)
+    index, _ = read_npz(reference, twin_program.FORMAT)
     return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
 
 
@@ -83,10 +83,12 @@ def test_a_green_that_leans_on_a_guess_is_withheld(
     reference_by: Callable[..., Path], npu_device: str, tmp_path: Path
 ) -> None:
     """The activation has no error bound here, so its share of the tolerances is a guess."""
-    reference = reference_by("harness.numerics.twin_run", "--case", json.dumps(SETTINGS), without="silu")
-    facts = twin_run.device(twin_run.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json")
+    reference = reference_by(
+        "harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS), without="silu"
+    )
+    facts = twin_program.device(twin_program.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json")
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_run.FORMAT)
+    index, _ = read_npz(reference, twin_program.FORMAT)
 
     def judged() -> Judgement:
         told = {"path": facts["path"], "device": facts["device"], "reference": index["facts"]}

@@ -239,7 +239,7 @@ def synced(folder: Path) -> tuple[list[int], list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launcher = ["-m", "harness.devices.sim.launch"] if "NPU_SIM_COUNT" in os.environ else []
+    launcher = ["-m", "harness.devices.sim.start.sim_launch"] if "NPU_SIM_COUNT" in os.environ else []
     workers = [
         subprocess.Popen(
             [sys.executable, *launcher, "worker.py", str(rank), str(port)],

@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 torch_npu = pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 from roundings import CONTRACTS, permitted  # noqa: E402 - needs the guards above
 
-from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
+from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 

@@ -17,13 +17,13 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 from roundings import Permitted, permitted  # noqa: E402 - needs the guards above
 from training import KINDS, permitted_training, train  # noqa: E402
 
-from harness.devices.sim import faultspec  # noqa: E402
-from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
+from harness.devices.sim.faults import fault_spec  # noqa: E402
+from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 
 SIMULATION = overlay.installed()
 pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
@@ -186,7 +186,7 @@ def test_a_call_can_fail_or_block() -> None:
 
 
 def test_every_kind_is_exercised_here() -> None:
-    assert set(faultspec.KINDS) == {
+    assert set(fault_spec.KINDS) == {
         "round", "lowacc", "ulp", "sign", "scale", "zero", "stale", "nan", "nondet", "raise", "hang"
     }  # fmt: skip
 
@@ -356,7 +356,7 @@ def launched(tmp_path: Path, code: str, **environment: str) -> str:
     script = tmp_path / "program.py"
     script.write_text(code)
     done = subprocess.run(
-        [sys.executable, "-m", "harness.devices.sim.launch", str(script)],
+        [sys.executable, "-m", "harness.devices.sim.start.sim_launch", str(script)],
         env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
         capture_output=True,
         text=True,
@@ -489,7 +489,7 @@ def test_ray_counts_the_devices() -> None:
 
 
 def test_a_process_of_its_own_installs_by_import(tmp_path: Path) -> None:
-    code = "import harness.devices.sim.plugin, torch; print((torch.ones(2, device='npu') + 1).tolist())"
+    code = "import harness.devices.sim.start.sim_plugin, torch; print((torch.ones(2, device='npu') + 1).tolist())"
     for environment, expected in (({}, "[2.0, 2.0]"), ({"ASCEND_RT_VISIBLE_DEVICES": ""}, "Error")):
         done = subprocess.run(
             [sys.executable, "-c", code],

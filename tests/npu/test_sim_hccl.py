@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 import ranks  # noqa: E402 - needs the guards above
 from roundings import Permitted, permitted  # noqa: E402
 
-from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
+from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 
 SIMULATION = overlay.installed()
 pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")
@@ -84,7 +84,7 @@ def test_a_sum_of_gradients_that_is_slightly_wrong_is_red(explained: Permitted) 
 
 def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, object]:
     result = tmp_path / "found.json"
-    program = [sys.executable, "-m", "harness.devices.sim.launch", str(PROGRAM)]
+    program = [sys.executable, "-m", "harness.devices.sim.start.sim_launch", str(PROGRAM)]
     processes = [
         subprocess.Popen(
             [*program, str(tmp_path / "store"), str(result), group, what],

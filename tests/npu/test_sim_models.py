@@ -12,12 +12,12 @@ import torch
 
 pytest.importorskip("torch_npu")
 pytest.importorskip("transformers")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 from model_reference import built, log_prob_and_gradients  # noqa: E402 - needs the guards above
 from roundings import Permitted  # noqa: E402
 
-from harness.devices.sim.faultspec import FaultSpec  # noqa: E402
+from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 
 SIMULATION = overlay.installed()
 pytestmark = pytest.mark.skipif(SIMULATION is None, reason="only on the simulated device")

@@ -17,15 +17,15 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 import test_sim_custom_ops as with_gradient  # noqa: E402
 from test_sim_vllm_ops import budget, present  # noqa: E402
 
-from harness.devices.sim import serving  # noqa: E402
-from harness.devices.sim.faultspec import parse_faults  # noqa: E402
-from harness.rollout import plain  # noqa: E402
-from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
+from harness.devices.sim.faults.fault_spec import parse_faults  # noqa: E402
+from harness.devices.sim.operators import serving_kernels  # noqa: E402
+from harness.rollout.operators import plain_operators  # noqa: E402
+from harness.rollout.operators.operator_cases import CASES, OperatorCase  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device"),
@@ -85,7 +85,7 @@ def gemma_norm(drawn: Drawn) -> Pairs:
     x, gamma = drawn.normal(drawn.size(1, 6), 2 * drawn.size(1, 9)), drawn.normal(1)
     gamma = gamma.expand(x.shape[-1]).clone()
     found = torch.ops.npu.npu_gemma_rms_norm(drawn.placed(x), drawn.placed(gamma), 1e-6)[0]
-    yield found, plain.gemma_rms_norm({"x": x, "gamma": gamma, "epsilon": 1e-6})[0]
+    yield found, plain_operators.gemma_rms_norm({"x": x, "gamma": gamma, "epsilon": 1e-6})[0]
 
 
 def cast(drawn: Drawn, name: str = "npu_dtype_cast") -> Pairs:
@@ -419,8 +419,8 @@ def test_no_reference_is_left_out() -> None:
     simulation = overlay.installed()
     assert simulation is not None
     implemented = {name if "::" in name else f"npu::{name}" for name in simulation.custom}
-    implemented |= {f"atb::{name}" for name in serving.ATB}
-    implemented |= {f"_C_ascend::{name}" for name in serving.ENGINE}
+    implemented |= {f"atb::{name}" for name in serving_kernels.ATB}
+    implemented |= {f"_C_ascend::{name}" for name in serving_kernels.ENGINE}
     compared = {case.operator for case in CASES} | {*GRADIENTS}
     compared |= {operator for operators, _, _ in HERE.values() for operator in operators}
     assert sorted(implemented - compared) == []

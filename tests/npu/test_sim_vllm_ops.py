@@ -10,13 +10,14 @@ import pytest
 import torch
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
-from harness.devices.sim import triton_interpreter  # noqa: E402
-from harness.devices.sim.faults import FaultBook  # noqa: E402
-from harness.devices.sim.faultspec import parse_faults  # noqa: E402
-from harness.rollout import generate, operators, plain, workers  # noqa: E402
-from harness.rollout.operator_cases import CASES, OperatorCase  # noqa: E402
+from harness.devices.sim.faults.fault_injection import FaultBook  # noqa: E402
+from harness.devices.sim.faults.fault_spec import parse_faults  # noqa: E402
+from harness.devices.sim.operators import triton_interpreter  # noqa: E402
+from harness.rollout.generation import engine_workers, generation_program  # noqa: E402
+from harness.rollout.operators import operator_battery, plain_operators  # noqa: E402
+from harness.rollout.operators.operator_cases import CASES, OperatorCase  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device"),
@@ -27,13 +28,13 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 
 
 def budget(case: OperatorCase, seed: int, dtype: torch.dtype) -> float:
-    values = operators.draw(case, seed, dtype)
-    expected = operators.expectation(case, values, dtype)
-    return operators.worst_budget(operators.compute(case, values, "npu:0", dtype), expected)
+    values = operator_battery.draw(case, seed, dtype)
+    expected = operator_battery.expectation(case, values, dtype)
+    return operator_battery.worst_budget(operator_battery.compute(case, values, "npu:0", dtype), expected)
 
 
 def present(case: OperatorCase) -> OperatorCase:
-    if operators.find_operator(case) is None:
+    if operator_battery.find_operator(case) is None:
         pytest.skip(f"this cell has no operator {case.operator}")
     return case
 
@@ -70,7 +71,7 @@ FAULTS = {
 def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
     simulation = overlay.installed()
     assert simulation is not None
-    battery = operators.Battery("npu:0", torch.float32)
+    battery = operator_battery.Battery("npu:0", torch.float32)
     with simulation.faults.injected(*parse_faults(text)) as (fault,):
         entries = battery.measure()
     if not fault.hits:
@@ -95,15 +96,15 @@ def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
     ],
 )
 def test_a_familys_fault_strikes_what_was_called_of_it(family: str, called: set[str], fault: str) -> None:
-    assert generate.seeded_fault(family, "round", called) == fault
+    assert generation_program.seeded_fault(family, "round", called) == fault
 
 
 def test_every_family_has_a_seeded_fault() -> None:
-    assert {family for seeded in generate.FAULTS.values() for family in seeded} == {
+    assert {family for seeded in generation_program.FAULTS.values() for family in seeded} == {
         case.family for case in CASES
     }
-    generated = {case.name for group in generate.GROUPS.values() for case in group}
-    assert generate.FAULTS.keys() <= generated
+    generated = {case.name for group in generation_program.GROUPS.values() for case in group}
+    assert generation_program.FAULTS.keys() <= generated
 
 
 def test_a_workers_faults_last_until_it_is_released() -> None:
@@ -115,13 +116,13 @@ def test_a_workers_faults_last_until_it_is_released() -> None:
     def look_up() -> torch.Tensor:
         return torch.nn.functional.embedding(tokens, table).cpu()
 
-    exact, before = look_up(), workers.total(llm, workers.calls)
-    assert not workers.total(llm, workers.release)
-    workers.total(llm, workers.strike, "aten::embedding;round")
+    exact, before = look_up(), engine_workers.total(llm, engine_workers.calls)
+    assert not engine_workers.total(llm, engine_workers.release)
+    engine_workers.total(llm, engine_workers.strike, "aten::embedding;round")
     assert torch.equal(look_up(), exact.bfloat16().float())
-    assert workers.total(llm, workers.release) == {"aten::embedding": 1}
+    assert engine_workers.total(llm, engine_workers.release) == {"aten::embedding": 1}
     assert torch.equal(look_up(), exact)
-    assert (workers.total(llm, workers.calls) - before)["aten::embedding"] == 2
+    assert (engine_workers.total(llm, engine_workers.calls) - before)["aten::embedding"] == 2
 
 
 class Executor:
@@ -185,10 +186,10 @@ def test_a_slot_outside_the_cache_is_refused() -> None:
 
 def test_a_mask_that_is_not_causal_is_refused() -> None:
     case = next(case for case in CASES if case.operator == "atb::_npu_flash_attention")
-    values = operators.draw(case, 0, torch.float32)
+    values = operator_battery.draw(case, 0, torch.float32)
     values["mask"] = torch.zeros_like(values["mask"])
     with pytest.raises(NotImplementedError, match="not causal"):
-        operators.compute(case, values, "npu:0", torch.float32)
+        operator_battery.compute(case, values, "npu:0", torch.float32)
 
 
 @pytest.mark.parametrize("layout", ["BSND", "BNSD", "BSH"])
@@ -224,7 +225,7 @@ def test_fused_attention_in_batches_agrees_with_the_plain_formula(
     for index, count in enumerate(new):
         seen = lengths[index] if lengths else 7
         rows = (x[index].double() for x in (query[:, :count], key[:, :seen], value[:, :seen]))
-        expected = plain.attention(*rows, 0.3, causal=True)
+        expected = plain_operators.attention(*rows, 0.3, causal=True)
         # Eight products and seven weights of order one in fp32: some ten roundings.
         assert float((found[index, :count] - expected).abs().max()) < 100 * 2.0**-24
         assert not found[index, count:].any()

@@ -7,16 +7,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the model is transformers'")
 
-from harness.convergence.inference import check, run  # noqa: E402
+from harness.convergence.inference import inference_check, inference_program  # noqa: E402
 from harness.outcome import Status  # noqa: E402
 
 
 def test_the_device_gives_the_cpus_logits(npu_device):
-    found = run.compare(npu_device)
+    found = inference_program.compare(npu_device)
     if not found["supported"]:
         pytest.skip(found["why"])
 
-    judgement = check.judge({**found, "ended": True}, {})
+    judgement = inference_check.judge({**found, "ended": True}, {})
 
     assert judgement.status is Status.PASS, judgement.reasons
 

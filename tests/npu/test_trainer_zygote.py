@@ -9,7 +9,7 @@ import sys
 import pytest
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.overlay")
+overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 
@@ -17,7 +17,7 @@ PRELOADED = "-- preloaded --"
 PROGRAM = f"""
 import sys
 from pathlib import Path
-from harness.convergence.trainer import zygote
+from harness.convergence.trainer.supervision import zygote
 
 for name in zygote.PRELOADED:
     zygote.preload(name)

@@ -17,9 +17,9 @@ from roundings import FP64, Permitted, tolerances
 from torch import nn
 from torch.nn import functional
 
-from harness.numerics import stochastic
-from harness.numerics.actor_reference import SAMPLES
-from harness.numerics.contract import BF16_AUTOCAST, FP32, Contract
+from harness.numerics.actor.actor_reference import SAMPLES
+from harness.numerics.arithmetic import stochastic
+from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
 
 STEPS, RATE, DECAY, BETAS = 3, 1e-2, 1e-2, (0.9, 0.999)
 # A large one: without it Adam turns rounding errors of tiny gradients into whole steps.

@@ -1,6 +1,6 @@
 """The reference of a check, made as if one operation had no error bound.
 
-python without_bound.py silu harness.numerics.twin_run --role reference --out twin.npz
+python without_bound.py silu harness.numerics.twin.twin_program --role reference --out twin.npz
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from harness.numerics import stochastic
+from harness.numerics.arithmetic import stochastic
 
 
 def main(operation: str, program: str, *options: str) -> int:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness.builds.docker_engine import DockerEngine
+from harness.builds.engines.docker_engine import DockerEngine
 from harness.errors import HarnessError
 
 # A daemon that is late on a loaded machine is none that fails.

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from harness.builds.contain import PREFIX
-from harness.sources.index import index_environment, uv_binary
+from harness.builds.engines.container_run import PREFIX
+from harness.sources.packages.package_index import index_environment, uv_binary
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("pytest", "pytest-timeout", "hypothesis")
 TOLD = {"failure": "failed", "error": "error", "skipped": "skipped"}
-# (module, its arguments) -> command line and variables to add, as `harness.builds.runtime.cell_command` gives them
+# (module, its arguments) -> command line and variables to add, as `harness.builds.cell.cell_command.cell_command` gives them
 Command = Callable[..., tuple[list[str], dict[str, str]]]
 
 

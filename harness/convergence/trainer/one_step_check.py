@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.convergence.trainer import check as trainer
-from harness.convergence.trainer.twin_check import STEPS
+from harness.convergence.trainer import trainer_check as trainer
+from harness.convergence.trainer.recipe_twin_check import STEPS
 from harness.outcome import Judgement, Measured, Status, Tier
 
 # One is enough: what differs from `trainer-grpo` is where responses come from, not what is learned from them.
@@ -23,8 +23,8 @@ def run(context: TaskContext) -> Measured:
 
 def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
     """As `trainer.judge`, and that the rollout's weights are no more than a step old."""
-    from harness.convergence.telemetry import decode_series
-    from harness.convergence.trainer.lag import lag
+    from harness.convergence.telemetry.series import decode_series
+    from harness.convergence.trainer.judging.weight_lag import lag
 
     judgement = trainer.judge(measurements, params)
     recipe = measurements.get("recipe")

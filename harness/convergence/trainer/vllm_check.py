@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.convergence.trainer import check, vllm_rollout
-from harness.convergence.trainer.recipe import ALGORITHMS
-from harness.convergence.verl_metrics import FIRST_STEP
+from harness.convergence.telemetry.verl_metrics import FIRST_STEP
+from harness.convergence.trainer import trainer_check, vllm_rollout
+from harness.convergence.trainer.trainer_recipe import ALGORITHMS
 from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
-LIMITS_PROGRAM = "harness.convergence.trainer.gap"
+LIMITS_PROGRAM = "harness.convergence.trainer.judging.probability_gap"
 LIMITS_TIMEOUT_S = 300.0
 STEPS = 2
 """The second one samples with the weights that the first one made: the hand-over is tried twice."""
@@ -39,7 +39,7 @@ def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> M
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
     completed = context.in_cell(
-        check.PROGRAM,
+        trainer_check.PROGRAM,
         *("--algorithm", str(context.params["algorithm"]), "--steps", str(context.params["steps"]), *more),
         *("--device", "npu", "--folder", str(folder), "--out", str(out), *vllm_rollout.arguments()),
         env={
@@ -48,10 +48,10 @@ def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> M
             "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
             "HF_HOME": str(context.workdir / "huggingface"),
         },
-        timeout=check.TIMEOUT_S,
+        timeout=trainer_check.TIMEOUT_S,
     )
-    found = check.read_run(out, completed)
-    if found["state"] == check.MEASURED:
+    found = trainer_check.read_run(out, completed)
+    if found["state"] == trainer_check.MEASURED:
         found["limits"] = _limits(context, int(found["recipe"]["seed"]))
     facts = found.get("device", {})
     return Measured(
@@ -97,7 +97,7 @@ def simulated(context: TaskContext) -> bool:
 
 def simulation(context: TaskContext) -> dict[str, str]:
     """What this vllm-ascend needs besides on a simulated device."""
-    from harness.devices.sim.runtime_env import INTERPRET, TRITON, triton_environment
+    from harness.devices.sim.start.sim_environment import INTERPRET, TRITON, triton_environment
 
     if not simulated(context):
         return {}
@@ -121,7 +121,7 @@ def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
     if done.returncode != 0 or not out.is_file():
         raise InfrastructureError(
             "what rounding permits could not be measured",
-            why=done.tail[-check.MOST_TAIL :] or f"exit code {done.returncode}",
+            why=done.tail[-trainer_check.MOST_TAIL :] or f"exit code {done.returncode}",
             fix="run the check again; report it if it stays",
         )
     found: Mapping[str, float] = json.loads(out.read_text(encoding="utf-8"))
@@ -133,32 +133,32 @@ def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgeme
 
     params: `compared`, in how many steps the two have the same weights; all unless it is there.
     """
-    from harness.convergence.telemetry import decode_series
+    from harness.convergence.telemetry.series import decode_series
 
-    if measurements["state"] != check.MEASURED:
-        return check.not_measured(measurements)
+    if measurements["state"] != trainer_check.MEASURED:
+        return trainer_check.not_measured(measurements)
     series = decode_series(measurements["series"])
     steps = int(measurements["recipe"]["steps"])
     made = max((len(values) for values in series.values()), default=0)
     if made < steps or not measurements["complete"]:
         reason = f"The trainer ended without an error after {made} of {steps} steps."
-        return check.failed(measurements, reason, remedy="Read the end of the task's log.")
+        return trainer_check.failed(measurements, reason, remedy="Read the end of the task's log.")
     compared = int(params.get("compared", steps))
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
     wrong = [*_insane(series), *_apart(gaps, measurements["limits"])]
     if wrong:
-        return check.failed(measurements, *wrong, *_meaning(measurements), remedy=_REMEDY)
+        return trainer_check.failed(measurements, *wrong, *_meaning(measurements), remedy=_REMEDY)
     unsaid = [name for name, values in gaps.items() if len(values) < compared]
     if unsaid:
         reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
-        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *check.notes(measurements)))
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *trainer_check.notes(measurements)))
     return Judgement(
         status=Status.PASS,
         reasons=(
             _agreement(gaps, measurements["limits"]),
             ONLY_PLUMBING,
             *_meaning(measurements),
-            *check.notes(measurements),
+            *trainer_check.notes(measurements),
         ),
     )
 
@@ -228,7 +228,7 @@ def applies(facets: Mapping[str, Any]) -> str:
     numbers = tuple(int(part) for part in verl.split(".")[:2] if part.isdigit())
     if verl and numbers < vllm_rollout.OLDEST:
         return f"verl {verl} has no vLLM server; this check drives verl 0.7 and later"
-    return check.applies(facets)
+    return trainer_check.applies(facets)
 
 
 def _check(algorithm: str) -> Check:
@@ -236,14 +236,20 @@ def _check(algorithm: str) -> Check:
         name=f"trainer-vllm-{algorithm}",
         tier=Tier.CONVERGENCE,
         question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
-        facets=check.FACETS,
-        sources=("harness.convergence", "harness.evidence", "harness.numerics"),
+        facets=trainer_check.FACETS,
+        sources=(
+            "harness.convergence",
+            "harness.evidence",
+            "harness.cell_program",
+            "harness.package",
+            "harness.numerics",
+        ),
         run=run,
         judge=judge,
         needs=("environment",),
         params={"algorithm": algorithm, "steps": STEPS},
         device=True,
-        timeout_s=check.TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
+        timeout_s=trainer_check.TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
         expected_s=150.0,
         applies=applies,
     )

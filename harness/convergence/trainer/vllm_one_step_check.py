@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.convergence.trainer import check as trainer
+from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer import vllm_check
 from harness.outcome import Measured, Tier
 
@@ -54,7 +54,13 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does verl train one step off its policy, and does vLLM on another card get the weights?",
     facets=trainer.FACETS,
-    sources=("harness.convergence", "harness.evidence", "harness.numerics"),
+    sources=(
+        "harness.convergence",
+        "harness.evidence",
+        "harness.cell_program",
+        "harness.package",
+        "harness.numerics",
+    ),
     run=run,
     judge=vllm_check.judge,
     needs=("environment",),

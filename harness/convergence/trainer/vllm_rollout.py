@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.convergence.trainer.task import PROMPT_TOKENS, RESPONSE_TOKENS
+from harness.convergence.trainer.tiny_task import PROMPT_TOKENS, RESPONSE_TOKENS
 
 # The oldest verl whose only way to run vLLM is the server; SPMD mode ended with it (verl pull request 4411).
 OLDEST = (0, 7)
 # A block of vllm-ascend's cache holds 128 tokens, and a request of this task fits into one.
 CACHE_BLOCKS = 64
 CACHE_BYTES = 1 << 26
-PLUGIN = "harness.convergence.trainer.vllm_plugin"
+PLUGIN = "harness.convergence.trainer.in_verl.vllm_plugin"
 # On two cores vLLM's processes start up to twice as long as a trainer without it: nothing but a standstill is
 # to reach this.
 START_UP_SECONDS = 600
@@ -51,6 +51,6 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 def arguments() -> tuple[str, ...]:
-    """All this as options of `harness.convergence.trainer.run`."""
+    """All this as options of `harness.convergence.trainer.trainer_program`."""
     settings = tuple(text for key, value in OVERRIDES.items() for text in ("--set", f"{key}={value}"))
     return (*settings, "--plugin", PLUGIN, "--start-up-seconds", str(START_UP_SECONDS))

@@ -7,8 +7,8 @@ of the numerics, speed or formats of the hardware, and whatever runs here carrie
 Host side, standard library only: `build.build_runtime` (needs a C compiler once), `runtime_env`.
 Either side: `probe`, `faultspec`. Cell side:
 
-    python -m harness.devices.sim.launch -m some.module ARGS        the program on npu:0
-    VERL_USE_EXTERNAL_MODULES=harness.devices.sim.plugin            the same in every process of verl
+    python -m harness.devices.sim.start.sim_launch -m some.module ARGS        the program on npu:0
+    VERL_USE_EXTERNAL_MODULES=harness.devices.sim.start.sim_plugin   the same in every process of verl
 
 Environment (beside that of the runtime, see runtime/sim.h):
     NPU_SIM_FAULTS        faults to inject, see `faultspec`

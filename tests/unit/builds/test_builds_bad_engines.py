@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.engine import Lent, Thing
-from harness.builds.engine import no_permission as no_permission_error
-from harness.builds.images import base_image, base_notices, build_image
-from harness.builds.layers import Layer
-from harness.builds.memory import MemoryEngine
-from harness.builds.sdk_facts import image_of
+from harness.builds.engines.engine import Lent, Thing
+from harness.builds.engines.engine import no_permission as no_permission_error
+from harness.builds.engines.image_build import base_image, base_notices, build_image
+from harness.builds.engines.image_layers import Layer
+from harness.builds.engines.memory_engine import MemoryEngine
+from harness.builds.engines.sdk_facts import image_of
 from harness.errors import HarnessError, InfrastructureError, InputError
 
 
@@ -132,7 +132,7 @@ def daemon_on() -> Iterator[str]:
 
 def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.engines.docker_engine import DockerEngine
 
     with pytest.raises(InfrastructureError) as caught:
         DockerEngine({"DOCKER_HOST": daemon_on}).facts()
@@ -143,7 +143,7 @@ def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
 
 def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.engines.docker_engine import DockerEngine
 
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
@@ -155,8 +155,8 @@ def test_what_takes_as_long_as_a_disk_is_given_longer_than_a_question(
     daemon_on: str, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds import sdk_engine
-    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.engines import sdk_engine
+    from harness.builds.engines.docker_engine import DockerEngine
 
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
@@ -172,7 +172,7 @@ def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
     daemon_on: str, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.engines.docker_engine import DockerEngine
 
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
     monkeypatch.setattr(Elsewhere, "arch", {})
@@ -186,7 +186,7 @@ def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
 
 def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answer():
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.docker_engine import DockerEngine
+    from harness.builds.engines.docker_engine import DockerEngine
 
     engine = DockerEngine({"DOCKER_HOST": "unix:///nonexistent"})
     with pytest.raises(InfrastructureError) as caught, engine._errors("copy files out"):
@@ -197,8 +197,8 @@ def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answe
 
 def test_ssh_leads_to_another_machine():
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.docker_engine import DockerEngine
-    from harness.builds.podman_engine import PodmanEngine
+    from harness.builds.engines.docker_engine import DockerEngine
+    from harness.builds.engines.podman_engine import PodmanEngine
 
     for engine in (
         DockerEngine({"DOCKER_HOST": "ssh://u@host"}),
@@ -211,7 +211,7 @@ def test_ssh_leads_to_another_machine():
 
 def test_words_of_a_full_disk_are_told_from_a_cell_that_cannot_be_built():
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.sdk_engine import storage_failure
+    from harness.builds.engines.sdk_engine import storage_failure
 
     tail = "Downloading torch\nerror: failed to write: No space left on device (os error 28)\n"
     full = storage_failure("docker", "build a layer", tail)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_builds_environment import Cell, good, outcome
+from test_venv_environment import Cell, good, outcome
 
-from harness.builds import leftout
-from harness.builds.judge import judge
+from harness.builds.cell import omitted_packages
+from harness.builds.cell.environment_judge import judge
 from harness.digest import digest_file
 from harness.outcome import Status
-from harness.sources.lockfile import LockedPackage
+from harness.sources.packages.lockfile import LockedPackage
 
 BACKEND = """
 import os, zipfile
@@ -131,19 +131,19 @@ LOCK = (
 
 
 def test_the_simulated_device_does_without_cuda_and_what_only_that_wants() -> None:
-    assert set(leftout.left_out(LOCK, "sim")) == {
+    assert set(omitted_packages.left_out(LOCK, "sim")) == {
         "flashinfer-python",
         "nvidia-cublas-cu12",
         "tabulate",
         "triton-ascend",
     }
-    assert leftout.left_out(LOCK, "npu") == {}
-    assert leftout.left_out(LOCK, "cpu") == {}
+    assert omitted_packages.left_out(LOCK, "npu") == {}
+    assert omitted_packages.left_out(LOCK, "cpu") == {}
 
 
 def test_what_the_cell_itself_asks_for_stays() -> None:
     packages = (*LOCK, locked("pyelftools", "-r requirements.in", "flashinfer-python"))
-    assert "pyelftools" not in leftout.left_out(packages, "sim")
+    assert "pyelftools" not in omitted_packages.left_out(packages, "sim")
 
 
 def test_a_pass_says_what_was_left_out() -> None:
@@ -155,8 +155,8 @@ def test_a_pass_says_what_was_left_out() -> None:
 
 
 def test_an_environment_that_lost_a_built_package_no_longer_holds(engine: Cell) -> None:
-    from harness.builds import environment
+    from harness.builds.cell import venv_environment
 
     found, _ = engine.build()
     found["probe"]["packages"]["vllm"] = "0.18.0+empty"
-    assert "vllm-0.18.0+empty.dist-info" in environment.holds(outcome("environment", **found))
+    assert "vllm-0.18.0+empty.dist-info" in venv_environment.holds(outcome("environment", **found))

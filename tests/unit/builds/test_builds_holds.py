@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from harness.builds.environment import FINISHED, holds
+from harness.builds.cell.venv_environment import FINISHED, holds
 from harness.outcome import Evidence, Outcome, State, Tier
 
 

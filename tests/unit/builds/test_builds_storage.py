@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_builds_layers import build, lock, package
-from test_builds_room import ALL_MIB, LARGE, disk, only_measured
+from test_disk_space import ALL_MIB, LARGE, disk, only_measured
+from test_image_layers import build, lock, package
 
-from harness.builds.images import base_image
-from harness.builds.layers import image_layers
-from harness.builds.lock import CellLock
-from harness.builds.memory import MemoryEngine
-from harness.builds.room import require_storage
+from harness.builds.cell.disk_space import require_storage
+from harness.builds.engines.image_build import base_image
+from harness.builds.engines.image_layers import image_layers
+from harness.builds.engines.memory_engine import MemoryEngine
+from harness.builds.lock.cell_lock import CellLock
 from harness.errors import InfrastructureError
 
 __all__ = ["disk"]

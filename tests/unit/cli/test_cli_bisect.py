@@ -19,7 +19,7 @@ from harness.errors import (
     InfrastructureError,
 )
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.patchstack.sequence import apply_stack
+from harness.patchstack.apply.stack_apply import apply_stack
 from harness.sources.tree import File, MemoryTree
 
 MATRIX = """\
@@ -108,7 +108,7 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.fixture
 def bisect(checkout, capsys, monkeypatch):
     def call(*arguments: str, check: Check | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr("harness.plan.registry.all_checks", lambda: (check or small_loss(),))
+        monkeypatch.setattr("harness.plan.tasks.check_registry.all_checks", lambda: (check or small_loss(),))
         with pytest.raises(SystemExit) as stopped:
             main(["--root", str(checkout), "bisect", *arguments])
         seen = capsys.readouterr()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.builds.labels import ProcessView
-from harness.builds.scratch import OWNER_FILE, make_scratch
+from harness.builds.upkeep.labels import ProcessView
+from harness.builds.upkeep.temporary_folders import OWNER_FILE, make_scratch
 from harness.cli.app import main
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
@@ -23,7 +23,7 @@ from harness.outcome import Evidence, Outcome, State, Tier
 def cleanup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("harness.builds.engines.known_engines", lambda: ())
+    monkeypatch.setattr("harness.builds.engines.known_engines.known_engines", lambda: ())
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 

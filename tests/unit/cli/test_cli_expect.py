@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.app import main
-from harness.cli.bench import open_bench
-from harness.cli.expect import command
+from harness.cli.expect_command import command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.settings import load_settings
+from harness.workspace.open_plan import open_bench
 
 MATRIX = """\
 # kept
@@ -144,7 +144,7 @@ def test_a_link_stays_a_link_and_nothing_half_written_stays(checkout, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("harness.matrix.edit.os.fsync", full)
+        patched.setattr("harness.matrix.document.yaml_edit.os.fsync", full)
         with pytest.raises(InputError, match="cannot be written"):
             checkout("update", *SAID)
     assert real.read_text() == MATRIX

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.app import main
-from harness.cli.bench import look_at_host, open_bench
-from harness.cli.elsewhere import host_with
-from harness.cli.gate import command
-from harness.cli.triage import command as triage_command
+from harness.cli.gate_command import command
+from harness.cli.triage_command import command as triage_command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.settings import load_settings
+from harness.workspace.elsewhere import host_with
+from harness.workspace.open_plan import look_at_host, open_bench
 
 MATRIX = """\
 format: 1
@@ -345,7 +345,7 @@ class Machine:
 def machine(repository, monkeypatch):
     def made(*answers):
         found = Machine(repository, *answers)
-        monkeypatch.setattr("harness.cli.reruns.run_again", found)
+        monkeypatch.setattr("harness.workspace.reruns.run_again", found)
         return found
 
     return made

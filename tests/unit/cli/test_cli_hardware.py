@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.bench import open_bench
-from harness.devices.host import HostView, look
+from harness.devices.host.inventory import HostView, look
 from harness.settings import load_settings
+from harness.workspace.open_plan import open_bench
 
 REPOSITORY = Path(__file__).parents[3]
 MANAGERS = ["davinci_manager", "devmm_svm", "hisi_hdc"]

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.app import main
-from harness.cli.junit import command
-from harness.ledger.junit import read_junit
+from harness.cli.junit_command import command
+from harness.ledger.junit.junit_files import read_junit
 from harness.settings import load_settings
 
 ROOT = Path(__file__).parents[3]

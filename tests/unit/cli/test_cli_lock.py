@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.cli.bench import open_bench
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
 from harness.settings import load_settings
+from harness.workspace.open_plan import open_bench
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\

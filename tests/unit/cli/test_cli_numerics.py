@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import numerics
+from harness.cli import numerics_command
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.settings import load_settings
@@ -31,7 +31,7 @@ def invoke(tmp_path):
 
     def run(*args: str):
         return CliRunner().invoke(
-            numerics.command, args, obj=settings, standalone_mode=False, catch_exceptions=True
+            numerics_command.command, args, obj=settings, standalone_mode=False, catch_exceptions=True
         )
 
     return run
@@ -88,7 +88,7 @@ def measured(monkeypatch):
             measurements=MEASUREMENTS,
         )
         judgement = Judgement(status=status, reasons=("1 of 1 loss cases are wrong on npu:0.",))
-        monkeypatch.setattr(numerics, "_measure", lambda *_: (outcome, judgement))
+        monkeypatch.setattr(numerics_command, "_measure", lambda *_: (outcome, judgement))
 
     return give
 

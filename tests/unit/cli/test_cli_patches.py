@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from harness.cli.app import main
-from harness.report.survival import read_survival
+from harness.report.model.survival_facts import read_survival
 
 REPOSITORY = Path(__file__).parents[3]
 BASE = "".join(f"def f{number}():\n    return {number}\n\n\n" for number in range(20))
@@ -338,7 +338,7 @@ def test_our_own_bodies_are_canonical_and_in_order(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A day to look at a patch again is the nightly run's business: no test turns red by the calendar.
-    monkeypatch.setattr("harness.cli.patches.today", lambda: dt.date(2026, 11, 20))
+    monkeypatch.setattr("harness.cli.patches_command.today", lambda: dt.date(2026, 11, 20))
     for arguments in (["check"], ["export", "--check"]):
         with pytest.raises(SystemExit) as stopped:
             main(["--root", str(REPOSITORY), "patches", *arguments])

@@ -13,12 +13,12 @@ import yaml
 from test_cli_patches import BASE, BROKEN, FIXED, HEADER, Git, made
 
 from harness.cli.app import main
-from harness.cli.patch_recorded import recorded_facts
-from harness.cli.patch_survival import recorded_survival
-from harness.matrix.load import load_matrix
-from harness.report.patch_facts import read_patch_facts
-from harness.report.survival import read_survival
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.report.model.patch_facts import read_patch_facts
+from harness.report.model.survival_facts import read_survival
 from harness.settings import load_settings
+from harness.workspace.patch_facts_record import recorded_facts
+from harness.workspace.survival_record import recorded_survival
 
 ROOT = Path(__file__).parents[3]
 MATRIX = """\

@@ -349,7 +349,7 @@ def test_code_counts_as_far_as_it_is_read(checkout):
     git(checkout, "add", ".")
     git(checkout, "commit", "-qm", "with the program")
     assert ask_clone(checkout) == {}
-    judge = checkout / "harness" / "compat" / "remedy.py"
+    judge = checkout / "harness" / "compat" / "resolve" / "resolve_remedies.py"
     judge.write_text(judge.read_text() + "\n# a word\n")
     behind = {"resolve", "environment", "loss", "grpo", "gspo"}
     changed = ask_clone(checkout)
@@ -435,7 +435,7 @@ def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, 
         asked.append({bench.plan.tasks[key].check.tier.value for key in keys})
         return False
 
-    monkeypatch.setattr("harness.cli.reruns.run_again", machine_that_never_answers)
+    monkeypatch.setattr("harness.workspace.reruns.run_again", machine_that_never_answers)
     code, _, err = command("frontier", "verl", "--with", "torch=2.6.0", "--probe", "build")
     assert code == 0
     assert asked == [{"static"}, {"build"}]
@@ -558,9 +558,9 @@ def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, 
 
 
 def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command, checkout):
-    from harness.cli.bench import host_kind, look_at_host
     from harness.ledger.store import Ledger
     from harness.outcome import Evidence, Outcome, State, Tier
+    from harness.workspace.open_plan import host_kind, look_at_host
 
     kinds = [
         (host_kind(look_at_host()), 7.0),

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.check import Completed
-from harness.cli.references import SEEDS, record, run_program, wanted
-from harness.convergence.reference_set import load
+from harness.convergence.decision.reference_set import load
 from harness.errors import InfrastructureError, NothingSelectedError
+from harness.workspace.reference_recording import SEEDS, record, run_program, wanted
 
 
 def entry(check, *, cell="verl-sim", built=True):
@@ -52,7 +52,7 @@ def test_each_answered_check_is_recorded_with_the_seeds_of_candidates(tmp_path):
 
     assert paths == ["/refs/grpo-0123456789ab.json"] * 2
     module, arguments = cell.arguments[0]
-    assert module == "harness.convergence.record"
+    assert module == "harness.convergence.smoke.record_smoke"
     assert arguments[arguments.index("--seeds") + 1] == str(SEEDS)
     assert arguments.count("--twin") == 3
     assert arguments[arguments.index("--device") + 1] == "npu:0"

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from harness.check import Check
-from harness.cli.reruns import part, run_again
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import Entry, Plan, Task
+from harness.plan.tasks.task import Entry, Plan, Task
 from harness.settings import load_settings
+from harness.workspace.reruns import part, run_again
 
 
 def judge(measurements, _params):

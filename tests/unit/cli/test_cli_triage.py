@@ -5,7 +5,7 @@ import yaml
 from click.testing import CliRunner
 
 from harness.cli.app import main
-from harness.cli.triage import command
+from harness.cli.triage_command import command
 from harness.settings import load_settings
 
 UNKNOWN = 'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\nValueError: tile 17 of the lookup table is odd\n'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.compat.checks import CHECKS
-from harness.compat.npu_ops import holds, judge, run
+from harness.compat.operators.operator_check import holds, judge, run
 from harness.outcome import Evidence, Outcome, State, Status, Tier
 
 CHECK = next(check for check in CHECKS if check.name == "npu-ops")

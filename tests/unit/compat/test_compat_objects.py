@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compat.border import BorderFinding, check_border
-from harness.compat.lifetime import last_with
-from harness.compat.mentions import Mentions
-from harness.compat.patched import with_patches
-from harness.compat.reach import reach
-from harness.compat.surface import Surface
+from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.text_mentions import Mentions
+from harness.compat.uses.name_lifetime import last_with
+from harness.compat.uses.package_uses import reach
+from harness.compat.uses.patched_sources import with_patches
+from harness.compat.uses.use_check import BorderFinding, check_border
 
 LIB = {
     "lib/__init__.py": "from .core import *\n",

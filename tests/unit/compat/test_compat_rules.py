@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.compat.lint import lint_recipe
-from harness.compat.recipe import Recipe
-from harness.compat.ruleset import load_rules
+from harness.compat.lint.job_settings import Recipe
+from harness.compat.lint.lint_check import lint_recipe
+from harness.compat.lint.ruleset import load_rules
 from harness.errors import InputError
 
 A, R, REF, ALG = (

@@ -10,9 +10,9 @@ pytest.importorskip("scipy", reason="decisions are made on the host")
 
 from harness.check import Completed
 from harness.convergence import checks
-from harness.convergence.recipe import RECIPES
-from harness.convergence.reference_set import content, for_recipe, write
-from harness.convergence.telemetry import encode
+from harness.convergence.decision.reference_set import content, for_recipe, write
+from harness.convergence.smoke.smoke_recipe import RECIPES
+from harness.convergence.telemetry.series import encode
 from harness.digest import canonical_json
 from harness.outcome import Evidence, Status
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.check import Completed
-from harness.convergence.inference import check
+from harness.convergence.inference import inference_check
 from harness.outcome import Evidence, Status
 
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
@@ -42,8 +42,8 @@ class Cell:
 
 
 def judged(cell):
-    measured = check.run(cell)
-    return measured, check.judge(json.loads(json.dumps(dict(measured.measurements))), {})
+    measured = inference_check.run(cell)
+    return measured, inference_check.judge(json.loads(json.dumps(dict(measured.measurements))), {})
 
 
 def test_equal_logits_pass_as_simulated(tmp_path):

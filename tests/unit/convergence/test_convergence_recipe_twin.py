@@ -7,7 +7,7 @@ import json
 import pytest
 
 from harness.check import Completed
-from harness.convergence.trainer import one_step_check, twin_check
+from harness.convergence.trainer import one_step_check, recipe_twin_check
 
 RECIPE = {
     "name": "gspo",
@@ -31,12 +31,15 @@ class Context:
 
 def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
     context = Context(tmp_path)
-    measured = twin_check.run(context)
+    measured = recipe_twin_check.run(context)
 
     words = " ".join(context.started)
     assert "--one-step-off --set actor_rollout_ref.actor.clip_ratio_low=0.0003 --steps 36" in words
     assert "train_batch_size" not in words
-    assert twin_check.CHECK.judge(json.loads(json.dumps(measured.measurements)), {}).status.value == "fail"
+    assert (
+        recipe_twin_check.CHECK.judge(json.loads(json.dumps(measured.measurements)), {}).status.value
+        == "fail"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +52,8 @@ def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
     ],
 )
 def test_where_it_applies(changed, said):
-    assert said in twin_check.applies({**FACETS, **changed})
-    assert bool(twin_check.applies({**FACETS, **changed})) == bool(said)
+    assert said in recipe_twin_check.applies({**FACETS, **changed})
+    assert bool(recipe_twin_check.applies({**FACETS, **changed})) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.check import Completed
-from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_plugin, vllm_rollout
-from harness.convergence.trainer.recipe import RECIPES, overrides
+from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
+from harness.convergence.trainer.in_verl import vllm_plugin
+from harness.convergence.trainer.trainer_recipe import RECIPES, overrides
 from harness.digest import canonical_json
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Status
@@ -57,7 +58,7 @@ class Cell:
         self.workdir = folder
         self.params = {"algorithm": "gspo", "steps": 2}
         self.facets = {"device": {"kind": kind}, "versions": {"verl": "0.7.1", "vllm_ascend": vllm_ascend}}
-        self.written = {vllm_check.check.PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
+        self.written = {vllm_check.trainer_check.PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
         self.calls = []
 
     def log(self, text):

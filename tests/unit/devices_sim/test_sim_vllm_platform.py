@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.devices import sim
 
-FOLDER = Path(sim.__file__).parent / "vllm_platform"
+FOLDER = Path(sim.__file__).parent / "start" / "vllm_platform"
 
 
 def test_vllm_finds_a_platform_plugin_there_that_this_project_has():

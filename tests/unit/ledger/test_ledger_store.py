@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from harness.digest import canonical_json, digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.database import open_database
-from harness.ledger.foreign import WITH_PLANS
-from harness.ledger.migrations import APPLICATION_ID, LATEST, MIGRATIONS
-from harness.ledger.rows import outcome_from_json, outcome_to_json, outcome_uid
+from harness.ledger.foreign_ledger import WITH_PLANS
+from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, MIGRATIONS
+from harness.ledger.outcome_json import outcome_from_json, outcome_to_json, outcome_uid
 from harness.ledger.store import FILE_NAME, Disposition, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.matrix.load import load_matrix
+from harness.matrix.reading.load_matrix import load_matrix
 
 ROOT = Path(__file__).parents[3]
 MATRIX = load_matrix(ROOT / "matrix.yaml")
@@ -151,7 +151,9 @@ def test_it_names_its_schema_and_no_place_of_one_machine() -> None:
 
 
 def test_loading_it_does_not_import_the_slow_parts() -> None:
-    code = "import sys; from pathlib import Path; from harness.matrix.load import load_matrix; "
+    code = (
+        "import sys; from pathlib import Path; from harness.matrix.reading.load_matrix import load_matrix; "
+    )
     code += "load_matrix(Path('matrix.yaml')).cells('default'); print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

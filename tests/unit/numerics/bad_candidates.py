@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from harness.numerics.candidate import Result
-from harness.numerics.case import Case
-from harness.numerics.plain import PlainCandidate
+from harness.numerics.loss.candidate import Result
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.plain_losses import PlainCandidate
 
 # Names the file in which a candidate that hangs writes its process number.
 HANGING = "NPU_MATRIX_TEST_HANGING"

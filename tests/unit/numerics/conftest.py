@@ -14,14 +14,14 @@ import pytest
 from mutants import MUTANTS, REGRESSIONS
 
 from harness.check import Completed
-from harness.numerics.battery import default_battery
-from harness.numerics.candidate import Candidate, Result, evaluate, save_results
-from harness.numerics.case import Case, load_cases
-from harness.numerics.expected import save_expected
-from harness.numerics.faults import CASES, SEPARATOR
-from harness.numerics.plain import PlainCandidate
-from harness.numerics.profile import profile_of
-from harness.numerics.reference_run import references
+from harness.numerics.loss.candidate import Candidate, Result, evaluate, save_results
+from harness.numerics.loss.cases.battery import default_battery
+from harness.numerics.loss.cases.case import Case, load_cases
+from harness.numerics.loss.expected import save_expected
+from harness.numerics.loss.loss_faults import CASES, SEPARATOR
+from harness.numerics.loss.plain_losses import PlainCandidate
+from harness.numerics.loss.reference_program import references
+from harness.numerics.loss.release_objectives import profile_of
 
 AS_FAULTS = {
     "gradient-sign": MUTANTS["gradient-sign"],
@@ -85,10 +85,10 @@ class Context:
 
     def in_cell(self, module: str, *args: str, env: Any = None, timeout: Any = None) -> Completed:
         options = dict(zip(args[::2], args[1::2], strict=False))
-        if module == "harness.numerics.constants":
+        if module == "harness.numerics.arithmetic.constants":
             Path(options["--out"]).write_text(json.dumps({"constants": list(self.cell.constants)}))
             return Completed(argv=args, returncode=0, tail="", seconds=1.0)
-        assert module == "harness.numerics.emit"
+        assert module == "harness.numerics.loss.loss_program"
         self.cell.run(load_cases(Path(options["--cases"])), Path(options["--out"]))
         return Completed(
             argv=args,
@@ -133,5 +133,5 @@ def small_battery() -> tuple[Case, ...]:
 
 @pytest.fixture
 def context(tmp_path: Path, small_battery: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setattr("harness.numerics.battery.default_battery", lambda seed: small_battery)
+    monkeypatch.setattr("harness.numerics.loss.cases.battery.default_battery", lambda seed: small_battery)
     return Context(workdir=tmp_path, cell=Cell())

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.numerics.candidate import Result
-from harness.numerics.contract import round_to
-from harness.numerics.plain import PlainCandidate
+from harness.numerics.arithmetic.contract import round_to
+from harness.numerics.loss.candidate import Result
+from harness.numerics.loss.plain_losses import PlainCandidate
 
 Change = Callable[[PlainCandidate], Any]
 

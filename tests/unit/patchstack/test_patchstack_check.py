@@ -13,9 +13,9 @@ from harness.check import Completed
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
+from harness.patchstack.apply.merge_candidates import difference
 from harness.patchstack.checks import CHECKS, PATCHES
-from harness.patchstack.threeway import difference
-from harness.sources.mirrors import MIRRORS
+from harness.sources.git.mirrors import MIRRORS
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
 

@@ -11,11 +11,11 @@ from gitcorpus import GitBox
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.patchstack.classify import classify, read_patch
-from harness.patchstack.export import canonical
-from harness.patchstack.sequence import apply_stack
-from harness.patchstack.threeway import difference
-from harness.patchstack.verdict import Verdict
+from harness.patchstack.apply.classify import classify, read_patch
+from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.stack_apply import apply_stack
+from harness.patchstack.stacks.stack_export import canonical
 from harness.sources.tree import EXECUTABLE, SYMLINK, File, MemoryTree, path_problem
 
 OLD = b"".join(b"line %d\n" % number for number in range(30))
@@ -185,7 +185,7 @@ def known_difference(data: bytes, verdict: Verdict, _message: str) -> bool:
 
 
 def test_a_patch_larger_than_any_source_patch_is_refused() -> None:
-    import harness.patchstack.parse as module
+    import harness.patchstack.format.diff_parser as module
 
     before = module.MAX_PATCH_BYTES
     try:

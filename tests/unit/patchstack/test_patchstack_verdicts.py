@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from harness.patchstack.classify import classify, read_patch
-from harness.patchstack.threeway import difference
-from harness.patchstack.verdict import MEANING, PatchVerdict, Verdict
+from harness.patchstack.apply.classify import classify, read_patch
+from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.patch_verdict import MEANING, PatchVerdict, Verdict
 from harness.sources.tree import SYMLINK, File, MemoryTree, blob_id
 
 PATH = "pkg/mod.py"

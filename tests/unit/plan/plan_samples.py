@@ -2,13 +2,13 @@
 
 from harness.check import Check
 from harness.errors import Location
-from harness.matrix.cells import Cell, cell_id
-from harness.matrix.model import Axis
-from harness.matrix.versions import Scheme
+from harness.matrix.cells.cell import Cell, cell_id
+from harness.matrix.model.definitions import Axis
+from harness.matrix.model.versions import Scheme
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.facets import FacetInputs
-from harness.plan.host import HostFacts
-from harness.plan.planner import make_plan
+from harness.plan.keys.facets import FacetInputs
+from harness.plan.tasks.host_capabilities import HostFacts
+from harness.plan.tasks.planner import make_plan
 
 HERE = Location("matrix.yaml", 1, 1)
 AXES = {

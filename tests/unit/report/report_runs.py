@@ -10,9 +10,9 @@ from harness.check import Check
 from harness.digest import canonical_json, digest_bytes
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import CellFacts, Entry, Plan, Task
-from harness.report.gather import Gathered, gather, outcomes_of_run
-from harness.report.inputs import ReportInputs, RunFacts
+from harness.plan.tasks.task import CellFacts, Entry, Plan, Task
+from harness.report.model.gather import Gathered, gather, outcomes_of_run
+from harness.report.model.report_inputs import ReportInputs, RunFacts
 from harness.verdict import join
 
 START = 1_790_000_000.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.outcome import Evidence, Status, Tier
-from harness.report.inputs import (
+from harness.report.model.report_inputs import (
     ArtifactInput,
     CellInput,
     CheckInput,
@@ -28,7 +28,7 @@ from harness.report.inputs import (
     RunInput,
     SaidInput,
 )
-from harness.report.survival import SurvivalFacts
+from harness.report.model.survival_facts import SurvivalFacts
 
 NOW = 1_795_161_600.0
 DAY = 86_400.0

@@ -12,10 +12,10 @@ import pytest
 from test_report_command import Bench
 
 from harness.errors import HarnessError
-from harness.ledger.migrations import APPLICATION_ID, MIGRATIONS
+from harness.ledger.ledger_schema import APPLICATION_ID, MIGRATIONS
 from harness.ledger.store import FILE_NAME, Disposition, Ledger
 from harness.outcome import Status
-from harness.report.publish import ensure_writable
+from harness.report.publish.publish import ensure_writable
 
 COLUMNS = "uid, key, check_name, state, attempt, run_id, merged, started, finished, body"
 

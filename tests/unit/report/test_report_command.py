@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.cli.bench import open_bench
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Evidence, Outcome, State, Status
-from harness.plan.task import Plan
+from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
+from harness.workspace.open_plan import open_bench
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -158,7 +158,7 @@ def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsy
 def test_a_followed_run_is_shown_while_it_goes_on_and_whole_when_it_ended(
     bench: Bench, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.cli import report as module
+    from harness.cli import report_command as module
 
     bench.go(True, finished=False)
     seen = []

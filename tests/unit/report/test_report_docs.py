@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from harness.cli.app import COMMANDS, app, main
-from harness.matrix.schema import json_schema
+from harness.matrix.document.matrix_schema import json_schema
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from report_samples import actor_measurements, loss_measurements, result, sample_inputs, training_measurements
 
-from harness.convergence.trainer.record import FOLDER
+from harness.convergence.trainer.record_trainer import FOLDER
 from harness.outcome import Status
-from harness.report.convergence_page import convergence_page
-from harness.report.inputs import HistoryInput, ReportInputs
-from harness.report.model import ReportModel, build_model
-from harness.report.numerics_page import numerics_page
-from harness.report.objective import objective_changes
-from harness.report.pages import Writer
-from harness.report.trend import figures_of, trends
+from harness.report.model.release_facts import objective_changes
+from harness.report.model.report_inputs import HistoryInput, ReportInputs
+from harness.report.model.report_model import ReportModel, build_model
+from harness.report.model.trend import figures_of, trends
+from harness.report.pages.convergence_page import convergence_page
+from harness.report.pages.numerics_page import numerics_page
+from harness.report.pages.page_templates import Writer
 
 NEW, OLD = "verl-0.9.1-sim", "verl-0.6.1-sim"
 

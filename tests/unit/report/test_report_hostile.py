@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_samples import NAMES, poisoned_inputs, small_inputs
 
-from harness.report.inputs import ReportInputs
-from harness.report.model import build_model
-from harness.report.publish import render_all
-from harness.report.terminal import plain_grid
+from harness.report.formats.terminal import plain_grid
+from harness.report.model.report_inputs import ReportInputs
+from harness.report.model.report_model import build_model
+from harness.report.publish.publish import render_all
 
 ATTACKS = [
     "<script>alert(1)</script>",

@@ -12,19 +12,19 @@ from report_samples import LOG, NOW, result, sample_inputs
 
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Status
-from harness.report import publish
-from harness.report.badge import badge_svg, badges
-from harness.report.export import SCHEMA_NAME, SCHEMA_VERSION, report_data
-from harness.report.grid import grid_data
-from harness.report.html import render_overviews
-from harness.report.inputs import ArtifactInput, CellInput, ReportInputs
-from harness.report.logs import INLINE_LINES, read_artifact, read_log
-from harness.report.markdown import summary, table
-from harness.report.marks import Mark
-from harness.report.model import ReportModel, build_model
-from harness.report.publish import render_all
-from harness.report.rows import RowsInBackground, render_rows
-from harness.report.terminal import plain_grid, rich_grid
+from harness.report.formats.badge import badge_svg, badges
+from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, report_data
+from harness.report.formats.markdown import summary, table
+from harness.report.formats.terminal import plain_grid, rich_grid
+from harness.report.model.cell_rows import RowsInBackground, render_rows
+from harness.report.model.logs import INLINE_LINES, read_artifact, read_log
+from harness.report.model.report_inputs import ArtifactInput, CellInput, ReportInputs
+from harness.report.model.report_model import ReportModel, build_model
+from harness.report.pages.grid import grid_data
+from harness.report.pages.html import render_overviews
+from harness.report.pages.marks import Mark
+from harness.report.publish import publish
+from harness.report.publish.publish import render_all
 
 
 def model_of(status: Status, evidence: Evidence | None, expected: str = "") -> ReportModel:
@@ -299,7 +299,7 @@ def test_marks_in_the_grid_data_are_the_models(sample: ReportModel) -> None:
 
 
 def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path) -> None:
-    from harness.report.schema import Report, report_schema
+    from harness.report.formats.report_schema import Report, report_schema
 
     render_all(sample, tmp_path / "reports")
     text = (tmp_path / "reports" / "report.json").read_text(encoding="utf-8")

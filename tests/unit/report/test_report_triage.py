@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from harness.outcome import Status
-from harness.report.card import card_of, diagnosed
+from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.verdict import Expectation, Verdict
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import Entry, Plan, Skip, Task
-from harness.run.executor import Finished
-from harness.run.job import Job
+from harness.plan.tasks.task import Entry, Plan, Skip, Task
+from harness.run.executors.executor import Finished
+from harness.run.jobs.job import Job
 
 
 def measure_ok(_context: TaskContext) -> Measured:
@@ -133,7 +133,7 @@ class LeapingClock:
 
     def strike(self, monkeypatch: Any) -> None:
         """From now on it is the clock of every time limit."""
-        for module in ("context", "executor", "process"):
+        for module in ("jobs.task_context", "executors.executor", "programs.process"):
             monkeypatch.setattr(f"harness.run.{module}.time", self)
 
 

@@ -19,10 +19,10 @@ import pytest
 from run_fakes import LeapingClock, make_check, make_task, outcome_of
 
 from harness.check import TaskContext
-from harness.devices.leases import LeaseBook
+from harness.devices.cards.card_leases import LeaseBook
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 
 REPOSITORY = Path(__file__).parents[3]
 HANG = """
@@ -40,8 +40,8 @@ import sys
 from pathlib import Path
 from run_fakes import make_check, make_task, outcome_of
 from harness.outcome import Evidence, Measured, Tier
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 
 trainer = '''
 import pathlib, tempfile, time

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.run.lock import holder, is_held, run_lock
+from harness.run.scheduling.run_lock import holder, is_held, run_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from harness.run.lock import run_lock
+from harness.run.scheduling.run_lock import run_lock
 with run_lock(Path(sys.argv[1]), command=["npu-matrix", "run", "--profile", "all"], wait=False):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,8 +12,8 @@ from harness.check import TaskContext
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured, Outcome, State
-from harness.run.execute import execute
-from harness.run.job import Job, Site
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
 
 
 @pytest.fixture

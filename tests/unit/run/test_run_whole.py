@@ -18,9 +18,9 @@ from run_fakes import entry, judge, make_check, make_plan, make_task
 from harness.check import TaskContext
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured, State
-from harness.run.executor import LocalExecutor
-from harness.run.job import Site
-from harness.run.scheduler import run_plan
+from harness.run.executors.executor import LocalExecutor
+from harness.run.jobs.job import Site
+from harness.run.scheduling.scheduler import run_plan
 
 DRIVER = """
 import json, os, sys
@@ -30,11 +30,11 @@ from run_fakes import entry, judge, make_check, make_plan, make_task
 from harness.check import TaskContext
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured
-from harness.run.executor import LocalExecutor
-from harness.run.interruption import Interruption
-from harness.run.job import Site
-from harness.run.lock import run_lock
-from harness.run.scheduler import run_plan
+from harness.run.executors.executor import LocalExecutor
+from harness.run.programs.interruption import Interruption
+from harness.run.jobs.job import Site
+from harness.run.scheduling.run_lock import run_lock
+from harness.run.scheduling.scheduler import run_plan
 
 folder, count = Path(sys.argv[1]), int(sys.argv[3])
 

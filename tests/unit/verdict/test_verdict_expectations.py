@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InputError
-from harness.matrix.load import parse_matrix
+from harness.matrix.reading.load_matrix import parse_matrix
 from harness.outcome import Judgement, Status
 from harness.verdict.expectations import Edit, Entry, Owner, apply_edit, difference, plan_update, survey
 from harness.verdict.verdict import Expected, stand

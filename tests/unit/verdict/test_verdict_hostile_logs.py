@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.outcome import Judgement, Status
-from harness.verdict.diagnosis import triage_text
-from harness.verdict.diagnosis_text import describe, in_short
-from harness.verdict.gate import GateInputs, Place, Side, judge_gate
-from harness.verdict.gate_format import COMMENT_MARKER, FORMATS
-from harness.verdict.learn import generalise
-from harness.verdict.logline import shown
-from harness.verdict.scan import BEFORE_BYTES, CHUNK_BYTES, LINE_BYTES
+from harness.verdict.gate.gate import GateInputs, Place, Side, judge_gate
+from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
+from harness.verdict.triage.diagnosis import triage_text
+from harness.verdict.triage.diagnosis_text import describe, in_short
+from harness.verdict.triage.learn_signature import generalise
+from harness.verdict.triage.log_line import shown
+from harness.verdict.triage.log_scan import BEFORE_BYTES, CHUNK_BYTES, LINE_BYTES
 from harness.verdict.verdict import stand
 
 WORD = "hunter2hunter2"

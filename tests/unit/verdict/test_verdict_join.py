@@ -2,7 +2,7 @@
 
 from harness.check import Check
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.task import Entry, Plan, Skip, Task
+from harness.plan.tasks.task import Entry, Plan, Skip, Task
 from harness.verdict.join import Disposition, judge_plan
 from harness.verdict.verdict import Expectation, Expected
 

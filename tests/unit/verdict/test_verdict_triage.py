@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InputError
-from harness.verdict.catalogue import catalogue_with, load_catalogue, shipped_catalogue
-from harness.verdict.diagnosis import cluster, triage, triage_file, triage_text
-from harness.verdict.logline import parse_line, shown
-from harness.verdict.needles import NeedleFinder
-from harness.verdict.scan import CHUNK_BYTES, LINE_BYTES, MANY
+from harness.verdict.triage.catalogue import catalogue_with, load_catalogue, shipped_catalogue
+from harness.verdict.triage.diagnosis import cluster, triage, triage_file, triage_text
+from harness.verdict.triage.literal_search import NeedleFinder
+from harness.verdict.triage.log_line import parse_line, shown
+from harness.verdict.triage.log_scan import CHUNK_BYTES, LINE_BYTES, MANY
 
 CATALOGUE = shipped_catalogue()
 SIGNATURES = {signature.id: signature for signature in CATALOGUE.signatures}

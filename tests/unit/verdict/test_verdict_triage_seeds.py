@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.verdict.diagnosis import triage_text
+from harness.verdict.triage.diagnosis import triage_text
 
 NCCL = """\
 Error executing job with overrides: ['algorithm.adv_estimator=grpo', 'data.truncation=error', 'actor_rollout_ref.actor.strategy=fsdp2', 'actor_rollout_ref.actor.use_torch_compile=False']

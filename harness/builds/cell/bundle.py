@@ -1,0 +1,86 @@
+"""The part of this project that runs inside cells, as a folder named by its content."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.digest import digest_bytes, digest_json
+from harness.errors import InfrastructureError, Location
+
+ROOT_MODULES = (
+    "__init__.py",
+    "check.py",
+    "digest.py",
+    "errors.py",
+    "evidence.py",
+    "outcome.py",
+    "package.py",
+)
+PACKAGES = ("cell_program", "convergence", "devices/sim", "fixtures", "numerics", "rollout")
+# Packages whose own __init__ is needed to import one above, but nothing else of them.
+PARENTS = ("devices",)
+
+
+def make_bundle(source: Path, cache: Path) -> Path:
+    """Folder to put on PYTHONPATH: a package `harness` that holds only what runs inside cells.
+
+    `source` is the `harness` package's folder. Safe with several makers at once; InfrastructureError when the
+    cache cannot be written.
+    """
+    content = {path.relative_to(source).as_posix(): path.read_bytes() for path in _files(source)}
+    digest = digest_json({name: digest_bytes(data) for name, data in content.items()})
+    place = cache / "bundle" / digest[:32]
+    if place.is_dir():
+        return place
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".bundle-", dir=place.parent))
+    except OSError as error:
+        raise _unwritable(cache, error) from error
+    try:
+        for name, data in content.items():
+            target = work / "harness" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            # Many tasks share it: a test that writes into its own package fails instead of misleading others.
+            target.chmod(0o444)
+        work.chmod(0o755)
+        _publish(work, place)
+    except OSError as error:
+        raise _unwritable(cache, error) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return place
+
+
+def _files(source: Path) -> Iterator[Path]:
+    for name in ROOT_MODULES:
+        yield source / name
+    for parent in PARENTS:
+        yield source / parent / "__init__.py"
+    for package in PACKAGES:
+        for path in sorted((source / package).rglob("*")):
+            hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(source).parts)
+            if path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo"):
+                yield path
+
+
+def _publish(work: Path, place: Path) -> None:
+    try:
+        work.rename(place)
+    except OSError:
+        # Somebody else was first, with the same content.
+        if not place.is_dir():
+            raise
+
+
+def _unwritable(cache: Path, error: OSError) -> InfrastructureError:
+    return InfrastructureError(
+        "the cache folder cannot be written",
+        where=Location(cache),
+        why=str(error),
+        fix="free space, or set NPU_MATRIX_CACHE to a folder that can be written",
+    )

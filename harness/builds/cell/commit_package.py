@@ -1,0 +1,82 @@
+"""A package from a commit, put into an environment: its tree from a mirror, and the record installers leave.
+
+Only for packages that are Python alone. Their builds do no more than copy files, and leave out what people
+start from a checkout (verl's `recipe`), so the folders are copied here and no code of the tree runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from harness.errors import InputError, Location
+from harness.sources.git.git_trees import GitTree, find_mirror
+from harness.sources.packages.source_requirements import tree_requirements
+from harness.sources.tree import SYMLINK, path_problem
+
+# Package -> the folders of its repository that a checkout makes importable.
+PURE: Mapping[str, tuple[str, ...]] = {"verl": ("verl", "recipe")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """A package at a commit of a mirror on this machine."""
+
+    package: str
+    version: str
+    commit: str
+    tree: GitTree
+
+    @property
+    def identity(self) -> str:
+        """What the environment's name depends on."""
+        return f"{self.package}@{self.commit}"
+
+    def install(self, root: Path) -> None:
+        """Write the package's folders and its metadata below `root` (site-packages).
+
+        InputError for a path that would leave `root`.
+        """
+        names = []
+        for path in self._paths():
+            data = self.tree.read(path)
+            target = root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            names.append(f"{path},sha256={_record_digest(data)},{len(data)}")
+        info = root / f"{self.package}-{self.version}.dist-info"
+        info.mkdir()
+        requires = "".join(f"Requires-Dist: {text}\n" for text in tree_requirements(self.tree))
+        head = f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {self.version}\n"
+        (info / "METADATA").write_text(head + requires, "utf-8")
+        (info / "INSTALLER").write_text("npu-matrix\n", "utf-8")
+        record = [*names, *(f"{info.name}/{name},," for name in ("METADATA", "INSTALLER", "RECORD"))]
+        (info / "RECORD").write_text("".join(f"{line}\n" for line in record), "utf-8")
+
+    def _paths(self) -> Iterator[str]:
+        for path in sorted(self.tree.paths()):
+            if PurePosixPath(path).parts[0] not in PURE[self.package] or self.tree.mode(path) == SYMLINK:
+                continue
+            if problem := path_problem(path):
+                raise InputError(
+                    f"{path!r} cannot be checked out", where=Location(self.tree.label), why=problem
+                )
+            yield path
+
+
+def _record_digest(data: bytes) -> str:
+    """As RECORD files have it (packaging.python.org, binary distribution format)."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+
+
+def checkout(item: Mapping[str, Any], mirrors: Path) -> Checkout | None:
+    """The checkout of an entry of the facet's `from_source`; None when no mirror has its commit."""
+    repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
+    if repository is None:
+        return None
+    tree = repository.tree(item["commit"])
+    return Checkout(package=item["package"], version=item["version"], commit=tree.commit, tree=tree)

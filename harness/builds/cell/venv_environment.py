@@ -1,0 +1,369 @@
+"""Can the cell's environment be built, and does it hold what was locked? A virtual environment per content.
+
+An environment cannot be built aside and moved into place (its scripts hold its path), so it is built where it
+stays and counts only once its `finished.json` is there; a folder without one is what a killed build left, and
+goes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from harness.builds.cell.build_inputs import LAYOUT, Recipe, StepError, gather_recipe
+from harness.builds.cell.disk_space import require_room
+from harness.builds.cell.installed_facts import look_inside
+from harness.builds.cell.patched_files import MismatchError, install_patched
+from harness.check import Completed, TaskContext
+from harness.devices.sim.runtime_build.cann_toolkit import write_toolkit
+from harness.devices.sim.runtime_build.runtime_library import build_runtime
+from harness.devices.sim.start.sim_environment import DEFAULT_CANN
+from harness.digest import digest_file
+from harness.errors import InfrastructureError, InputError, Location
+from harness.evidence import evidence_of
+from harness.outcome import Evidence, Measured, Outcome
+from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.packages.lockfile import LockedPackage, normal_name
+from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+
+FINISHED = "finished.json"
+DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
+QUIET = ("--quiet", "--color", "never")
+# As `uv pip install --dry-run` says that a package is not in its cache.
+WOULD_FETCH = "Would download"
+SECONDS_TO_INSTALL = 1500.0
+SECONDS_TO_WAIT = 1800.0
+TAIL_CHARACTERS = 4000
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What is known so far; becomes the measurements."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure a step's wall time."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+    def fail(self, error: StepError) -> None:
+        """Take down where the build ended; InfrastructureError when it was this machine that failed."""
+        if failure := machine_failure(error.tail):
+            raise failure from error
+        self.facts |= {
+            "step": error.step,
+            "reason": error.reason,
+            "tail": error.tail[-TAIL_CHARACTERS:],
+            "unsupported": error.unsupported,
+        }
+
+
+def run(ctx: TaskContext) -> Measured:
+    """Build the environment of the facets and look inside.
+
+    A build that fails is a measurement (`built` false, with the step, the reason and the end of its output).
+    InfrastructureError when the network or this machine failed.
+    """
+    progress = Progress(
+        facts={
+            "built": False,
+            "unsupported": False,
+            "requested_device": dict(ctx.facets["device"]),
+            "expected": {},
+            "python": "",
+            "prefix": "",
+            "left_out": {},
+            "built_here": [],
+            "runtime": "",
+            "probe": None,
+        }
+    )
+    try:
+        recipe = gather_recipe(ctx)
+        progress.facts |= {
+            "expected": _expected(recipe),
+            "left_out": dict(recipe.left_out),
+            "built_here": list(recipe.built),
+        }
+        _build(ctx, recipe, progress)
+    except StepError as error:
+        ctx.log(f"{error.step}: {error.reason}")
+        progress.fail(error)
+    except OSError as error:
+        raise machine_failure(str(error)) or InfrastructureError(
+            "the environment could not be stored",
+            where=Location(str(error.filename or ctx.cache)),
+            why=str(error),
+        ) from error
+    progress.facts["seconds"] = progress.seconds
+    return Measured(measurements=progress.facts, evidence=evidence(progress.facts))
+
+
+def holds(outcome: Outcome) -> str:
+    """Why an earlier build can no longer be used, or ""."""
+    facts = outcome.measurements
+    if not facts.get("built"):
+        return ""
+    home = Path(facts["prefix"]).parent
+    if not (home / FINISHED).is_file():
+        return f"the environment in {home} is gone"
+    if not Path(facts["python"]).exists():
+        return f"the interpreter {facts['python']} is gone"
+    if facts["runtime"] and not Path(facts["runtime"]).is_dir():
+        return f"the simulated runtime in {facts['runtime']} is gone"
+    if not facts.get("site_packages"):
+        return ""
+    found = {normal_name(name): version for name, version in facts["probe"]["packages"].items()}
+    return _lost_file(Path(facts["site_packages"]), found)
+
+
+def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
+    """Which file of what the checks drive is no longer there, by the installer's own record, or ""."""
+    for name in DRIVEN_PACKAGES:
+        if name not in packages:
+            continue
+        record = site_packages / f"{name.replace('-', '_')}-{packages[name]}.dist-info" / "RECORD"
+        try:
+            entries = list(csv.reader(record.read_text("utf-8").splitlines()))
+        except OSError:
+            return f"{record} is gone"
+        for entry in entries:
+            path = entry[0] if entry else ""
+            # Scripts stand outside and bytecode comes and goes.
+            if not path or path.startswith("..") or path.endswith(".pyc"):
+                continue
+            if not (site_packages / path).exists():
+                return f"{site_packages / path} is gone"
+    return ""
+
+
+def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
+    home = ctx.cache / "cells" / recipe.digest
+    home.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(home.with_suffix(".lock"), timeout=SECONDS_TO_WAIT)
+    try:
+        with lock:
+            try:
+                _build_locked(ctx, recipe, home, progress)
+            except (StepError, InfrastructureError, OSError):
+                # Where it failed because the disk is full, outcomes need the room.
+                if not (home / FINISHED).is_file():
+                    shutil.rmtree(home, ignore_errors=True)
+                raise
+    except filelock.Timeout as error:
+        raise InfrastructureError(
+            "another process has been building this environment for too long",
+            where=Location(home.with_suffix(".lock")),
+            fix="wait for it, or end it",
+        ) from error
+
+
+def _build_locked(
+    ctx: TaskContext, recipe: Recipe, home: Path, progress: Progress, *, fresh: bool = False
+) -> None:
+    prefix = home / "venv"
+    python = prefix / "bin" / "python"
+    reused = (home / FINISHED).is_file() and python.exists() and not fresh
+    if not reused:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _install(ctx, recipe, prefix, progress)
+    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
+    progress.facts |= {
+        "python": str(python),
+        "prefix": str(prefix),
+        "site_packages": str(site_packages),
+        "digest": recipe.digest,
+        "reused": reused,
+    }
+    if not reused:
+        with progress.step("patch"):
+            _patch(recipe, site_packages)
+    if recipe.device["kind"] == "sim" and not progress.facts["runtime"]:
+        with progress.step("runtime"):
+            progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
+    with progress.step("probe"):
+        progress.facts["probe"] = look_inside(ctx, recipe, progress.facts, site_packages)
+    if reused and _damaged(recipe, progress.facts["probe"]):
+        ctx.log("the environment is not as it was built; building it again")
+        _build_locked(ctx, recipe, home, progress, fresh=True)
+        return
+    if not reused:
+        _write_atomically(home / FINISHED, {"lock": digest_file(recipe.lock), "layout": LAYOUT})
+    progress.facts |= {
+        "built": True,
+        "patched": {name: expected.get("post") or "" for name, expected in recipe.manifest.items()},
+        "step": "",
+        "reason": "",
+        "tail": "",
+    }
+
+
+def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress) -> None:
+    settings = index_environment(os.environ).with_indexes(recipe.indexes)
+    # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+    ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    with progress.step("venv"):
+        argv = [uv_binary(), "venv", "--python", recipe.interpreter, "--no-project", *QUIET, str(prefix)]
+        _require_done(
+            _uv(ctx, argv, settings), "venv", settings, "The virtual environment could not be made."
+        )
+    _require_room(ctx, recipe, prefix, settings)
+    wheels = [package for package in recipe.packages if package.name not in recipe.built]
+    with progress.step("install"):
+        argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
+        _require_done(
+            _uv(ctx, argv, settings), "install", settings, "The locked packages could not be installed."
+        )
+    if recipe.built:
+        with progress.step("build"):
+            _build_packages(ctx, recipe, prefix, progress, settings)
+    if recipe.checkouts:
+        with progress.step("checkout"):
+            for one in recipe.checkouts:
+                one.install(prefix / "lib" / f"python{recipe.minor}" / "site-packages")
+
+
+def _require_room(ctx: TaskContext, recipe: Recipe, prefix: Path, settings: IndexSettings) -> None:
+    folder = _uv(ctx, [uv_binary(), "cache", "dir", "--color", "never"], settings).tail.strip()
+
+    def kept(package: LockedPackage) -> bool:
+        argv = [uv_binary(), "pip", "install", "--python", str(prefix / "bin" / "python"), "--color", "never"]
+        argv += ["--dry-run", "--offline", "--no-deps", *settings.uv_arguments()]
+        done = _uv(ctx, [*argv, f"{package.name}=={package.version}"], settings)
+        return done.returncode == 0 and WOULD_FETCH not in done.tail
+
+    mode = settings.uv_environment().get("UV_LINK_MODE", "")
+    require_room(
+        recipe.packages, cells=prefix.parent.parent, wheels=Path(folder), link_mode=mode, is_kept=kept
+    )
+
+
+def _build_packages(
+    ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress, settings: IndexSettings
+) -> None:
+    """Build packages inside the environment itself: its lock pins what their builds need."""
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
+    if recipe.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
+        # Builds import torch, and a CUDA build of torch loads on the stand-ins only.
+        progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
+        variables["LD_LIBRARY_PATH"] = progress.facts["runtime"]
+    for package in recipe.packages:
+        if package.name not in recipe.built:
+            continue
+        told = recipe.build_env.get(package.name, {})
+        argv = [
+            uv_binary(),
+            *("pip", "install", *_target(prefix, settings), "--no-deps", "--no-build-isolation"),
+            *("--no-binary", package.name, "--requirements", _requirements(ctx, package.name, [package])),
+            # Nothing reads them, but they are part of the name under which uv keeps what it built.
+            *(a for name, value in told.items() for a in ("--config-setting", f"npu-matrix-{name}={value}")),
+        ]
+        completed = _uv(ctx, argv, settings, {**variables, **told})
+        _require_done(
+            completed, "build", settings, f"{package.name} could not be built from its source package."
+        )
+
+
+def _target(prefix: Path, settings: IndexSettings) -> list[str]:
+    python = str(prefix / "bin" / "python")
+    return ["--python", python, "--require-hashes", *settings.uv_arguments(), *QUIET]
+
+
+def _requirements(ctx: TaskContext, name: str, packages: Sequence[LockedPackage]) -> str:
+    path = ctx.workdir / f"{name}.txt"
+    path.write_text("".join(f"{package.requirement}\n" for package in packages), "utf-8")
+    return str(path)
+
+
+def _uv(
+    ctx: TaskContext, argv: list[str], settings: IndexSettings, told: Mapping[str, str] | None = None
+) -> Completed:
+    variables = {**settings.uv_environment(), **(told or {})}
+    return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_INSTALL)
+
+
+def _require_done(completed: Completed, step: str, settings: IndexSettings, what: str) -> None:
+    if completed.returncode == 0:
+        return
+    tail = settings.hide(completed.tail)
+    if completed.timed_out:
+        raise InfrastructureError(
+            f"{what} It took more than {SECONDS_TO_INSTALL:.0f} s.",
+            why=tail[-500:],
+            fix="run again: what was fetched is kept",
+        )
+    if failure := fetch_failure(tail):
+        raise failure.error()
+    if error := machine_failure(tail):
+        raise error
+    if "hash mismatch" in tail.lower():
+        what = "A file of the package index is not the one that was locked."
+    raise StepError(step, what, tail=tail)
+
+
+def _patch(recipe: Recipe, site_packages: Path) -> None:
+    if recipe.patched is None:
+        return
+    try:
+        install_patched(recipe.patched, recipe.manifest, site_packages)
+    except MismatchError as error:
+        raise StepError("patch", f"{error}.") from error
+
+
+def make_runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
+    """The simulated CANN runtime for the torch_npu in `site_packages`; StepError when there can be none."""
+    try:
+        runtime = build_runtime(site_packages, ctx.cache)
+        write_toolkit(runtime, str(recipe.device.get("cann") or DEFAULT_CANN))
+        return runtime
+    except InputError as error:
+        raise StepError(
+            "runtime", "The simulated runtime cannot stand under this torch_npu.", tail=str(error)
+        ) from error
+
+
+def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
+    there = {
+        # What is built here marks its version with what it was built for.
+        name: version.partition("+")[0] if name in recipe.built else version
+        for name, version in ((normal_name(name), v) for name, v in probe["packages"].items())
+    }
+    changed = any(probe["files"][name] != (e.get("post") or "") for name, e in recipe.manifest.items())
+    return changed or there != _expected(recipe)
+
+
+def _expected(recipe: Recipe) -> dict[str, str]:
+    """What the environment holds: name -> version."""
+    locked = {package.name: package.version for package in recipe.packages}
+    return locked | {one.package: one.version for one in recipe.checkouts}
+
+
+def _write_atomically(path: Path, value: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value), "utf-8")
+    temporary.replace(path)
+
+
+def evidence(facts: Mapping[str, Any]) -> Evidence:
+    """What the measurements of an environment prove, by the device that was probed."""
+    if not facts["built"]:
+        return Evidence.STATIC
+    return evidence_of(facts["probe"]["device"])

@@ -1,0 +1,118 @@
+"""What a build inside a container is lent: the installer, and everything this machine knows about fetching.
+
+Index mirrors, extra indexes, find-links folders, private certificates, netrc, proxies and git mirrors reach a
+build here and nowhere else; the build sees them below `engine.LENT`, and no layer keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from harness.builds.engines.engine import LENT, Lent, Mount
+from harness.builds.engines.image_layers import LENT_INSTALLER
+from harness.builds.lock.cell_lock import SourcePackage
+from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.mirrors import MIRRORS
+from harness.sources.packages.package_index import IndexSettings, local_path
+
+# What describes this host's own file system or session, not where packages come from.
+OF_THIS_HOST = (
+    "HOME",
+    "PATH",
+    "NETRC",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "SSL_CLIENT_CERT",
+    "UV_CACHE_DIR",
+    "UV_CREDENTIALS_DIR",
+    "UV_LINK_MODE",
+    "UV_PYTHON_INSTALL_DIR",
+    "UV_SYSTEM_CERTS",
+    "UV_NATIVE_TLS",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
+# Each holds locations, parted by this character.
+LOCATIONS = {"UV_FIND_LINKS": ",", "UV_INDEX": " ", "UV_EXTRA_INDEX_URL": " ", "UV_DEFAULT_INDEX": None}
+FIXED = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1", "HOME": f"{LENT}/home"}
+
+
+def lend(
+    settings: IndexSettings,
+    uv: Path,
+    *,
+    sources: Sequence[SourcePackage] = (),
+    environ: Mapping[str, str] = os.environ,
+    cache: Path | None = None,
+) -> Lent:
+    """What a build may use.
+
+    uv: the installer. sources: packages built from repositories, taken from NPU_MATRIX_MIRRORS where one has
+    the commit. cache: the installer's own cache, to be shared with the build.
+    """
+    variables = settings.uv_environment()
+    secrets: dict[str, bytes] = {}
+    mounts = [Mount(source=uv, target=LENT_INSTALLER)]
+    kept = {name: value for name, value in variables.items() if name not in OF_THIS_HOST}
+    for name, separator in LOCATIONS.items():
+        if name in kept:
+            kept[name], folders = _inside(kept[name], separator, len(mounts))
+            mounts += folders
+    if certificates := _certificates(variables):
+        secrets["ca.pem"] = certificates
+        kept["SSL_CERT_FILE"] = f"{LENT}/ca.pem"
+    for name, secret in (("NETRC", "netrc"), ("SSL_CLIENT_CERT", "client.pem")):
+        path = Path(variables.get(name) or Path(variables.get("HOME", "/nonexistent")) / f".{secret}")
+        if path.is_file():
+            secrets[secret] = path.read_bytes()
+            kept[name] = f"{LENT}/{secret}"
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+        mounts.append(Mount(source=cache, target=f"{LENT}/cache", writable=True))
+        kept["UV_CACHE_DIR"] = f"{LENT}/cache"
+    kept |= {**FIXED, "INDEX_ARGUMENTS": " ".join(settings.uv_arguments())}
+    secrets["settings"] = "".join(
+        f"{name}={shlex.quote(value)}\n" for name, value in sorted(kept.items())
+    ).encode()
+    return Lent(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
+
+
+def _inside(value: str, separator: str | None, first: int) -> tuple[str, list[Mount]]:
+    """`value` with folders of this host replaced by where the build sees them."""
+    mounts: list[Mount] = []
+    parts = value.split(separator) if separator else [value]
+    for index, part in enumerate(parts):
+        path = local_path(part.replace("%2C", ","))
+        if path is not None and path.is_absolute() and path.is_dir():
+            # An index folder's pages point to files beside it: its parent comes along.
+            root = path.parent if path.name == "simple" else path
+            target = f"{LENT}/folder-{first + len(mounts)}"
+            mounts.append(Mount(source=root, target=target))
+            parts[index] = f"file://{target}/{path.relative_to(root)}".removesuffix("/.")
+    return (separator or "").join(parts), mounts
+
+
+def _certificates(variables: Mapping[str, str]) -> bytes:
+    """All the certificates this machine trusts for fetching, as one file."""
+    paths = ssl.get_default_verify_paths()
+    named = variables.get("SSL_CERT_FILE") or variables.get("SSL_CERT_DIR")
+    place = Path(named or paths.cafile or paths.openssl_cafile)
+    if place.is_dir():
+        found = {path.resolve() for path in place.iterdir() if path.suffix in (".pem", ".crt")}
+        return b"".join(path.read_bytes() for path in sorted(found) if path.is_file())
+    return place.read_bytes() if place.is_file() else b""
+
+
+def _mirrors(sources: Sequence[SourcePackage], environ: Mapping[str, str]) -> Iterator[Mount]:
+    folder = environ.get(MIRRORS, "")
+    if not folder:
+        return
+    for source in sources:
+        repository = find_mirror(Path(folder), source.commit)
+        if repository is not None:
+            yield Mount(source=repository.path, target=f"{LENT}/git/{source.package}")

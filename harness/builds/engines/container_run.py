@@ -1,0 +1,231 @@
+"""Runs one command line in a container and ends as it ended: same output, same exit code, same signal.
+
+Started as a program by whoever runs tasks: time limits, logs and orphans are those of every other program.
+SIGTERM means the time is up: every Python process in the container prints where it is, then all are killed.
+The container is removed in every case; one that this program could not remove, because it was killed or the
+daemon was away, carries labels by which `npu-matrix cleanup` finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.builds.engines.engine import Ended, Engine, Mount, Order, Thing
+from harness.builds.engines.known_engines import open_engine
+from harness.builds.upkeep.labels import make_labels, this_process
+from harness.devices.cards.device_nodes import card_nodes
+from harness.errors import HarnessError, InfrastructureError
+
+# Variables of this program with this prefix are the command's own, without it.
+PREFIX = "NPU_MATRIX_CELL__"
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+# The first process of a container gets no signal by default and must reap: a shell does both for the command.
+FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
+# Time to print where they are: the signal has to get into the container first. With the rest of the end it
+# must fit into what a task is given to end (`run.process.CONTAINED_GRACE_SECONDS`).
+STACK_SECONDS = 8.0
+KILLED_SECONDS = 1.5
+# So long an engine may hand on nothing of what a container that has ended still has to say.
+QUIET_SECONDS = 5.0
+REMOVE_SECONDS = 20.0
+END_BYTES = 64 << 10
+# From here on it is asked whether the follower kept up.
+FLOOD_BYTES = 1 << 20
+# What the engine keeps is gone with the container; cut while it is followed, the follower loses what it has
+# not read, and does not know. The task's own log has a cap that says so.
+ENGINE_LOG_BYTES = 256 << 20
+EXPIRE_SECONDS = 86400.0
+EXIT_INFRASTRUCTURE = 125
+OUT_OF_MEMORY = "npu-matrix: the container was killed for its memory limit"
+KILLED = 128 + signal.SIGKILL
+
+
+def main(argv: list[str]) -> int:
+    """`argv` is one JSON text: engine, image, argv, mounts, limits, labels."""
+    wanted = json.loads(argv[0])
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        engine = open_engine(wanted["engine"], {**os.environ, **wanted["connect"]})
+        try:
+            ended = run_contained(engine, _order(wanted, os.environ), stopped, _write)
+        finally:
+            engine.close()
+    except InfrastructureError as error:
+        _write(f"npu-matrix: {error}\n".encode())
+        return EXIT_INFRASTRUCTURE
+    if ended.out_of_memory or (ended.code == KILLED and wanted["memory_bytes"] and not stopped.is_set()):
+        _write(f"{OUT_OF_MEMORY} of {wanted['memory_bytes'] / 2**30:.1f} GiB\n".encode())
+    return ended.code
+
+
+def run_contained(
+    engine: Engine, order: Order, stopped: threading.Event, write: Callable[[bytes], None]
+) -> Ended:
+    """Run the container to its end, or until `stopped`: stacks first, then the kill; then it is removed."""
+    container = engine.start(order)
+    try:
+        output = _Output(write)
+        follower = threading.Thread(target=_follow, args=(engine, container, output), daemon=True)
+        follower.start()
+        ended = None
+        while ended is None and not stopped.is_set():
+            ended = engine.wait(container, 0.2)
+        if ended is None:
+            ended = _stop(engine, container, write)
+        # A flood takes longer to hand on than to print; its end is what says what went wrong.
+        while follower.is_alive() and output.quiet_seconds < QUIET_SECONDS:
+            follower.join(0.1)
+        if follower.is_alive() or output.size > FLOOD_BYTES:
+            with contextlib.suppress(HarnessError):
+                output.end_with(engine.last_words(container))
+        return ended
+    finally:
+        _remove(
+            engine, Thing(kind="container", id=container, name=order.name, labels=order.labels, created=0.0)
+        )
+
+
+class _Output:
+    """Hands output on; knows how much there was, how it ended, and how long there has been none."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.size = 0
+        self._write = write
+        self._end = b""
+        self._last = time.monotonic()
+
+    def __call__(self, data: bytes) -> None:
+        self._write(data)
+        self.size += len(data)
+        self._end = (self._end + data)[-END_BYTES:]
+        self._last = time.monotonic()
+
+    def end_with(self, words: bytes) -> None:
+        """Add the end of the output, when it is another: who follows a log that is cut loses its place."""
+        last = words.rstrip().rpartition(b"\n")[2]
+        if last and not self._end.rstrip().endswith(last):
+            self._write(
+                b"\n[the container printed faster than its engine hands on; its last lines:]\n" + words
+            )
+
+    @property
+    def quiet_seconds(self) -> float:
+        return time.monotonic() - self._last
+
+
+def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> Ended:
+    write(b"npu-matrix: the time is up; where each Python process of the container is:\n")
+    with contextlib.suppress(HarnessError):
+        engine.signal(container, "ABRT")
+    ended = engine.wait(container, STACK_SECONDS)
+    if ended is None:
+        engine.signal(container, "KILL")
+        ended = engine.wait(container, KILLED_SECONDS)
+    return ended or Ended(code=KILLED, out_of_memory=False)
+
+
+def _follow(engine: Engine, container: str, write: Callable[[bytes], None]) -> None:
+    with contextlib.suppress(HarnessError):
+        engine.follow(container, write)
+
+
+def _remove(engine: Engine, thing: Thing) -> None:
+    """Try for a while: a daemon that is being restarted comes back."""
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while not _removed(engine, thing):
+        if time.monotonic() > deadline:
+            _write(
+                f"npu-matrix: the container {thing.name} could not be removed: npu-matrix cleanup\n".encode()
+            )
+            return
+        time.sleep(0.5)
+
+
+def _removed(engine: Engine, thing: Thing) -> bool:
+    try:
+        engine.remove(thing)
+    except HarnessError:
+        return False
+    return True
+
+
+def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
+    owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or wanted["cell"]
+    own = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX)}
+    devices: tuple[str, ...] = ()
+    if wanted["npu"]:
+        # Those of the task's lease; what the user chose is for tasks without one.
+        chosen = own.get(VISIBLE) or environ.get(VISIBLE, "")
+        devices, own[VISIBLE] = card_nodes(chosen)
+    here = str(Path.cwd())
+    mounts = [
+        Mount(source=Path(path), target=path, writable=writable)
+        for path, writable in wanted["mounts"]
+        # The task's own folder comes as a whole.
+        if not Path(path).is_relative_to(here)
+    ]
+    mounts.append(Mount(source=Path(here), target=here, writable=True))
+    return Order(
+        name=f"npu-matrix-{key[:12]}-{owner.pid}-{time.time_ns()}",
+        image=wanted["image"],
+        argv=(*FIRST_PROCESS, *wanted["argv"]),
+        env={"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "HOME": "/tmp", "LANG": "C.UTF-8", **own},  # noqa: S108
+        labels=make_labels(
+            owner=owner,
+            expires=time.time() + EXPIRE_SECONDS,
+            key=key,
+            run=environ.get("NPU_MATRIX_RUN", ""),
+            cell=wanted["cell"],
+            task=environ.get("NPU_MATRIX_TASK", ""),
+        ),
+        mounts=tuple(mounts),
+        workdir=here,
+        user=f"{os.getuid()}:{os.getgid()}",
+        memory_bytes=int(wanted["memory_bytes"]),
+        shm_bytes=int(wanted["shm_bytes"]),
+        log_bytes=ENGINE_LOG_BYTES,
+        devices=devices,
+        network=wanted["network"],
+    )
+
+
+def _write(data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def _leave(code: int) -> None:
+    """A command that a signal ended ends this program by the same signal."""
+    sys.stdout.flush()
+    number = code - 128
+    if number in {
+        signal.SIGABRT,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGKILL,
+    }:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(code)
+
+
+def program() -> None:
+    """What `contained_command` starts."""
+    _leave(main(sys.argv[1:]))

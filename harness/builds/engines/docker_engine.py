@@ -1,0 +1,161 @@
+"""Docker: by BuildKit where its client has it and can lend what a layer needs, by steps otherwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from harness.builds.engines.engine import LENT, BuildError, Image, Lent, Tell, layer_image
+from harness.builds.engines.image_layers import Layer
+from harness.builds.engines.sdk_engine import SHELL, SdkEngine, storage_failure
+from harness.builds.upkeep.temporary_folders import scratch
+from harness.errors import InfrastructureError
+from harness.sources.packages.fetch_failure import fetch_failure
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+# From this version on the client builds with BuildKit only through its plugin buildx.
+WITHOUT_OWN_BUILDKIT = 23
+SECONDS_TO_ASK = 20.0
+SECONDS_TO_BUILD = 3600.0
+
+
+class DockerEngine(SdkEngine):
+    """Docker at DOCKER_HOST, or at its usual socket."""
+
+    name = "docker"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(environ.get("DOCKER_HOST") or DEFAULT_ADDRESS)
+        self._environ = dict(environ)
+        self._builder = ""
+
+    @property
+    def builder(self) -> str:
+        """`buildkit` where the command `docker` can build with it, else `steps`."""
+        if not self._builder:
+            self._builder = "buildkit" if _client_has_buildkit(self._environ) else "steps"
+        return self._builder
+
+    def build(self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell) -> Image:
+        """One more layer. BuildKit cannot mount folders of the host: with such, it is built by steps."""
+        if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in lent.mounts):
+            return self._build_with_buildkit(parent, layer, lent, labels, tell)
+        return super().build(parent, layer, lent, labels, tell)
+
+    def _build_with_buildkit(
+        self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell
+    ) -> Image:
+        with scratch() as folder:
+            # Beside the owner's name, which is no part of the build.
+            context = folder / "context"
+            context.mkdir()
+            argv = ["docker", "build", "--progress", "plain", "--network", "host"]
+            argv += ["--tag", layer_image(layer.key), "--file", str(context / "Dockerfile")]
+            for label, value in labels.items():
+                argv += ["--label", f"{label}={value}"]
+            for secret, data in lent.secrets.items():
+                path = context / ".lent" / secret
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                path.touch(mode=0o600)
+                path.write_bytes(data)
+                argv += ["--secret", f"id={secret},src={path}"]
+            # Secrets are handed over by the client and are no part of the build's context.
+            context.joinpath(".dockerignore").write_text(".lent\n", "utf-8")
+            _write_files(context, layer, lent)
+            context.joinpath("Dockerfile").write_text(_dockerfile(self._name(parent), layer, lent), "utf-8")
+            output = self._docker([*argv, str(context)], layer.name)
+        tell(output)
+        found = self.image(layer_image(layer.key))
+        if found is None:
+            raise InfrastructureError(f"docker lost the layer {layer.name}", fix="run again")
+        return found
+
+    def _name(self, parent: str) -> str:
+        """BuildKit takes a bare id for a name to be fetched; an image's own name it takes as it is."""
+        with self._errors("look for an image"):
+            tags = self.client.api.inspect_image(parent).get("RepoTags") or []
+        return tags[0] if tags else parent
+
+    def _docker(self, argv: list[str], layer: str) -> str:
+        environ = {**self._environ, "DOCKER_BUILDKIT": "1", "DOCKER_HOST": self.address}
+        try:
+            done = subprocess.run(
+                argv,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=SECONDS_TO_BUILD,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InfrastructureError(
+                "the command docker could not build", why=str(error), fix="run again"
+            ) from error
+        if done.returncode == 0:
+            return done.stdout
+        if failure := fetch_failure(done.stdout):
+            raise failure.error()
+        if problem := storage_failure(self.name, "build a layer", done.stdout):
+            raise problem
+        raise BuildError(layer, done.stdout)
+
+
+def _client_has_buildkit(environ: Mapping[str, str]) -> bool:
+    program = shutil.which("docker", path=environ.get("PATH"))
+    if program is None:
+        return False
+    if _ask([program, "buildx", "version"]) is not None:
+        return True
+    version = _ask([program, "version", "--format", "{{.Client.Version}}"]) or ""
+    major = version.strip().partition(".")[0]
+    return major.isdecimal() and int(major) < WITHOUT_OWN_BUILDKIT
+
+
+def _ask(argv: list[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=SECONDS_TO_ASK, check=False, env=dict(os.environ)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # The client's own version is printed also when its daemon does not answer.
+    return done.stdout if done.returncode == 0 or "version" in argv[1] else None
+
+
+def _write_files(context: Path, layer: Layer, lent: Lent) -> None:
+    for path, data in layer.files.items():
+        target = context / "files" / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    for mount in lent.mounts:
+        target = context / "lent" / PurePosixPath(mount.target).name
+        target.parent.mkdir(exist_ok=True)
+        try:
+            os.link(mount.source, target)
+        except OSError:
+            shutil.copy2(mount.source, target)
+
+
+def _dockerfile(parent: str, layer: Layer, lent: Lent) -> str:
+    lines = [f"FROM {parent}", _shell()]
+    if layer.files:
+        lines.append("COPY files/ /")
+    mounts = [f"--mount=type=tmpfs,target={LENT}"]
+    mounts += [f"--mount=type=secret,id={name},target={LENT}/{name}" for name in lent.secrets]
+    mounts += [
+        f"--mount=type=bind,source=lent/{PurePosixPath(mount.target).name},target={mount.target}"
+        for mount in lent.mounts
+    ]
+    commands = " && \\\n    ".join(layer.commands) or "true"
+    lines.append("RUN " + " \\\n    ".join(mounts) + f" \\\n    {commands}")
+    return "\n".join(lines) + "\n"
+
+
+def _shell() -> str:
+    words = ", ".join(f'"{word}"' for word in SHELL)
+    return f"SHELL [{words}]"

@@ -1,0 +1,211 @@
+"""A cell's image as layers: what changes seldom lies below what changes often, so that cells share.
+
+CANN base, Python, torch / torch_npu, vllm, vllm-ascend, what verl needs, verl, patches. A layer's key is made
+of its content and of the key below it: equal keys are one image, and N cells cost their distinct keys. The
+probes are not baked in: they are lent to a container read-only, so that a change of theirs rebuilds nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.builds.lock.cell_lock import LAYERS, TOOLS_OF, CellLock, SourcePackage
+from harness.digest import digest_bytes, digest_json
+from harness.sources.packages.lockfile import LockedPackage
+
+# Part of every key: raise it when layers are made differently.
+LAYOUT = 2
+PREFIX = "/cell/venv"
+LENT_INSTALLER = "/run/npu-matrix/uv"
+LENT_SETTINGS = "/run/npu-matrix/settings"
+SET_ENV = (
+    "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do "
+    'if [ -f "$file" ]; then set +u; source "$file"; set -u; fi; done'
+)
+READ_SETTINGS = f"set -a; source {LENT_SETTINGS}; set +a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One step of an image: files (absolute path -> content) that are put there, then commands of bash.
+
+    `key` names what the image is once this layer is in it, `below` the key it stands on.
+    """
+
+    name: str
+    key: str
+    below: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchedTree:
+    """Patched files by path below site-packages: content, or None for one that is removed; `before` is the
+    digest each must have before, "" for a new one."""
+
+    files: Mapping[str, bytes | None]
+    before: Mapping[str, str]
+
+
+def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) -> tuple[Layer, ...]:
+    """The layers of a cell above the base image whose content `base` names.
+
+    A package of the lock that is built from a repository stands in the layer of its name.
+    """
+    chain = _Chain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
+    chain.add("python", {}, (f"{LENT_INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
+    for content in layer_contents(lock):
+        _add_packages(chain, content, lock)
+    if patched is not None and patched.files:
+        chain.add("patches", *_patching(patched, lock.python))
+    return chain.layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerContent:
+    """What a layer installs: locked packages, then packages that are built from repositories.
+
+    compiled: those of the index that are built here, because their build is told about the device.
+    """
+
+    name: str
+    packages: tuple[LockedPackage, ...]
+    sources: tuple[SourcePackage, ...]
+    compiled: tuple[str, ...]
+
+
+def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
+    """The layers of a lock in the order of installation; empty ones are left out."""
+    packages = dict(lock.layers())
+    used = set(packages) | {_layer_of(source) for source in lock.from_source}
+    return tuple(
+        LayerContent(
+            name=name,
+            packages=packages.get(name, ()),
+            sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
+            compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
+        )
+        for name, _roots in LAYERS
+        if name in used
+    )
+
+
+class _Chain:
+    """Layers one on another."""
+
+    def __init__(self, base: str) -> None:
+        self.layers: tuple[Layer, ...] = ()
+        self._key = base
+
+    def add(self, name: str, files: Mapping[str, bytes], commands: Sequence[str]) -> None:
+        content = {
+            "below": self._key,
+            "name": name,
+            "files": {path: digest_bytes(data) for path, data in files.items()},
+            "commands": list(commands),
+        }
+        key = digest_json(content)[:32]
+        layer = Layer(name=name, key=key, below=self._key, files=dict(files), commands=tuple(commands))
+        self.layers = (*self.layers, layer)
+        self._key = key
+
+
+def _layer_of(source: SourcePackage) -> str:
+    return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
+
+
+def _add_packages(chain: _Chain, content: LayerContent, lock: CellLock) -> None:
+    from harness.builds.export.lock_formats import requirements_text
+
+    commands = [READ_SETTINGS]
+    if content.compiled or content.sources:
+        # What is compiled here is told about the device; other layers must not differ by it.
+        commands += [SET_ENV]
+        commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
+    files: dict[str, bytes] = {}
+    if content.packages:
+        listed = f"/cell/layers/{content.name}.txt"
+        files[listed] = requirements_text(content.packages).encode()
+        binary = "".join(f" --no-binary {package}" for package in content.compiled)
+        commands.append(f"{_install()} --require-hashes{binary} --requirements {listed}")
+    commands += [command for source in content.sources for command in _from_source(source, lock.python)]
+    chain.add(content.name, files, commands)
+
+
+def _install(alone: str = "--no-deps ") -> str:
+    # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a lent cache would dangle.
+    return (
+        f"{LENT_INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy {alone}"
+        "$INDEX_ARGUMENTS"
+    )
+
+
+def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
+    """The repository comes from a lent mirror where there is one, and is gone when the layer is done."""
+    place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
+    return (
+        f"git init -q {place}",
+        f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
+        *fetch_commands(f"git -C {place}", '"$from"', source),
+        *([f'test "$(git -C {place} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
+        *(_by_its_script(source, python, place) or [f"{source.settings}{_install()} {place}"]),
+        f"rm -rf {place}",
+    )
+
+
+def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str, ...]:
+    """For a package whose repository makes the wheel by a script of its own, with the image's Python."""
+    made = source.wheel(python, _install(alone=""))
+    if not made:
+        return ()
+    wanted = " ".join(TOOLS_OF[source.package])
+    lacking = f"the base image has no $tool, which building {source.package} needs"
+    return (
+        f'for tool in {wanted}; do command -v "$tool" || {{ echo "{lacking}" >&2; exit 1; }}; done',
+        f'export PATH={PREFIX}/bin:"$PATH"',
+        f"cd {place}",
+        *made,
+        f"{_install()} {source.wheel_file}",
+        "cd /",
+    )
+
+
+def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
+    """Commands that check the source's commit out. One named by its first digits needs the whole history."""
+    fetch = f'{git} -c safe.directory="*" fetch -q'
+    if source.abbreviated:
+        refs = "'+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*'"
+        return f"{fetch} --filter=blob:none {repository} {refs}", f"{git} checkout -q {source.commit}"
+    return f"{fetch} --depth 1 {repository} {source.commit}", f"{git} checkout -q FETCH_HEAD"
+
+
+def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Patched files over installed ones, each only where the file it was made from lies."""
+    minor = ".".join(python.split(".")[:2])
+    site = f"{PREFIX}/lib/python{minor}/site-packages"
+    new = {path: data for path, data in sorted(patched.files.items()) if data is not None}
+    gone = sorted(path for path, data in patched.files.items() if data is None)
+    files = {f"/cell/patched/{path}": data for path, data in new.items()}
+    sums = "".join(f"{digest}  {path}\n" for path, digest in sorted(patched.before.items()) if digest)
+    files["/cell/patched.sha256"] = sums.encode()
+    added = [path for path in new if not patched.before.get(path)]
+    commands = [f"cd {site}"]
+    if sums:
+        commands.append("sha256sum --quiet --check /cell/patched.sha256")
+    commands += [f"test ! -e {shlex.quote(path)}" for path in added]
+    if new:
+        commands.append("cp -r /cell/patched/. .")
+    commands += [f"rm {shlex.quote(path)}" for path in gone]
+    return files, tuple(commands)
+
+
+def build_order(cells: Mapping[str, Sequence[Layer]]) -> tuple[Layer, ...]:
+    """Every distinct layer of several cells once, each after the one it stands on."""
+    distinct: dict[str, Layer] = {}
+    for layers in cells.values():
+        for layer in layers:
+            distinct.setdefault(layer.key, layer)
+    return tuple(distinct.values())

@@ -1,0 +1,47 @@
+"""The engines this program knows, by the name users give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.builds.engines.engine import Engine
+from harness.errors import InfrastructureError
+
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+
+
+def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
+    """The container engine of that name; InfrastructureError when its client is not installed here."""
+    if not _sdk_installed():
+        raise InfrastructureError(
+            f"the engine {name} needs the Docker SDK, which is not installed",
+            fix="pip install 'npu-matrix[docker]'",
+        )
+    from harness.builds.engines.docker_engine import DockerEngine
+    from harness.builds.engines.podman_engine import PodmanEngine
+
+    return PodmanEngine(environ) if name == "podman" else DockerEngine(environ)
+
+
+def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]:
+    """The engines that seem to be in use here."""
+    if not _sdk_installed():
+        return ()
+    names = []
+    if environ.get("DOCKER_HOST") or DOCKER_SOCKET.exists():
+        names.append("docker")
+    if shutil.which("podman", path=environ.get("PATH")):
+        names.append("podman")
+    return tuple(open_engine(name, environ) for name in names)
+
+
+def _sdk_installed() -> bool:
+    """Asked by one of its modules: any folder `docker` on the path answers to the bare name."""
+    try:
+        import docker.errors  # noqa: F401
+    except ImportError:
+        return False
+    return True

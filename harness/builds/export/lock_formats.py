@@ -1,0 +1,218 @@
+"""A cell's lock in the forms people install from: requirements, script, Dockerfile, conda, a table."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.builds.engines.image_layers import fetch_commands, layer_contents
+from harness.builds.lock.cell_lock import CellLock
+from harness.digest import digest_file
+from harness.errors import InputError, Location
+from harness.sources.packages.lockfile import LockedPackage
+
+TEMPLATE = "docker/cell.Dockerfile.j2"
+ITS_TREE = "'HEAD^{tree}'"
+NO_DIGEST = "by tag: nobody has resolved its digest"
+
+
+def as_requirements(lock: CellLock) -> str:
+    """A requirements file with digests; what it cannot hold is said in comments."""
+    lines = [
+        *_header(lock),
+        f"# for Python {lock.python} on {lock.arch}; install with --no-deps --require-hashes",
+    ]
+    lines += [
+        f"# from source: {s.package} {s.version} {s.repository} {s.commit} tree {s.tree or 'not known'}"
+        for s in lock.from_source
+    ]
+    lines += [f"# patched: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
+    return "\n".join(lines) + "\n" + requirements_text(lock.packages)
+
+
+def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
+    """Packages as lines of a requirements file, each with its digests."""
+    entries = []
+    for package in packages:
+        hashes = "".join(f" \\\n    --hash={digest}" for digest in package.hashes)
+        entries.append(f"{package.name}=={package.version}{hashes}\n")
+    return "".join(entries)
+
+
+def as_script(lock: CellLock) -> str:
+    """A bash script for people who install by hand, into the Python that is active."""
+    lines = ["#!/usr/bin/env bash", *_header(lock), "set -euo pipefail", ""]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(lock.build_env.items())]
+    lines += [
+        "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do",
+        '  if [ -f "$file" ]; then set +u; source "$file"; set -u; fi',
+        "done",
+        *([_asking_for(lock.tools)] if lock.tools else []),
+        'work="$(mktemp -d)"',
+        "trap 'rm -rf \"$work\"' EXIT",
+        "",
+    ]
+    for name, packages in lock.layers():
+        lines += [
+            f"cat > \"$work/{name}.txt\" <<'LAYER'",
+            requirements_text(packages).rstrip("\n"),
+            "LAYER",
+            f'python3 -m pip install {lock.options(packages)} -r "$work/{name}.txt"',
+            "",
+        ]
+    for source in lock.from_source:
+        folder = f'"$work/{source.package}"'
+        lines += [
+            f"git init -q {folder}",
+            *fetch_commands(f"git -C {folder}", source.repository, source),
+            *([f'test "$(git -C {folder} rev-parse {ITS_TREE})" = {source.tree}'] if source.tree else []),
+            f"(cd {folder} && {' && '.join(source.installation(lock.python))})",
+            "",
+        ]
+    if lock.patches:
+        lines.append('site="$(python3 -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"')
+    for patch in lock.patches:
+        # Run from the checkout that has the patches.
+        lines += [
+            f'echo "{patch.digest}  {patch.file}" | sha256sum -c -',
+            f'patch --batch --forward --fuzz=0 -p1 -d "$site" < {shlex.quote(patch.file)}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _asking_for(tools: Sequence[str]) -> str:
+    """A line of bash that ends the script where a program is missing."""
+    missing = 'echo "$tool is needed and not installed" >&2; exit 1;'
+    return f'for tool in {" ".join(tools)}; do command -v "$tool" >/dev/null || {{ {missing} }}; done'
+
+
+def as_markdown(lock: CellLock) -> str:
+    """The table of a README."""
+    rows = [("base image", f"{lock.image} ({lock.image_digest or NO_DIGEST})")]
+    rows += sorted(lock.axes.items())
+    rows += [("build environment", f"{name}={value}") for name, value in sorted(lock.build_env.items())]
+    lines = [f"## {_cell(lock.title)}", "", f"Cell `{lock.cell}`.", "", "| part | version |", "|---|---|"]
+    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    if lock.from_source:
+        lines += ["", "| from source | commit | tree | repository |", "|---|---|---|---|"]
+        lines += [
+            f"| {s.package} {s.version} | `{s.commit}` | {s.tree or 'not known'} | {s.repository} |"
+            for s in lock.from_source
+        ]
+    if lock.patches:
+        lines += ["", "| patch | sha256 |", "|---|---|"]
+        lines += [f"| {_cell(patch.id)} | `{patch.digest}` |" for patch in lock.patches]
+    if lock.inconsistencies:
+        lines += ["", "Known inconsistencies of the source:", ""]
+        lines += [f"- {_cell(text)}" for text in lock.inconsistencies]
+    if lock.left_out:
+        lines += ["", "Resolved, and left out on this device:", ""]
+        lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.left_out.items()]
+    if lock.notices:
+        lines += ["", "Left open:", ""]
+        lines += [f"- {_cell(text)}" for text in lock.notices]
+    pinned = f"{len(lock.packages)} packages are pinned with digests; `npu-matrix lock` exports them."
+    return "\n".join([*lines, "", pinned]) + "\n"
+
+
+def as_conda(lock: CellLock) -> str:
+    """An environment file; the packages stay pip's, with digests, in `requirements.txt` beside it.
+
+    What conda cannot do, packages from source and patches, stands in its comments: the script does them.
+    """
+    left = [
+        f"# not in here, see install.sh: {s.package} {s.version}, built from source" for s in lock.from_source
+    ]
+    left += [f"# not in here, see install.sh: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
+    lines = [
+        *_header(lock),
+        *left,
+        f"name: {lock.cell}",
+        "dependencies:",
+        f"  - python={lock.python}",
+        "  - pip",
+    ]
+    lines += ["  - pip:", "      - --no-deps", "      - --require-hashes", "      - -r requirements.txt"]
+    if lock.build_env:
+        lines += ["variables:"]
+        lines += [f"  {name}: {json.dumps(value)}" for name, value in sorted(lock.build_env.items())]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(lock: CellLock) -> str:
+    """Schema `npu-matrix.lock`."""
+    return json.dumps(lock.to_json(), indent=2) + "\n"
+
+
+def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
+    """Files of a build context: the Dockerfile, one requirements file for each layer, the patches.
+
+    `root` is the checkout with the template and the patches; InputError when a patch there is not the one
+    that was locked.
+    """
+    files = {"Dockerfile": _dockerfile(lock, root).encode()}
+    for name, packages in lock.layers():
+        files[f"layers/{name}.txt"] = requirements_text(packages).encode()
+    for patch in lock.patches:
+        path = root / patch.file
+        if not path.is_file() or digest_file(path) != patch.digest:
+            raise InputError(
+                f"the patch {patch.id} is not the locked one",
+                where=Location(path),
+                fix="make the lock again, or take the checkout it was made from",
+            )
+        files[patch.file] = path.read_bytes()
+    return files
+
+
+def _dockerfile(lock: CellLock, root: Path) -> str:
+    import jinja2
+
+    # A Dockerfile is no markup; every value in it has passed `CellLock`'s check or the filter `comment`.
+    environment = jinja2.Environment(  # noqa: S701
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["comment"] = _one_line
+    try:
+        template = environment.from_string(root.joinpath(TEMPLATE).read_text("utf-8"))
+    except OSError as error:
+        raise InputError("the Dockerfile template is missing", where=Location(root / TEMPLATE)) from error
+    return template.render(lock=lock, layers=layer_contents(lock), fetch=fetch_commands)
+
+
+def _header(lock: CellLock) -> list[str]:
+    lines = [f"# {_one_line(lock.title)}", f"# cell {lock.cell}, exported by npu-matrix"]
+    lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
+    lines += [f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies]
+    lines += [f"# left out on this device: {name}: {why}" for name, why in lock.left_out.items()]
+    return [*lines, *(f"# left open: {_one_line(text)}" for text in lock.notices)]
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def _cell(text: str) -> str:
+    """Text in a Markdown table: no cell borders, no markup of its own."""
+    escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("\\", "\\\\").replace("|", "\\|").replace("[", "\\[")
+
+
+EXPORTS: Mapping[str, Callable[[CellLock], str]] = {
+    "requirements": as_requirements,
+    "script": as_script,
+    "markdown": as_markdown,
+    "conda": as_conda,
+    "json": as_json,
+}
+#: Format -> the file it is written to.
+FILE_NAMES = {
+    "requirements": "requirements.txt",
+    "script": "install.sh",
+    "markdown": "CELL.md",
+    "conda": "environment.yml",
+    "json": "cell.lock.json",
+}

@@ -1,0 +1,144 @@
+"""What packages from source need beside a lock's pins: resolved over the pins, which stay as they are.
+
+A stack's author installs such a package over what he has pinned, and it changes some of that. No resolver
+accepts both. Here the pins win, and what the package would have had instead is told.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from harness.builds.lock.cell_lock import CellLock
+from harness.builds.lock.commit_trees import repository_of
+from harness.builds.upkeep.temporary_folders import scratch
+from harness.errors import InfrastructureError, InputError
+from harness.sources.packages.fetch_failure import fetch_failure
+from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.requirement_files import stated_requirements
+
+SECONDS = 300.0
+# As the check `resolve` takes a machine of the cell's kind that is not this one.
+PLATFORM = "manylinux_2_34"
+
+
+def with_needs(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
+    """The lock with what its packages from source need beside the pins, pinned too.
+
+    Only of those in `lock.unread` whose commit a repository below `mirrors` holds and whose tree says what it
+    requires. InfrastructureError when no index can be reached or the resolver fails.
+    """
+    wanted = dict(_wanted(lock, mirrors))
+    if not wanted:
+        return lock
+    settings = index_environment(environ)
+    lines = [line for lines in wanted.values() for line in lines]
+    try:
+        resolved = _resolve(lock, _open(lock, lines), settings.with_indexes(lock.indexes))
+    except InfrastructureError:
+        if not lock.indexes:
+            raise
+        # A vendor's own index may be out of reach, and have nothing that is needed.
+        resolved = _resolve(lock, _open(lock, lines), settings)
+    pinned = {package.name for package in lock.packages}
+    own = tuple(sorted(wanted))
+    added = [replace(one, via=(*one.via, *own)) for one in resolved if one.name not in pinned]
+    return replace(
+        lock,
+        packages=tuple(sorted((*lock.packages, *added), key=lambda package: package.name)),
+        unread=tuple(name for name in lock.unread if name not in wanted),
+        beside={name: tuple(overruled(lines, lock.packages)) for name, lines in wanted.items()},
+    )
+
+
+def overruled(lines: Iterable[str], packages: Iterable[LockedPackage]) -> Iterator[str]:
+    """What is asked for and pinned otherwise, as `numpy<2.0.0 (pinned 2.2.6)`."""
+    versions = {package.name: package.version for package in packages}
+    for line in lines:
+        wish = Requirement(line)
+        version = versions.get(normal_name(wish.name))
+        if version is not None and not wish.specifier.contains(version, prereleases=True):
+            yield f"{wish.name}{wish.specifier} (pinned {version})"
+
+
+def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if mirrors is None:
+        return
+    for source in lock.from_source:
+        repository = repository_of(source, mirrors) if source.package in lock.unread else None
+        if repository is None:
+            continue
+        try:
+            lines = stated_requirements(repository.tree(source.commit), source.env)
+            for line in lines:
+                Requirement(line)
+        except (InputError, InvalidRequirement):
+            # It is told among what is left open.
+            continue
+        yield source.package, lines
+
+
+def _open(lock: CellLock, lines: Iterable[str]) -> list[str]:
+    """Without what comes from source itself."""
+    source = {one.package for one in lock.from_source}
+    return [line for line in lines if normal_name(Requirement(line).name) not in source]
+
+
+def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[str]:
+    """Each package at its version, with the extras asked of it: an override would take these away too."""
+    extras: dict[str, set[str]] = {}
+    for line in lines:
+        wish = Requirement(line)
+        extras.setdefault(normal_name(wish.name), set()).update(wish.extras)
+    for package in packages:
+        asked = ",".join(sorted(extras.get(package.name, ())))
+        yield f"{package.name}{f'[{asked}]' if asked else ''}=={package.version}"
+
+
+def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple[LockedPackage, ...]:
+    with scratch() as folder:
+        files = {
+            "requirements.in": lines,
+            "overrides.txt": [*_pins(lock.packages, lines)],
+            "excluded.txt": [source.package for source in lock.from_source],
+        }
+        for file, content in files.items():
+            folder.joinpath(file).write_text("".join(f"{line}\n" for line in content), "utf-8")
+        # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+        folder.joinpath("uv.toml").write_text(settings.uv_file(), "utf-8")
+        argv = [uv_binary(), "pip", "compile", "requirements.in", "--overrides", "overrides.txt"]
+        argv += ["--excludes", "excluded.txt", "--output-file", "lock.txt", "--python", sys.executable]
+        argv += ["--resolution", "highest", "--prerelease", "if-necessary-or-explicit"]
+        argv += ["--generate-hashes", "--no-header", "--quiet", "--color", "never"]
+        argv += ["--python-version", lock.python, "--python-platform", f"{lock.arch}-{PLATFORM}"]
+        try:
+            done = subprocess.run(
+                [*argv, *settings.uv_arguments()],
+                env=settings.uv_environment(),
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _failed(lock, f"no answer within {SECONDS:g} s") from error
+        if done.returncode:
+            said = settings.hide(done.stderr)
+            failure = fetch_failure(said)
+            raise failure.error() if failure else _failed(lock, said.strip()[-1000:])
+        return parse_lock(folder.joinpath("lock.txt").read_text("utf-8"))
+
+
+def _failed(lock: CellLock, why: str) -> InfrastructureError:
+    return InfrastructureError(
+        f"what {', '.join(lock.unread)} needs beside the pins cannot be resolved",
+        why=why,
+        fix="run again without NPU_MATRIX_MIRRORS: the export then says what it leaves open",
+    )

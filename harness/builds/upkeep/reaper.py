@@ -1,0 +1,390 @@
+"""What dead runs left and what nobody uses any more: found, judged, removed, without touching the living."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import filelock
+
+from harness.builds.cell.venv_environment import FINISHED
+from harness.builds.engines.engine import Engine, Thing
+from harness.builds.upkeep.labels import OWNER, PARENT, Owner, ProcessView, expiry
+from harness.builds.upkeep.temporary_folders import PREFIX, owner_of, remove_scratch, scratch_folders
+from harness.errors import HarnessError
+
+# Folders that are renamed into place when they are whole; their makers take minutes at most.
+UNFINISHED = (
+    *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
+    *("sources/.fetching-*", "sources/.asking-*"),
+)
+# A build of one layer ends within its own limit of an hour, or is none any more.
+ABANDONED_AFTER_S = 2 * 3600.0
+UNUSED_AFTER_S = 14 * 86400.0
+# How much of an image's id names the folder of its compiled modules.
+BYTECODE_CHARACTERS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEnvironment:
+    """An environment folder: its digest, whether its build finished, and what removing it would free.
+
+    Files that are also linked from elsewhere (the installer's cache, another environment) free nothing.
+    `used` is when it was last built or started from.
+    """
+
+    digest: str
+    path: Path
+    finished: bool
+    bytes_freed: int
+    used: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One thing that could go: what it is, whether it goes, and why or why not."""
+
+    kind: str
+    name: str
+    goes: bool
+    reason: str
+    bytes_freed: int = 0
+    thing: Thing | None = None
+    environment: StoredEnvironment | None = None
+    folder: Path | None = None
+    paths: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What is known of who needs what.
+
+    environments, images and runtimes: what stored outcomes refer to, by digest, image id and folder name.
+    unused_after_s: how long something nobody refers to stays.
+    everything: what outcomes refer to goes too.
+    cache_in_use: whether a run that takes environments from the cache is alive.
+    """
+
+    environments: Collection[str] = ()
+    images: Collection[str] = ()
+    runtimes: Collection[str] = ()
+    unused_after_s: float = UNUSED_AFTER_S
+    everything: bool = False
+    cache_in_use: bool = False
+    now: float = field(default_factory=time.time)
+
+
+def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
+    """Every environment below `cache`, by digest."""
+    return tuple(
+        StoredEnvironment(
+            digest=folder.name,
+            path=folder,
+            finished=(folder / FINISHED).is_file(),
+            bytes_freed=own_bytes(folder),
+            used=_last_use(folder),
+        )
+        for folder in sorted((cache / "cells").glob("*"))
+        if folder.is_dir()
+    )
+
+
+def judge_environments(
+    stored: Iterable[StoredEnvironment], standing: Standing, busy: Callable[[Path], bool]
+) -> tuple[Found, ...]:
+    """What becomes of each environment; `busy` says whether a process runs in it."""
+    found = []
+    for one in stored:
+        goes, reason = _environment(one, standing)
+        if goes and busy(one.path):
+            goes, reason = False, "a process runs in it"
+        found.append(
+            Found(
+                kind="environment",
+                name=one.digest,
+                goes=goes,
+                reason=reason,
+                bytes_freed=one.bytes_freed,
+                environment=one,
+            )
+        )
+    return tuple(found)
+
+
+def _environment(one: StoredEnvironment, standing: Standing) -> tuple[bool, str]:
+    if not one.finished:
+        return True, "its build never finished"
+    days = (standing.now - one.used) / 86400.0
+    if standing.cache_in_use:
+        return False, "a run that uses this cache is alive"
+    if standing.everything:
+        return True, "everything was asked for"
+    if one.digest in standing.environments:
+        return False, "an outcome builds upon it"
+    if standing.now - one.used < standing.unused_after_s:
+        return False, f"no outcome builds upon it, but it was used {days:.1f} days ago"
+    return True, f"no outcome builds upon it, and it was last used {days:.1f} days ago"
+
+
+def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+    """Half-made folders whose makers must be dead by now."""
+    found = []
+    for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
+        used = _last_used(folder)
+        if used is None:
+            continue
+        age = standing.now - used
+        found.append(
+            Found(
+                kind="folder",
+                name=str(folder.relative_to(cache)),
+                goes=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
+                reason=f"begun {age / 3600:.1f} hours ago and never finished",
+                bytes_freed=own_bytes(folder),
+                folder=folder,
+            )
+        )
+    return tuple(found)
+
+
+def left_scratch(view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX) -> tuple[Found, ...]:
+    """Temporary folders of runs: those whose owner is dead go, however young, and old ones of nobody."""
+    found = []
+    for folder in scratch_folders(temporary or Path(tempfile.gettempdir()), prefix):
+        owner = owner_of(folder)
+        if owner is not None:
+            state = view.state(owner)
+            named = f"its owner, process {owner.pid}, is {state}"
+            goes, reason = state == "dead", named if state in ("alive", "dead") else state
+        else:
+            # Its maker was killed before it could say so, is about to, or removes it just now.
+            used = _last_used(folder)
+            if used is None:
+                continue
+            age = time.time() - used
+            goes = age > ABANDONED_AFTER_S
+            reason = f"it does not say whose it is, and was used {age / 3600:.1f} hours ago"
+        found.append(
+            Found(
+                kind="scratch",
+                name=str(folder),
+                goes=goes,
+                reason=reason,
+                bytes_freed=own_bytes(folder),
+                folder=folder,
+            )
+        )
+    return tuple(found)
+
+
+def reap_scratch(temporary: Path | None = None, prefix: str = PREFIX) -> None:
+    """Remove the temporary folders of dead runs; what does not go is for `cleanup`, which says why."""
+    for found in left_scratch(ProcessView(), temporary, prefix):
+        if found.goes:
+            remove_found(found, None)
+
+
+def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+    """Compiled modules of images: they go with the last outcome that refers to the image."""
+    needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in standing.images if image}
+    found = []
+    for folder in sorted((cache / "bytecode").glob("*")):
+        used = _last_used(folder)
+        if used is None:
+            continue
+        age = standing.now - used
+        goes, reason = True, "no outcome builds upon its image"
+        if standing.cache_in_use:
+            goes, reason = False, "a run that uses this cache is alive"
+        elif standing.everything:
+            reason = "everything was asked for"
+        elif folder.name in needed:
+            goes, reason = False, "an outcome builds upon its image"
+        elif age < standing.unused_after_s:
+            goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
+        size = own_bytes(folder)
+        found.append(
+            Found(
+                kind="bytecode", name=folder.name, goes=goes, reason=reason, bytes_freed=size, folder=folder
+            )
+        )
+    return tuple(found)
+
+
+def judge_things(things: Sequence[Thing], standing: Standing, view: ProcessView) -> tuple[Found, ...]:
+    """What becomes of containers, networks and images with our labels."""
+    needed = _with_parents(things, standing.images)
+    return tuple(
+        Found(
+            kind=thing.kind,
+            name=thing.name or thing.id,
+            goes=goes,
+            reason=reason,
+            bytes_freed=thing.bytes,
+            thing=thing,
+        )
+        for thing in things
+        for goes, reason in [
+            _image(thing, needed, standing, view) if thing.kind == "image" else _owned(thing, standing, view)
+        ]
+    )
+
+
+def _owned(thing: Thing, standing: Standing, view: ProcessView) -> tuple[bool, str]:
+    owner = Owner.parse(thing.labels.get(OWNER, ""))
+    if owner is None:
+        return False, "its owner cannot be read"
+    state = view.state(owner)
+    if state == "dead":
+        return True, f"its owner, process {owner.pid}, is dead"
+    if state == "alive":
+        return False, f"its owner, process {owner.pid}, is alive"
+    until = expiry(thing.labels)
+    if until is not None and until < standing.now:
+        return True, f"{state}, and it expired"
+    return False, state
+
+
+def _image(thing: Thing, needed: Collection[str], standing: Standing, view: ProcessView) -> tuple[bool, str]:
+    owner = Owner.parse(thing.labels.get(OWNER, ""))
+    if owner is not None and view.state(owner) == "alive":
+        return False, f"its owner, process {owner.pid}, is alive"
+    if standing.everything:
+        return True, "everything was asked for"
+    if thing.id in needed:
+        return False, "an outcome builds upon it"
+    days = (standing.now - thing.created) / 86400.0
+    if standing.now - thing.created < standing.unused_after_s:
+        return False, f"no outcome builds upon it, but it was built {days:.1f} days ago"
+    return True, f"no outcome builds upon it, and it was built {days:.1f} days ago"
+
+
+def _with_parents(things: Sequence[Thing], images: Collection[str]) -> set[str]:
+    """Image ids and all they stand on."""
+    below = {thing.id: thing.labels.get(PARENT, "") for thing in things if thing.kind == "image"}
+    needed: set[str] = set()
+    waiting = list(images)
+    while waiting:
+        one = waiting.pop()
+        if one and one not in needed:
+            needed.add(one)
+            waiting.append(below.get(one, ""))
+    return needed
+
+
+def remove_found(found: Found, engine: Engine | None) -> str:
+    """Remove it and return "", or say why it stays."""
+    if found.environment is not None:
+        return remove_environment(found.environment)
+    if found.thing is not None and engine is not None:
+        try:
+            engine.remove(found.thing)
+        except HarnessError as error:
+            return str(error)
+        return ""
+    try:
+        if found.folder is not None:
+            (remove_scratch if found.kind == "scratch" else shutil.rmtree)(found.folder)
+        for path in found.paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def remove_environment(environment: StoredEnvironment, in_use: Collection[str] = ()) -> str:
+    """Remove it and return "", or say why it stays: an outcome builds upon it, or it is being built."""
+    if environment.digest in in_use:
+        return "an outcome builds upon it"
+    lock = filelock.FileLock(environment.path.with_suffix(".lock"), timeout=0)
+    try:
+        with lock:
+            # Unfinished first: a removal that is cut short must not leave what looks whole.
+            (environment.path / FINISHED).unlink(missing_ok=True)
+            shutil.rmtree(environment.path)
+    except filelock.Timeout:
+        return "it is being built"
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def removal_order(found: Sequence[Found]) -> tuple[Found, ...]:
+    """What goes, in an order engines accept: containers, networks, then images from the top down."""
+    rank = {"container": 0, "network": 1, "image": 2}
+    depth = _depths([one.thing for one in found if one.thing is not None and one.kind == "image"])
+    return tuple(
+        sorted(
+            (one for one in found if one.goes),
+            key=lambda one: (rank.get(one.kind, 3), -depth.get(one.thing.id if one.thing else "", 0)),
+        )
+    )
+
+
+def _depths(images: Sequence[Thing]) -> Mapping[str, int]:
+    below = {image.id: image.labels.get(PARENT, "") for image in images}
+
+    def depth(one: str) -> int:
+        count, seen = 0, set()
+        while one in below and one not in seen:
+            seen.add(one)
+            one, count = below[one], count + 1
+        return count
+
+    return {image: depth(image) for image in below}
+
+
+def runs_below(folder: Path, proc: Path = Path("/proc/self").parent) -> bool:
+    """Whether a process of this host was started from a program below `folder`."""
+    start = f"{folder}{os.sep}"
+    for entry in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if any(word.decode(errors="replace").startswith(start) for word in words):
+                return True
+    return False
+
+
+def _last_use(folder: Path) -> float:
+    """When it was built or started from: each start of its interpreter reads `pyvenv.cfg`."""
+    times = [folder.stat().st_mtime]
+    for name in (FINISHED, "venv/pyvenv.cfg"):
+        with contextlib.suppress(OSError):
+            status = (folder / name).stat()
+            times += [status.st_mtime, status.st_atime]
+    return max(times)
+
+
+def _last_used(folder: Path) -> float | None:
+    """When something was last put into it or taken out; None where somebody has removed it meanwhile."""
+    try:
+        return folder.lstat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def with_contents(entry: Path) -> Iterator[Path]:
+    """It and all below; what somebody else removes meanwhile may be among them (`rglob` fails then)."""
+    yield entry
+    for folder, folders, files in os.walk(entry):
+        yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def own_bytes(entry: Path) -> int:
+    """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
+    total = 0
+    for path in with_contents(entry):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+    return total

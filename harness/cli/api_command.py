@@ -1,0 +1,139 @@
+"""`npu-matrix api`: names across package borders, and what changed between two versions of a package."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.lint_command import run_command
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.settings import Settings
+from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
+
+if TYPE_CHECKING:
+    from harness.compat.uses.consumers import Source
+
+
+@click.group(
+    "api",
+    epilog="\b\nExamples:\n  npu-matrix api check verl-0-9-0\n"
+    "  npu-matrix api diff transformers==4.57.6 transformers==5.5.4",
+)
+def command() -> None:
+    """Hold what packages take from each other against what the others have, from their sources alone."""
+
+
+@command.command("check")
+@click.argument("cell")
+@click.option("--all", "everything", is_flag=True, help="Also print what stands behind a guard.")
+@click.option(
+    "--history/--no-history",
+    default=True,
+    help="Look up the last release that had each missing name; earlier releases are fetched for that.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
+    """Names that verl, vllm-ascend and our patches use in CELL and the locked versions of others do not have.
+
+    Exits with 1 when importing what every training imports would fail.
+    """
+    from harness.compat.checks import CHECKS
+    from harness.compat.uses.api_check import examine, gather, said, with_last_versions
+    from harness.plan.keys.facets import facet_values
+
+    matrix = open_matrix(settings)
+    found = find_cell(matrix, settings["profile"], cell)
+    packages = _locked(settings, found.id)
+    wanted = next(check.facets for check in CHECKS if check.name == "api")
+    facets = facet_values(found, wanted, facet_inputs(settings, matrix))
+    source = _source(settings)
+    facts = examine(gather(packages, facets, source, settings.root))
+    with_last_versions(facts, source, everything=history)
+    failed = any(finding["always"] for finding in facts["findings"])
+    if as_json:
+        report = {"schema": {"name": "npu-matrix.api-check", "version": 1}, "cell": found.id, **facts}
+        click.echo(json.dumps(report, indent=2))
+        return EXIT_UNEXPECTED if failed else EXIT_OK
+    for finding in facts["findings"]:
+        if finding["always"] or finding["breaks"] or everything:
+            click.echo(f"{_word(finding):<8} {said(finding)}")
+    for package, version, provider, theirs in facts["pairs"]:
+        click.echo(f"looked at {package} {version} against {provider} {theirs}")
+    for one in facts["misfits"]:
+        click.echo(f"looked at without our patch {one}, which does not fit")
+    for text in facts["not_read"]:
+        click.echo(f"not looked at: {text} is not at hand")
+    return EXIT_UNEXPECTED if failed else EXIT_OK
+
+
+@command.command("diff")
+@click.argument("before")
+@click.argument("after")
+@click.option("--breaking", is_flag=True, help="Only what can make code wrong that was right.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: bool) -> None:
+    """What changed for users of a package from BEFORE to AFTER, each written like transformers==5.5.4.
+
+    Of torch-npu the operators are compared too, with their silent changes of defaults.
+    """
+    from harness.compat.operators.operator_schema import read_operators, schema_changes
+    from harness.compat.uses.api_check import read_release
+    from harness.compat.uses.api_diff import ApiChange, api_changes
+
+    source = _source(settings)
+    (old_name, old), (new_name, new) = read_release(before, source), read_release(after, source)
+    changes = list(api_changes(old, new))
+    if "torch_npu" in old.packages & new.packages:
+        changes += [
+            ApiChange(
+                name=f"torch_npu.{c.name}",
+                text=c.text + (" (silent)" if c.silent else ""),
+                breaking=c.breaking or c.silent,
+            )
+            for c in schema_changes(read_operators(old.file), read_operators(new.file))
+        ]
+    shown = [change for change in changes if change.breaking or not breaking]
+    if as_json:
+        report: dict[str, Any] = {"schema": {"name": "npu-matrix.api-diff", "version": 1}}
+        report |= {"before": old_name, "after": new_name}
+        report["changes"] = [vars(change) for change in shown]
+        click.echo(json.dumps(report, indent=2))
+        return
+    for change in shown:
+        click.echo(f"{'breaks' if change.breaking else '      '}  {change}")
+    count = sum(change.breaking for change in changes)
+    click.echo(f"{old_name} -> {new_name}: {len(changes)} changes, {count} can break code that was right")
+
+
+def _word(finding: dict[str, Any]) -> str:
+    if finding["always"]:
+        return "error"
+    return "warning" if finding["breaks"] else "guarded" if finding["guarded"] else "patch"
+
+
+def _source(settings: Settings) -> Source:
+    from harness.compat.uses.consumers import Source
+    from harness.sources.git.mirrors import mirrors_folder
+
+    return Source(cache=settings.cache, command=run_command, mirrors=mirrors_folder())
+
+
+def _locked(settings: Settings, cell_id: str) -> dict[str, str]:
+    """Package -> version as the cell's stored resolution has them; NothingSelectedError without one."""
+    from harness.ledger.store import Ledger
+
+    plan = open_bench(settings, only=[cell_id], checks=["resolve"]).plan
+    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
+    with Ledger.open(settings.path("state")) as ledger:
+        outcome = ledger.get(key)
+    packages = outcome.measurements["packages"] if outcome else []
+    if not packages:
+        raise NothingSelectedError(
+            f"{cell_id} has no lock, so the versions of its packages are not known",
+            fix=f"npu-matrix run --only {cell_id} --check resolve",
+        )
+    return {package["name"]: package["version"] for package in packages}

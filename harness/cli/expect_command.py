@@ -1,0 +1,115 @@
+"""`npu-matrix expect`: the list of expected failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.open_plan import open_matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.verdict.expectations import Surveyed
+
+
+@click.group(
+    "expect",
+    epilog="\b\nExamples:\n  npu-matrix expect list\n  npu-matrix expect update --dry-run\n"
+    "  npu-matrix expect update --owner me --until 2027-03-31 --reason 'moved upstream' --source URL",
+)
+def command() -> None:
+    """List and update the expected failures of matrix.yaml."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.expectations).")
+@click.pass_obj
+def list_command(settings: Settings, as_json: bool) -> int:
+    """Print every expectation with its cells; code 1 when one has expired, or says nothing about any cell."""
+    from harness.plan.tasks.check_registry import all_checks
+    from harness.verdict.expectations import survey
+
+    found = survey(open_matrix(settings), {check.name for check in all_checks()}, settings.root)
+    if as_json:
+        schema = {"name": "npu-matrix.expectations", "version": 1}
+        click.echo(json.dumps({"schema": schema, "expectations": [asdict(one) for one in found]}, indent=2))
+    else:
+        for line in _lines(found):
+            click.echo(line)
+    return EXIT_UNEXPECTED if any(one.fault for one in found) else EXIT_OK
+
+
+def _lines(found: Sequence[Surveyed]) -> list[str]:
+    lines = []
+    for one in found:
+        lines.append(f"{one.id}: {one.check} {one.state}, until {one.until}, owner {one.owner}")
+        lines += [f"  at: {one.where}", f"  why: {one.reason}", f"  see: {one.source}"]
+        lines += [f"  cell: {cell}" for cell in one.cells]
+        if one.fault:
+            lines.append(
+                f"  error: it {one.fault}" if not one.fault.startswith("expired") else f"  error: {one.fault}"
+            )
+    faults = sum(bool(one.fault) for one in found)
+    return [*lines, f"{len(found)} expectations, {faults} to be mended"]
+
+
+@command.command("update")
+@click.option("--run", "run_id", help="Take the verdicts of this run. Default: the latest.")
+@click.option("--owner", help="Who answers for what is added.")
+@click.option("--until", help="Until when: a date, or 'axis specifier'.")
+@click.option("--reason", help="Why it fails.")
+@click.option("--source", help="Where that is tracked: a link.")
+@click.option("--dry-run", is_flag=True, help="Only print the edit.")
+@click.pass_obj
+def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str | None) -> int:
+    """Take off what passes now; with --owner, --until, --reason and --source also add what newly fails.
+
+    The edit is printed and written; every other byte of the file stays. What has no answer is never added.
+    """
+    from harness.matrix.document.yaml_edit import read_file, write_file
+    from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
+    from harness.verdict.verdict import Expectation
+    from harness.workspace.stored_run import open_run
+
+    given = {name: value for name, value in said.items() if value}
+    if given and len(given) < len(said):
+        missing = ", ".join(f"--{name}" for name in said if name not in given)
+        raise click.UsageError(f"to add what newly fails, {missing} is also needed")
+    owner = (
+        Owner(owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"])
+        if given
+        else None
+    )
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, run_id)
+    cells: dict[str, Any] = {cell.id: cell for cell in stored.matrix.all_cells}
+    edit = plan_update(stored.matrix, cells, stored.verdicts, owner)
+    left = (
+        sum(verdict.standing is Expectation.UNEXPECTED for verdict in stored.verdicts) if owner is None else 0
+    )
+    if edit == Edit():
+        click.echo(f"{settings['matrix']}: nothing to change after run {stored.run.run_id}")
+        return _left(left)
+    file = settings.path("matrix")
+    before, line_end = read_file(file)
+    after = apply_edit(before, edit, file)
+    click.echo(difference(before, after, settings["matrix"]), nl=False)
+    if not dry_run:
+        write_file(file, after, line_end)
+    return _left(left)
+
+
+def _left(count: int) -> int:
+    if count:
+        click.echo(
+            f"{count} unexpected failures are left as they are; to put them on the list, give "
+            "--owner, --until, --reason and --source"
+        )
+    return EXIT_OK

@@ -1,0 +1,214 @@
+"""`npu-matrix explain CELL`: why a cell is in or out, and where each of its values comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.migrations_command import followed
+from harness.settings import Settings
+from harness.workspace.estimates import basis, estimates, told
+from harness.workspace.open_plan import Bench, facet_inputs, find_cell, open_bench, open_matrix, relative
+from harness.workspace.plan_history import look_up
+
+if TYPE_CHECKING:
+    from harness.matrix.cells.cell import Cell
+
+
+#: A facet's value is cut there; --json has all of it.
+LONGEST = 90
+
+
+@click.command(
+    "explain",
+    epilog="\b\nExamples:\n  npu-matrix explain gspo-async\n  npu-matrix explain --json CELL\n"
+    "  npu-matrix explain --axes verl=0.9.1,vllm_ascend=0.18.0",
+)
+@click.argument("cell", required=False)
+@click.option(
+    "--axes", multiple=True, metavar="AXIS=VALUE", help="Explain a combination instead; a,b or repeated."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json: bool) -> None:
+    """Show why CELL (an id, its beginning, a stack's name) is in or out, and where each facet comes from.
+
+    With --axes: the rules against a combination of versions, their proofs, and the nearest valid cells.
+    """
+    if bool(cell) == bool(axes):
+        raise click.UsageError("name a CELL, or a combination with --axes")
+    if axes:
+        combination = _combination(settings, axes)
+        lines = [json.dumps(combination, indent=2)] if as_json else _combination_lines(combination)
+        click.echo("\n".join(lines))
+        return
+    matrix, _ = followed(open_matrix(settings))
+    found = find_cell(matrix, settings["profile"], cell or "")
+    bench = open_bench(settings, choose=lambda _matrix: [found])
+    report = _report(bench, found)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+        return
+    for line in _lines(report):
+        click.echo(line)
+
+
+def _combination(settings: Settings, axes: tuple[str, ...]) -> dict[str, Any]:
+    from harness.plan.feasibility.exclusion import Objection, explain, parse_axes
+
+    matrix = open_matrix(settings)
+    found = explain(matrix, parse_axes(matrix, axes))
+
+    def told(objection: Objection) -> dict[str, str]:
+        return {
+            "rule": objection.rule,
+            "what": objection.what,
+            "reason": objection.reason,
+            "source": objection.source,
+            "where": relative(objection.where, settings.root),
+        }
+
+    return {
+        "schema": {"name": "npu-matrix.explain-axes", "version": 1},
+        "axes": dict(found.axes),
+        "valid": bool(found.cells),
+        "violated": [told(objection) for objection in found.violated],
+        "contradiction": [told(objection) for objection in found.contradiction],
+        "cells": [cell.id for cell in found.cells],
+        "nearest": [
+            {
+                "cell": near.cell.id,
+                "title": near.cell.title,
+                "changes": {axis: list(pair) for axis, pair in near.changes.items()},
+            }
+            for near in found.nearest
+        ],
+    }
+
+
+def _combination_lines(report: dict[str, Any]) -> list[str]:
+    asked = " ".join(f"{axis}={value}" for axis, value in report["axes"].items())
+    if report["cells"]:
+        shown = [f"  {cell}" for cell in report["cells"][:5]]
+        more = len(report["cells"]) - len(shown)
+        verdict = [
+            f"{asked}: in {len(report['cells'])} cells",
+            *shown,
+            *([f"  and {more} more"] if more else []),
+        ]
+    elif report["violated"]:
+        verdict = [f"{asked}: excluded by {len(report['violated'])} of the rules"]
+    elif report["contradiction"]:
+        verdict = [f"{asked}: excluded, because these rules together leave no value for the other axes"]
+    else:
+        verdict = [f"{asked}: no rule excludes it, but no profile selects such a cell"]
+    for objection in (*report["violated"], *report["contradiction"]):
+        verdict.append(f"  {objection['where']}: {objection['rule']}")
+        verdict += [f"      {objection['what']}"] if objection["what"] else []
+        verdict += [f"      because {objection['reason']}", f"      proof: {objection['source']}"]
+    if report["nearest"]:
+        verdict += ["nearest valid cells:"]
+    for near in report["nearest"]:
+        changes = ", ".join(f"{axis} {old} -> {new}" for axis, (old, new) in near["changes"].items())
+        verdict.append(f"  {near['cell']}: {changes}")
+    return verdict
+
+
+def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
+    from harness.plan.keys.facets import FACETS, facet_values, origins
+
+    inputs = facet_inputs(bench.settings, bench.matrix)
+    costs = estimates(bench.plan, look_up(bench))
+    root = bench.settings.root
+    return {
+        "schema": {"name": "npu-matrix.explain", "version": 1},
+        "cell": cell.id,
+        "title": cell.title,
+        "stack": cell.stack,
+        "profiles": [name for name in bench.matrix.profiles if bench.matrix.cells(name).get(cell.id)],
+        "axes": {
+            axis: {"value": value, "from": relative(cell.provenance[axis], root)}
+            for axis, value in cell.axes.items()
+        },
+        "pins": [
+            {"requirement": pin.requirement, "reason": pin.reason, "source": pin.source} for pin in cell.pins
+        ],
+        "findings": [{"what": finding.what, "source": finding.source} for finding in cell.findings],
+        "facets": facet_values(cell, tuple(FACETS), inputs),
+        "facets_from": {
+            name: [relative(where, root) for where in origins(name, cell, inputs)] for name in FACETS
+        },
+        "checks": [
+            {
+                "check": entry.check,
+                "question": entry.question,
+                "key": entry.key,
+                "not_run": entry.skip.reason if entry.skip else "",
+                "known": bool(entry.key) and entry.key not in costs["tasks"],
+            }
+            for entry in bench.plan.entries
+        ],
+        "estimates": costs,
+    }
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    profiles = ", ".join(report["profiles"])
+    lines = [
+        f"{report['cell']}: {report['title']}",
+        f"in profiles: {profiles}" if profiles else "out: no profile selects it",
+        "",
+        "its values:",
+    ]
+    width = max(len(axis) for axis in report["axes"])
+    lines += [
+        f"  {axis:<{width}}  {value['value']:<28} {value['from']}" for axis, value in report["axes"].items()
+    ]
+    lines += ["", "pins:"] + [
+        f"  {pin['requirement']}\n      because {pin['reason']} ({pin['source']})" for pin in report["pins"]
+    ]
+    if report["findings"]:
+        lines += ["", "known inconsistencies of its source:"]
+        lines += [f"  {finding['what']} ({finding['source']})" for finding in report["findings"]]
+    lines += ["", "facets, which checks read, and what they are made of:"]
+    for name, value in report["facets"].items():
+        told = _told(value)
+        lines.append(f"  {name:<20} {told if len(told) <= LONGEST else told[: LONGEST - 3] + '...'}")
+        lines.append(f"  {'':<20} from {_places(report['facets_from'][name])}")
+    lines += ["", "checks:"]
+    for check in report["checks"]:
+        answer = f"not run: {check['not_run']}" if check["not_run"] else _cost(check, report["estimates"])
+        lines.append(f"  {check['check']:<12} {check['question']}\n  {'':<12} {answer}")
+    return [*lines, *basis(report["estimates"])]
+
+
+def _cost(check: dict[str, Any], costs: dict[str, Any]) -> str:
+    """The key, and what answering it takes."""
+    if check["known"]:
+        return f"key {check['key'][:12]}, known already"
+    task = costs["tasks"][check["key"]]
+    one = {**task, "tasks": 1, "disk_unknown": int(task["disk_mib"] is None)}
+    return f"key {check['key'][:12]}, {told(one)} ({task['basis']})"
+
+
+def _told(value: Any) -> str:
+    """A facet's value in a few words: what is empty is left out."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_told(part)}" for name, part in value.items() if part) or "nothing"
+    if isinstance(value, list):
+        parts = [part["id"] if isinstance(part, dict) and "id" in part else _told(part) for part in value]
+        return " ".join(parts) or "none"
+    return "none" if value is None else str(value)
+
+
+def _places(places: Sequence[str]) -> str:
+    """`matrix.yaml:5:6, :7:8`: the file is told once."""
+    told, last = [], ""
+    for place in places:
+        file, colon, at = place.partition(":")
+        told.append(f":{at}" if file == last and colon else place)
+        last = file
+    return ", ".join(told) or "nothing: the cell has no such part"

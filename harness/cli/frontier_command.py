@@ -1,0 +1,345 @@
+"""`npu-matrix frontier`: the newest versions that go together, and what blocks newer ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import InputError, NothingSelectedError
+from harness.settings import Settings
+from harness.workspace.open_plan import Bench, find_cell, open_bench, open_matrix, relative
+from harness.workspace.plan_history import Knowledge, look_up
+
+if TYPE_CHECKING:
+    from harness.matrix.model.constraints import Condition
+    from harness.matrix.model.version_matrix import Matrix
+    from harness.plan.feasibility.exclusion import Near, Objection
+    from harness.plan.feasibility.frontier import Answer, Newest, Proof
+
+_CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
+
+
+@click.command(
+    "frontier",
+    epilog="\b\nExamples:\n"
+    "  npu-matrix frontier verl --with cann=8.5.0 --with torch_npu=2.8.0 --with soc=a2\n"
+    "  npu-matrix frontier --with soc=a2 --with 'cann>=9.0.0'\n"
+    "  npu-matrix frontier verl --with device=sim --probe build\n"
+    "  npu-matrix frontier verl=0.9.1 --on verl-0-7-1",
+)
+@click.argument("wanted", required=False, metavar="[AXIS | AXIS=VALUE]")
+@click.option("--with", "given", multiple=True, metavar="AXIS=VALUE", help="Only with this; or >=, <, !=.")
+@click.option("--on", "stack", metavar="CELL", help="With AXIS=VALUE: what blocks it on this cell or stack.")
+@click.option(
+    "--probe",
+    type=click.Choice(["static", "build", "numerics", "convergence"]),
+    help="With AXIS: run what is not known, cheap tiers first, and none dearer than this one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.frontier).")
+@click.pass_obj
+def command(
+    settings: Settings,
+    wanted: str | None,
+    given: tuple[str, ...],
+    stack: str | None,
+    probe: str | None,
+    as_json: bool,
+) -> None:
+    """Find the newest version of an axis (or of everything) that goes together with what is given.
+
+    Answers come from the rules of the matrix and from stored outcomes. What is not known yet is named, with
+    the command that would find out; with --probe it is run, newest version and cheapest tier first, until
+    the newest that works is known. A version that fails a tier is not asked a dearer one.
+    """
+    matrix = open_matrix(settings)
+    if probe and (wanted is None or stack is not None):
+        raise click.UsageError("--probe goes with AXIS alone")
+    if (stack is not None) != (wanted is not None and "=" in wanted):
+        raise click.UsageError("AXIS=VALUE goes with --on: what blocks that value on that stack")
+    if stack is not None and given:
+        raise click.UsageError("--with goes with AXIS alone")
+    if stack is not None and wanted is not None:
+        report, lines = _blocks(settings, matrix, wanted, stack)
+    elif wanted is not None:
+        report, lines = _newest(settings, matrix, wanted, given, probe)
+    else:
+        report, lines = _newest_of_all(settings, matrix, given)
+    click.echo(json.dumps({**_SCHEMA, **report}, indent=2) if as_json else "\n".join(lines))
+
+
+_SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
+
+
+def _newest(
+    settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    from harness.matrix.document.suggest import did_you_mean
+    from harness.plan.feasibility.frontier import newest
+
+    if axis not in matrix.axes:
+        raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
+    conditions = _conditions(matrix, given)
+    bench, proofs = _proofs(settings, matrix, conditions)
+    found = newest(matrix, axis, conditions, proofs)
+    if not found.rungs:
+        raise NothingSelectedError(f"no cell has a value of {axis}")
+    if probe:
+        bench, found = _probed(settings, matrix, axis, conditions, probe)
+    report = {
+        "axis": axis,
+        "with": list(given),
+        "works": str(found.works.version) if found.works else None,
+        "candidate": str(found.candidate.version) if found.candidate else None,
+        "versions": [
+            {
+                "version": str(rung.version),
+                "stand": rung.stand.value,
+                "cell": _proof_json(rung.proof) if rung.proof else None,
+                "objections": [_objection_json(one, settings) for one in rung.objections],
+                "instead": _near_json(rung.instead) if rung.instead else None,
+            }
+            for rung in found.rungs
+        ],
+        "nearest": [_near_json(near) for near in found.nearest],
+    }
+    lines = [_headline(found, axis, given)]
+    last = found.works or found.candidate
+    shown = found.rungs[: found.rungs.index(last) + 1] if last else found.rungs
+    for rung in shown:
+        lines.append(f"  {axis} {rung.version.short}: {_stand(rung.stand.value, rung.proof)}")
+        lines += _proof_lines(rung.proof) if rung.proof else []
+        lines += [line for one in rung.objections for line in _objection_lines(one, settings)]
+        if not rung.objections and rung.instead:
+            changes = _change_text(rung.instead.changes)
+            lines.append(f"      its nearest cell has {changes}: {rung.instead.cell.id}")
+    for near in found.nearest:
+        lines.append(f"  nearest: {near.cell.id}: {_change_text(near.changes)}")
+    if found.candidate and found.candidate.proof and found.candidate is not found.works:
+        cell_id = found.candidate.proof.cell.id
+        profile = _profile_of(bench.matrix, cell_id)
+        lines.append(f"to find out: npu-matrix --profile {profile} run --only {cell_id}")
+    return report, lines
+
+
+def _probed(
+    settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
+) -> tuple[Bench, Newest]:
+    """Run what is not known until the newest that works is, and hand back what is known then."""
+    from harness.ledger.store import Ledger
+    from harness.outcome import Tier
+    from harness.plan.feasibility.frontier import newest, next_probe
+    from harness.workspace.reruns import run_again
+
+    tried: set[str] = set()
+    while True:
+        bench, proofs = _proofs(settings, matrix, conditions)
+        found = newest(matrix, axis, conditions, proofs)
+        keys = next_probe(bench.plan.entries, found, Tier(most), tried)
+        if not keys:
+            return bench, found
+        tried.update(keys)
+        candidate = found.candidate
+        version = candidate.version.short if candidate else ""
+        checks = ", ".join(sorted({bench.plan.tasks[key].check.name for key in keys}))
+        click.echo(f"probing {axis} {version}: {checks}", err=True)
+        with Ledger.open(settings.path("state")) as ledger:
+            if run_again(bench, ledger, keys):
+                raise click.Abort
+
+
+def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:
+    under = f" with {', '.join(given)}" if given else ""
+    if found.works:
+        newest, evidence = found.works.version.short, _evidence(found.works.proof)
+        return f"newest {axis}{under} that passed every check: {newest} (evidence: {evidence})"
+    if found.candidate:
+        newest = found.candidate.version.short
+        return f"no {axis}{under} is known to work; the newest that has not failed: {newest}"
+    return f"no {axis}{under}: every version is excluded or has failed"
+
+
+def _newest_of_all(
+    settings: Settings, matrix: Matrix, given: tuple[str, ...]
+) -> tuple[dict[str, Any], list[str]]:
+    from harness.plan.feasibility.frontier import newest_of_all
+
+    conditions = _conditions(matrix, given)
+    _, proofs = _proofs(settings, matrix, conditions)
+    found = newest_of_all(matrix, conditions, proofs)
+    report = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
+    lines = [f"{len(found)} cells nothing speaks against, and than which no other such cell is newer:"]
+    for proof in found:
+        lines.append(f"  {' '.join(f'{axis}={value}' for axis, value in proof.cell.axes.items())}")
+        lines.append(f"      {_stand(proof.stand.value, proof)}")
+    return report, lines
+
+
+def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tuple[dict[str, Any], list[str]]:
+    from harness.plan.feasibility.exclusion import parse_axes
+    from harness.plan.feasibility.frontier import blocks
+
+    axes = parse_axes(matrix, [wanted])
+    bench, proofs = _proofs(settings, matrix, ())
+    cell = find_cell(bench.matrix, settings["profile"], stack)
+    found = blocks(matrix, cell, axes, proofs)
+    report = {
+        "wanted": {axis: str(version) for axis, version in axes.items()},
+        "on": cell.id,
+        "objections": [_objection_json(one, settings) for one in found.objections],
+        "nearest": [
+            {**_proof_json(proof), "changes": {axis: list(pair) for axis, pair in changes.items()}}
+            for proof, changes in zip(found.nearest, found.changes, strict=True)
+        ],
+    }
+    what = f"{wanted} on {cell.stack or cell.id}"
+    lines = [
+        f"{what}: {len(found.objections)} rules stand in the way"
+        if found.objections
+        else f"{what}: no rule stands in the way"
+    ]
+    lines += [line for one in found.objections for line in _objection_lines(one, settings)]
+    for proof, changes in zip(found.nearest, found.changes, strict=True):
+        lines.append(f"  with {_change_text(changes)}: {_stand(proof.stand.value, proof)}")
+        lines += _proof_lines(proof)
+    if not found.nearest:
+        lines.append(f"  no cell of the matrix has {wanted}")
+    return report, lines
+
+
+def _conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
+    from harness.matrix.document.suggest import did_you_mean
+    from harness.matrix.model.constraints import Condition
+    from harness.matrix.model.versions import parse_specifier
+
+    conditions = []
+    for text in given:
+        match = _CONDITION.fullmatch(text)
+        if not match:
+            raise InputError(f"{text!r} is no condition", fix="write AXIS=VALUE, or AXIS>=VALUE")
+        axis, specifier = match["axis"], match["specifier"]
+        if axis not in matrix.axes:
+            raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
+        words = specifier[1:] if specifier[0] == "=" and specifier[:2] != "==" else specifier
+        try:
+            parsed = parse_specifier(matrix.axes[axis].scheme, words)
+        except ValueError as error:
+            raise InputError(f"{text!r} is no condition", why=str(error)) from None
+        conditions.append(Condition(axis=axis, specifiers=(parsed,)))
+    return tuple(conditions)
+
+
+def _proofs(
+    settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
+) -> tuple[Bench, Mapping[str, Proof]]:
+    """What is known of every cell of every profile that meets the conditions."""
+    from harness.plan.feasibility.exclusion import meets
+    from harness.plan.feasibility.frontier import Proof
+
+    bench = open_bench(settings, choose=lambda matrix: matrix.all_cells)
+    known = look_up(bench)
+    answers: dict[str, list[Answer]] = {}
+    for entry in bench.plan.entries:
+        answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
+    return bench, {
+        cell.id: Proof(cell=cell, answers=tuple(answers[cell.id]))
+        for cell in matrix.all_cells
+        if meets(matrix, cell, conditions)
+    }
+
+
+def _answer(entry: Any, known: Knowledge) -> Answer:
+    from harness.plan.feasibility.frontier import Answer
+
+    if entry.skip:
+        return Answer(check=entry.check, not_run=entry.skip.reason)
+    judgement = known.judgements.get(entry.key)
+    if judgement is None:
+        return Answer(check=entry.check, not_run="not run yet")
+    return Answer(
+        check=entry.check,
+        status=judgement.status,
+        evidence=known.outcomes[entry.key].evidence,
+        reasons=judgement.reasons,
+    )
+
+
+def _stand(stand: str, proof: Proof | None) -> str:
+    if proof is None:
+        return "no cell"
+    asked = len(proof.answers)
+    told = [
+        f"{answer.check} {answer.status.value} ({answer.evidence.value})"
+        for answer in proof.answers
+        if answer.status and answer.evidence
+    ]
+    return f"{stand}: {proof.passed} of {asked} checks passed{'; known: ' + ', '.join(told) if told else ''}"
+
+
+def _evidence(proof: Proof | None) -> str:
+    """The evidence of the dearest check: what was proved on a simulated device is not proved on hardware."""
+    found = [answer.evidence for answer in proof.answers if answer.evidence] if proof else []
+    return found[-1].value if found else "none"
+
+
+def _near_json(near: Near) -> dict[str, Any]:
+    return {"cell": near.cell.id, "changes": {axis: list(pair) for axis, pair in near.changes.items()}}
+
+
+def _proof_lines(proof: Proof) -> list[str]:
+    lines = [f"      {proof.cell.id}  {proof.cell.title}"]
+    lines += [
+        f"      rule {finding.constraint}: {finding.what}"
+        for finding in proof.cell.findings
+        if finding.constraint
+    ]
+    for answer in proof.failures:
+        lines += [f"      {answer.check} failed: {reason}" for reason in answer.reasons[:2]]
+    return lines
+
+
+def _proof_json(proof: Proof) -> dict[str, Any]:
+    return {
+        "cell": proof.cell.id,
+        "axes": dict(proof.cell.axes),
+        "stand": proof.stand.value,
+        "checks": [
+            {
+                "check": answer.check,
+                "status": answer.status.value if answer.status else "not-run",
+                "evidence": answer.evidence.value if answer.evidence else None,
+                "reasons": list(answer.reasons) or ([answer.not_run] if answer.not_run else []),
+            }
+            for answer in proof.answers
+        ],
+    }
+
+
+def _objection_json(objection: Objection, settings: Settings) -> dict[str, str]:
+    return {
+        "rule": objection.rule,
+        "what": objection.what,
+        "reason": objection.reason,
+        "source": objection.source,
+        "where": relative(objection.where, settings.root),
+    }
+
+
+def _objection_lines(objection: Objection, settings: Settings) -> list[str]:
+    where = relative(objection.where, settings.root)
+    found = [f"      {objection.what}"] if objection.what else []
+    return [*found, f"      {where} {objection.rule}: {objection.reason} ({objection.source})"]
+
+
+def _change_text(changes: Mapping[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{axis} {old} -> {new}" for axis, (old, new) in changes.items()) or "nothing changed"
+
+
+def _profile_of(matrix: Matrix, cell_id: str) -> str:
+    return next(
+        (name for name in matrix.profiles if any(cell.id == cell_id for cell in matrix.cells(name))),
+        "default",
+    )

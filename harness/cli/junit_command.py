@@ -1,0 +1,121 @@
+"""`npu-matrix junit`: what other test runners wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_NOTHING_SELECTED,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    InputError,
+    Location,
+)
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.ledger.junit.junit_merge import Merged
+
+
+@click.group(
+    "junit",
+    epilog="\b\nExamples:\n  npu-matrix junit merge all.xml shard-*/junit.xml target/surefire-reports/",
+)
+def command() -> None:
+    """Merge the JUnit files of any test runner."""
+
+
+@command.command(
+    "merge",
+    epilog="\b\nExamples:\n  npu-matrix junit merge all.xml shard-*/junit.xml\n"
+    "  npu-matrix junit merge all.xml target/surefire-reports/ ctest.xml --json\n"
+    "  npu-matrix junit merge all.xml inner.xml --cell gspo-qwen25-3b\n\n\b\n"
+    "Exit codes: 0 no case failed; 1 one did; 3 no case was run; 4 a file is not whole.",
+)
+@click.argument("target", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--cell", metavar="CELL", help="Write this cell's axes into every suite; an id or a stack.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.junit-merge).")
+@click.pass_obj
+def merge(
+    settings: Settings, /, target: Path, sources: tuple[Path, ...], cell: str | None, as_json: bool
+) -> int:
+    """Merge the JUnit files of pytest, surefire, gtest, ctest, nextest, jest and others into OUT.
+
+    FILE may be a folder: every *.xml below it. Elements stay as they are, reruns and properties included. A
+    file that is cut off, or holds fewer cases than it says, adds a case in error: it never turns OUT green.
+    """
+    from harness.ledger.junit.junit_merge import merge_junit
+
+    merged = merge_junit(target, _files(target, sources), properties=_properties(settings, cell))
+    if as_json:
+        schema = {"name": "npu-matrix.junit-merge", "version": 1}
+        click.echo(json.dumps({"schema": schema, "out": str(target), **asdict(merged)}, indent=2))
+    else:
+        for line in _lines(merged, target):
+            click.echo(line)
+    return _code(merged)
+
+
+def _code(merged: Merged) -> int:
+    if any(file.problem for file in merged.files):
+        return EXIT_INCOMPLETE
+    counts = merged.counts
+    if counts.failures or counts.errors:
+        return EXIT_UNEXPECTED
+    # As of a run: what was skipped proves nothing.
+    return EXIT_OK if counts.tests > counts.skipped else EXIT_NOTHING_SELECTED
+
+
+def _lines(merged: Merged, target: Path) -> list[str]:
+    from harness.verdict.triage.log_line import shown
+
+    lines = [f"{file.path}: {shown(file.problem)}" for file in merged.files if file.problem]
+    lines += [f"failed: {shown(name)}" for name in merged.failed]
+    lines += [f"flaky: {shown(name)}" for name in merged.flaky]
+    counts = ", ".join(f"{count} {name}" for name, count in asdict(merged.counts).items())
+    return [*lines, f"{target}: {counts} of {len(merged.files)} files"]
+
+
+def _files(target: Path, sources: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for source in sources:
+        if source.is_dir():
+            below = [file for file in sorted(source.rglob("*.xml")) if not _same(file, target)]
+            if not below:
+                raise InputError(
+                    "no *.xml is in this folder", where=Location(source), fix="name the runner's folder"
+                )
+            found |= dict.fromkeys(below)
+        elif _same(source, target):
+            raise InputError(
+                "OUT is also one of the files to merge", where=Location(source), fix="name another OUT"
+            )
+        else:
+            found[source] = None
+    return list(found)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _properties(settings: Settings, wanted: str | None) -> Mapping[str, str]:
+    """The axes of the wanted cell, as the report writes them."""
+    if wanted is None:
+        return {}
+    from harness.cli.app import no_match
+    from harness.workspace.open_plan import open_matrix
+
+    cells = open_matrix(settings).all_cells
+    cell = next((one for one in cells if wanted in {one.id, one.stack}), None)
+    if cell is None:
+        raise no_match("cell", wanted, [name for one in cells for name in (one.stack or one.id, one.id)])
+    return {"cell": cell.id, **dict(cell.axes)}

@@ -1,0 +1,85 @@
+"""`npu-matrix lint FILE`: a launch script against the rules and the configuration of a verl version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import EXIT_UNEXPECTED
+from harness.settings import Settings
+from harness.workspace.open_plan import find_cell, open_matrix
+
+if TYPE_CHECKING:
+    from harness.check import Completed
+
+FORMATS = ("text", "json", "github", "sarif")
+
+
+@click.command(
+    "lint",
+    epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
+    "  npu-matrix lint run.sh --cell gspo-async\n  npu-matrix lint run.sh --verl 0.9.1 --format github",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--cell", help="Take all versions from this cell.")
+@click.option("--verl", help="The verl version (or `0.6.1@COMMIT`) the script is for.")
+@click.option("--vllm-ascend", help="The vllm-ascend version.")
+@click.option("--cann", help="The CANN version.")
+@click.option("--transformers", help="The transformers version.")
+@click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="How to print.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    file: Path,
+    cell: str | None,
+    shape: str,
+    as_json: bool,
+    **versions: str | None,
+) -> int:
+    """Lint a launch script: settings that fail, do nothing, or change the objective, each with its fix.
+
+    Exits with 1 when there is an error. Overrides are looked up in the configuration of a released verl.
+    """
+    from harness.compat.lint import lint_format as printing
+    from harness.compat.lint.lint_check import lint_file, verl_wheel
+
+    known: Mapping[str, str] = {}
+    if cell:
+        known = find_cell(open_matrix(settings), settings["profile"], cell).axes
+    given = {name: value for name, value in versions.items() if value}
+    wanted = {**known, **given}
+    result = lint_file(file, wanted, verl_wheel(wanted, settings.cache, run_command))
+    render = {
+        "text": printing.as_text,
+        "json": printing.as_json,
+        "github": printing.as_github,
+        "sarif": printing.as_sarif,
+    }
+    click.echo(render["json" if as_json else shape](result), nl=False)
+    return EXIT_UNEXPECTED if any(finding.severity == "error" for finding in result.findings) else 0
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = None,
+) -> Completed:
+    """Run a program quietly, as a task would."""
+    from harness.run.programs.process import run_program, scrubbed_environment
+
+    return run_program(
+        argv,
+        env=scrubbed_environment(os.environ, env),
+        cwd=cwd or Path.cwd(),
+        write=lambda _line: None,
+        timeout=timeout,
+        stopped=lambda: False,
+    )

@@ -1,0 +1,103 @@
+"""`npu-matrix matrix`: validate matrix.yaml, print its schema, contradictions of tables, version bumps."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.migrations_command import migrations, retire
+from harness.errors import InputError, Problem
+from harness.settings import Settings
+from harness.workspace.open_plan import open_matrix
+
+if TYPE_CHECKING:
+    from harness.matrix.model.version_matrix import Matrix
+
+
+@click.group(
+    "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
+)
+def command() -> None:
+    """Validate matrix.yaml, print its schema, contradictions of published tables, and version bumps."""
+
+
+@command.command("validate")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def validate(settings: Settings, as_json: bool) -> None:
+    """Read the matrix and expand every profile; all problems are reported together, with file:line:column."""
+    matrix = open_matrix(settings)
+    _resolve_checks(matrix)
+    counts = {}
+    for profile in matrix.profiles:
+        found = matrix.cells(profile)
+        counts[profile] = {"cells": len(found.cells), "excluded": len(found.excluded)}
+    warnings = [str(warning) for warning in matrix.warnings]
+    if as_json:
+        report = {
+            "schema": {"name": "npu-matrix.matrix-validate", "version": 1},
+            "file": settings["matrix"],
+            "profiles": counts,
+            "warnings": warnings,
+        }
+        click.echo(json.dumps(report, indent=2))
+        return
+    for warning in warnings:
+        click.echo(f"warning: {warning}")
+    for profile, count in counts.items():
+        click.echo(
+            f"{settings['matrix']}: profile {profile}: {count['cells']} cells, {count['excluded']} excluded"
+        )
+
+
+def _resolve_checks(matrix: Matrix) -> None:
+    """InputError when an expectation names a check that does not exist: it would never excuse anything."""
+    from harness.matrix.document.suggest import did_you_mean
+    from harness.plan.tasks.check_registry import all_checks
+
+    names = [check.name for check in all_checks()]
+    problems = [
+        Problem(
+            f"expectation {found.id!r} names the unknown check {found.check!r}",
+            found.where,
+            fix=did_you_mean(found.check, names) or f"known: {', '.join(names)}",
+        )
+        for found in matrix.expectations.values()
+        if found.check not in names
+    ]
+    if problems:
+        raise InputError.of(problems)
+
+
+@command.command("schema")
+def schema() -> None:
+    """Print the JSON schema of matrix.yaml; editors complete from it."""
+    from harness.matrix.document.matrix_schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@command.command("drift")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def drift(settings: Settings, as_json: bool) -> None:
+    """Print where two published tables contradict each other, each with both sources."""
+    from harness.compat.table_drift import find_drift
+
+    found = find_drift(open_matrix(settings))
+    if as_json:
+        report = {
+            "schema": {"name": "npu-matrix.drift", "version": 1},
+            "contradictions": [contradiction.to_json() for contradiction in found],
+        }
+        click.echo(json.dumps(report, indent=2))
+        return
+    for contradiction in found:
+        click.echo(str(contradiction))
+    click.echo(f"{len(found)} contradictions between {len(open_matrix(settings).published)} published tables")
+
+
+command.add_command(migrations)
+command.add_command(retire)

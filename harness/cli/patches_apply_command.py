@@ -1,0 +1,67 @@
+"""`npu-matrix patches apply`: patches written into a folder, all of them or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.patch_output import CODES, DIRECTORY, json_option, print_facts, say, stack_options
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, NothingSelectedError
+from harness.settings import Settings
+from harness.workspace.patch_target import chosen_for, target_of
+
+
+@click.command(
+    "apply",
+    epilog="\b\nExamples:\n  npu-matrix patches apply --tree site-packages --version 0.9.1\n"
+    "  npu-matrix patches apply hf-rollout --tree verl --patches patches/verl"
+    + CODES.format(ok="every patch is in the folder", unexpected="one does not go in; nothing was written"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@stack_options
+@click.option("--tree", "path", type=DIRECTORY, required=True, help="The folder to write into.")
+@click.option("--version", default="", help="Which version it is. Default: what it says it is.")
+@json_option
+@click.pass_obj
+def apply(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    path: Path,
+    version: str,
+    as_json: bool,
+) -> int:
+    """Apply patches in order to a checkout or to site-packages.
+
+    Either every file is replaced or none, also when the machine stops half way: the same command finishes it.
+    A patch the folder has already is left out.
+    """
+    from harness.patchstack.apply.stack_apply import apply_readable
+    from harness.patchstack.apply.write_files import install, recover
+
+    if not path.is_dir():
+        raise InputError(
+            "there is no such folder", where=Location(path), fix="give a checkout or site-packages"
+        )
+    recover(path)
+    patches = folder or settings.root / "patches"
+    target, package = target_of(settings, patches, upstream, version, path, None, "")
+    chosen = chosen_for(patches, target, package, names)
+    if not chosen:
+        raise NothingSelectedError(
+            f"no patch is for version {target.version}", fix="say which version it is: --version"
+        )
+    result = apply_readable(target.tree, chosen, target.blobs)
+    written = install(result, path) if result.applies else ()
+    if as_json:
+        facts = {"upstream": package, "tree": str(path), "version": target.version or None}
+        print_facts("patch-apply", {**facts, **result.to_json(), "written": list(written)})
+    else:
+        for verdict in result.verdicts:
+            say(f"{verdict.verdict}  {verdict.patch}", *(f"  why: {why}" for why in verdict.reasons))
+        say(*(f"note: {sentence}" for sentence in result.relations))
+        say(f"{path}: {len(written)} files written")
+    return EXIT_OK if result.applies else EXIT_UNEXPECTED

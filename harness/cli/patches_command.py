@@ -1,0 +1,313 @@
+"""`npu-matrix patches`: whether patches apply, since when not, what they change, and how to move them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.patch_output import (
+    ANY,
+    CODES,
+    DIRECTORY,
+    FILE,
+    fetcher,
+    json_option,
+    print_facts,
+    problem_facts,
+    progress,
+    say,
+    stack_options,
+    today,
+    write_file,
+)
+from harness.cli.patches_ablate_command import ablate
+from harness.cli.patches_apply_command import apply
+from harness.cli.patches_forecast_command import forecast
+from harness.cli.patches_rebase_command import export, import_command, rebase
+from harness.cli.patches_runtime_command import runtime
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    InputError,
+    Location,
+    NothingSelectedError,
+)
+from harness.settings import Settings
+from harness.workspace.patch_target import chosen_for, matrix_versions, package_of, target_of
+
+if TYPE_CHECKING:
+    from harness.patchstack.apply.classify import Readable
+    from harness.patchstack.apply.patch_verdict import PatchVerdict
+    from harness.patchstack.apply.stack_apply import StackResult
+    from harness.patchstack.history.survival import Survival
+    from harness.patchstack.stacks.target import Target
+    from harness.sources.git.commit_history import Commit
+
+
+@click.group(
+    "patches",
+    epilog="\b\nExamples:\n  npu-matrix patches check --version 0.9.1\n"
+    "  npu-matrix patches survival --repo verl.git --range v0.6.1..main --html survival.html\n"
+    "  npu-matrix patches rebase --repo verl.git --to main --out rebased",
+)
+def command() -> None:
+    """Check, follow, summarise, rebase, import and export patch stacks. Nothing here needs an NPU."""
+
+
+def _tree_options(function: Any) -> Any:
+    for option in (
+        click.option("--ref", default="HEAD", show_default=True, help="With --repo: the commit."),
+        click.option("--repo", type=DIRECTORY, help="Take a commit of this clone or bare mirror."),
+        click.option("--tree", "path", type=ANY, help="Take a folder, a wheel or an sdist."),
+        click.option("--version", default="", help="Take this release (or `0.6.1@COMMIT`) from the index."),
+    ):
+        function = option(function)
+    return stack_options(function)
+
+
+@command.command(
+    "check",
+    epilog="\b\nExamples:\n  npu-matrix patches check\n  npu-matrix patches check --version 0.9.1\n"
+    "  npu-matrix patches check --repo verl.git --ref main --version 0.9.1\n"
+    "  npu-matrix patches check --patches theirs/ --tree site-packages"
+    + CODES.format(ok="every patch applies, or is upstream", unexpected="one does not"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@_tree_options
+@json_option
+@click.pass_obj
+def check(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    path: Path | None,
+    repo: Path | None,
+    ref: str,
+    as_json: bool,
+) -> int:
+    """Apply patches in order to one tree, without writing anything, and say what becomes of each.
+
+    Without a tree only the stacks' headers, bodies and version ranges are checked, over the versions of the
+    matrix. With --tree or --repo, --version says which bodies are meant when the tree does not.
+    """
+    patches = folder or settings.root / "patches"
+    if not (version or path or repo):
+        return _lint(settings, patches, upstream, as_json=as_json)
+    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
+    chosen = chosen_for(patches, target, package, names)
+    if not chosen:
+        raise NothingSelectedError(
+            f"no patch is for version {target.version}",
+            fix="name the version whose bodies are meant: --version, e.g. --version 0.9.1",
+        )
+    result, culprits = _applied(package, target, chosen, repo, ref)
+    if as_json:
+        about = {"upstream": package, "tree": target.tree.label, "version": target.version or None}
+        broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
+        print_facts("patch-check", {**about, **result.to_json(), "broken_by": broken_by})
+    else:
+        say(*_check_lines(target, result, culprits))
+    return EXIT_OK if result.applies else EXIT_UNEXPECTED
+
+
+def _applied(
+    package: str, target: Target, chosen: Sequence[Readable], repo: Path | None, ref: str
+) -> tuple[StackResult, dict[str, Commit]]:
+    """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
+    if repo is None:
+        from harness.patchstack.apply.stack_apply import apply_readable
+
+        return apply_readable(target.tree, chosen, target.blobs), {}
+    from harness.patchstack.history.forecast import forecast as look_ahead
+    from harness.sources.git.git_trees import Repository
+
+    tell = progress("looking for what broke them, patches")
+    found = look_ahead(package, Repository(repo), chosen, ref, tell)
+    return found.stack, {name: history.broke for name, history in found.histories.items() if history.broke}
+
+
+def _check_lines(target: Target, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:
+    lines = []
+    for verdict in result.verdicts:
+        lines += _verdict_lines(verdict)
+        broke = culprits.get(verdict.patch)
+        if broke:
+            lines.append(f"  broken by: {broke.id[:12]} {broke.date[:10]} {broke.subject}")
+    good = sum(verdict.verdict.applies for verdict in result.verdicts)
+    head = f"{target.tree.label}: {good} of {len(result.verdicts)} patches apply"
+    return [*lines, *(f"note: {sentence}" for sentence in result.relations), head]
+
+
+def _verdict_lines(verdict: PatchVerdict) -> list[str]:
+    offset = f"({verdict.offset:+d})" if verdict.offset else ""
+    lines = [f"{verdict.verdict}{offset}  {verdict.patch}"]
+    if verdict.verdict.applies:
+        return lines
+    lines += [f"  why: {reason}" for reason in verdict.reasons]
+    return lines + [f"  do:  {remedy}" for remedy in verdict.remedies]
+
+
+def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) -> int:
+    from harness.patchstack.stacks.patch_stack import lint_stack, upstreams
+
+    known = [name for name in upstreams(patches) if not upstream or name == upstream]
+    if not known:
+        raise InputError(
+            "there are no stacks here",
+            where=Location(patches),
+            fix="expected patches/<upstream>/series; to check other patches name a tree: --tree, --repo, ...",
+        )
+    versions = {name: matrix_versions(settings, name) for name in known}
+    problems = [
+        problem for name in known for problem in lint_stack(patches, name, versions[name], today=today())
+    ]
+    if as_json:
+        stacks = [{"upstream": name, "versions": versions[name]} for name in known]
+        print_facts("patch-lint", {"stacks": stacks, "problems": [problem_facts(one) for one in problems]})
+    elif problems:
+        raise InputError.of(problems)
+    else:
+        for name in known:
+            count = len(versions[name])
+            click.echo(f"{patches / name}: in order over {count} versions of the matrix")
+        click.echo("applied to nothing: name a tree with --version, --tree or --repo")
+    return EXIT_BAD_INPUT if problems else EXIT_OK
+
+
+@command.command(
+    "survival",
+    epilog="\b\nExamples:\n  npu-matrix patches survival --repo verl.git --range v0.6.1..main\n"
+    "  npu-matrix patches survival --repo verl.git --range v0.6.1..main --patches theirs/ --html map.html\n"
+    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json"
+    + CODES.format(ok="the history was worked out, whatever it says", unexpected="is not used"),
+)
+@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror. Default: the matrix's releases.")
+@click.option("--range", "revisions", help="With --repo: commits in B that are not in A, written A..B.")
+@stack_options
+@click.option("--html", type=FILE, help="Write the heat map with its turning points as a page.")
+@click.option("--svg", type=FILE, help="Write the heat map alone.")
+@json_option
+@click.pass_obj
+def survival(
+    settings: Settings,
+    /,
+    repo: Path | None,
+    revisions: str | None,
+    folder: Path | None,
+    upstream: str,
+    html: Path | None,
+    svg: Path | None,
+    as_json: bool,
+) -> int:
+    """Follow every patch over a range of commits: where it applies, what broke it and what mended it.
+
+    JSON gives `commits` (newest first), `legend` (the verdicts) and for each patch one index into the legend
+    for each commit: of our own patches the best any of their bodies does, and each body below it. Without
+    --repo the releases in the matrix stand for the commits.
+    """
+    from harness.patchstack.history.heatmap import as_html, as_svg, as_text, turns
+    from harness.patchstack.stacks.target import logical_bodies, whose
+
+    if bool(repo) != bool(revisions):
+        raise click.UsageError("--repo and --range go together")
+    patches = folder or settings.root / "patches"
+    if repo and revisions:
+        from harness.patchstack.history.survival import survival as follow
+        from harness.sources.git.git_trees import Repository
+
+        repository = Repository(repo)
+        tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
+        bodies, logical = logical_bodies(patches, whose(patches, upstream, tip))
+        found = follow(repository, revisions, bodies, progress("survival, commits"), logical)
+    else:
+        upstream = whose(patches, upstream)
+        found = _over_releases(settings, patches, upstream)
+    if html:
+        write_file(html, as_html(found))
+    if svg:
+        write_file(svg, as_svg(found))
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        say(as_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100), *turns(found))
+    return EXIT_OK
+
+
+def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
+    from harness.patchstack.history.survival import survival_of_releases
+    from harness.patchstack.stacks.target import logical_bodies, version_target
+
+    bodies, logical = logical_bodies(patches, upstream)
+    package = package_of(patches, upstream)
+    versions = [version for version in matrix_versions(settings, package) if "@" not in version]
+    if not versions:
+        raise InputError(
+            f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
+        )
+    fetch = fetcher(package)
+    trees = [
+        (
+            version,
+            version_target(package, version, cache=settings.cache, command=fetch, mirrors=None).tree,
+        )
+        for version in versions
+    ]
+    return survival_of_releases(package, trees, bodies, logical)
+
+
+@command.command(
+    "summary",
+    epilog="\b\nExamples:\n  npu-matrix patches summary --version 0.9.1\n"
+    "  npu-matrix patches summary --patches theirs/verl/d62da4950 --repo verl.git --ref d62da4950"
+    + CODES.format(ok="every patch goes in", unexpected="one does not, so what it changes is not known"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@_tree_options
+@json_option
+@click.pass_obj
+def summary(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    path: Path | None,
+    repo: Path | None,
+    ref: str,
+    as_json: bool,
+) -> int:
+    """Say which classes, functions, methods and attributes each patch adds, replaces or deletes.
+
+    Read from the code before and after each patch alone; signatures that change are shown with both forms.
+    """
+    from harness.patchstack.apply.patch_verdict import Verdict
+    from harness.patchstack.history.change_summary import summarise
+
+    patches = folder or settings.root / "patches"
+    if not (version or path or repo):
+        raise click.UsageError("name a tree with --version, --tree or --repo")
+    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
+    found = summarise(package, chosen_for(patches, target, package, names), target.tree, target.blobs)
+    say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
+    upstreamed = Verdict.ALREADY_UPSTREAM
+    good = all(one.files or one.verdict is upstreamed for one in found.patches)
+    return EXIT_OK if good else EXIT_UNEXPECTED
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+for _other in (apply, ablate, forecast, rebase, import_command, export, runtime):
+    command.add_command(_other)

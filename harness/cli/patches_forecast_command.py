@@ -1,0 +1,75 @@
+"""`npu-matrix patches forecast`: what the newest upstream does to the patches people rely on today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.patch_output import CODES, DIRECTORY, json_option, progress, say, stack_options
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.settings import Settings
+from harness.workspace.patch_target import matrix_versions, package_of
+
+if TYPE_CHECKING:
+    from harness.patchstack.stacks.target import Current
+    from harness.sources.git.git_trees import GitTree
+
+
+@click.command(
+    "forecast",
+    epilog="\b\nExamples:\n  npu-matrix patches forecast --repo verl.git --ref main\n"
+    "  npu-matrix patches forecast --repo vllm-ascend.git --json\n"
+    "  npu-matrix patches forecast --repo verl.git --patches theirs/verl"
+    + CODES.format(ok="every patch goes into the head, or is in it", unexpected="one does not"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@stack_options
+@click.option("--repo", type=DIRECTORY, required=True, help="A clone or bare mirror of the upstream.")
+@click.option("--ref", default="HEAD", show_default=True, help="The branch or commit to look ahead to.")
+@json_option
+@click.pass_obj
+def forecast(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    repo: Path,
+    ref: str,
+    as_json: bool,
+) -> int:
+    """Apply the patches to an upstream's head, and name the commit that broke each that does not go in.
+
+    Taken are the bodies for the version the head says it is, else for the newest release in the matrix.
+    Patches that are for neither have ended: they are named and not tried.
+    """
+    from harness.patchstack.history.forecast import forecast as look_ahead
+    from harness.patchstack.stacks.target import named, whose
+    from harness.sources.git.git_trees import Repository
+
+    patches = folder or settings.root / "patches"
+    repository = Repository(repo)
+    tree = repository.tree(ref)
+    package = package_of(patches, whose(patches, upstream, tree))
+    current = bodies_for_head(settings, patches, package, tree)
+    chosen = named(current.bodies, names)
+    if not chosen:
+        ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
+        raise NothingSelectedError(f"no patch of {package} is for a version as new as {ref}", why=ended)
+    tell = progress("looking for what broke them, patches")
+    found = look_ahead(package, repository, chosen, ref, tell, current.ended)
+    say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
+    return EXIT_OK if found.fair else EXIT_UNEXPECTED
+
+
+def bodies_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> Current:
+    """The bodies for the version a development head says it is, else for the newest release in the matrix."""
+    from harness.patchstack.stacks.target import current_bodies, version_in
+
+    head = version_in(tree, package)
+    releases = [version for version in matrix_versions(settings, package) if "@" not in version]
+    versions = [f"{head}@{tree.commit}"] if head else []
+    return current_bodies(patches, [*versions, *releases[:1]], package)

@@ -1,0 +1,301 @@
+"""`npu-matrix patches rebase`, `import` and `export`: patches made anew, taken over, given away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.patch_output import (
+    CODES,
+    DIRECTORY,
+    json_option,
+    print_facts,
+    problem_facts,
+    progress,
+    say,
+    stack_options,
+    today,
+    write_file,
+)
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.errors import Problem
+    from harness.patchstack.rebase.rebase import Rebased
+    from harness.patchstack.stacks.import_check import Held
+    from harness.patchstack.stacks.stack_import import Imported
+
+
+@click.command(
+    "rebase",
+    epilog="\b\nExamples:\n  npu-matrix patches rebase --repo verl.git --to main --out rebased\n"
+    "  npu-matrix patches rebase agent_loop.patch --patches theirs --repo verl.git --to v0.9.0 --out new\n"
+    "  npu-matrix patches rebase --continue new/agent_loop"
+    + CODES.format(ok="every patch was made for the new base", unexpected="one needs a person: see its kit"),
+)
+@click.argument("names", nargs=-1, metavar="[PATCH]...")
+@stack_options
+@click.option("--version", default="", help="Start from the bodies for this version. Default: the last ones.")
+@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror of the upstream.")
+@click.option("--to", help="The commit to make the patches for.")
+@click.option("--out", type=DIRECTORY, help="An empty folder for the patches, and a kit for each conflict.")
+@click.option("--continue", "kit", type=DIRECTORY, help="A kit whose `tree` is resolved: write its patch.")
+@json_option
+@click.pass_obj
+def rebase(
+    settings: Settings,
+    /,
+    names: tuple[str, ...],
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    repo: Path | None,
+    to: str | None,
+    out: Path | None,
+    kit: Path | None,
+    as_json: bool,
+) -> int:
+    """Make patches for a new base; for each conflict a kit: files with markers, culprits, how to go on."""
+    if kit:
+        return _finish(kit, out, as_json=as_json)
+    if repo is None or to is None or out is None:
+        raise click.UsageError("give --repo, --to and --out, or --continue KIT")
+    from harness.patchstack.rebase.rebase import rebase as move
+    from harness.patchstack.rebase.rebase import rebased_files
+    from harness.patchstack.stacks.stack_export import must_be_empty
+    from harness.patchstack.stacks.target import bodies_for, named, newest_bodies, whose
+    from harness.sources.git.git_trees import Repository
+
+    patches = folder or settings.root / "patches"
+    repository = Repository(repo)
+    commit = repository.commit(to)
+    upstream = whose(patches, upstream, repository.tree(commit))
+    bodies = bodies_for(patches, version, upstream) if version else newest_bodies(patches, upstream)
+    chosen = named(bodies, names)
+    must_be_empty(out)
+    results = move(repository, chosen, commit, out, progress("rebase, patches"))
+    files = rebased_files(results)
+    for name, file in files.items():
+        write_file(out / name, file.data)
+    if as_json:
+        rows = [result.to_json() for result in results]
+        print_facts("patch-rebase", {"to": commit, "patches": rows, "written": sorted(files)})
+    else:
+        for result in results:
+            say(*_rebased_lines(result))
+        click.echo(f"{out}: {len(files)} of {len(results)} patches are made for {commit[:12]}")
+    return EXIT_UNEXPECTED if any(_unfinished(result) for result in results) else EXIT_OK
+
+
+def _unfinished(result: Rebased) -> bool:
+    from harness.patchstack.apply.patch_verdict import Verdict
+
+    return result.body is None and result.verdict.verdict is not Verdict.ALREADY_UPSTREAM
+
+
+def _rebased_lines(result: Rebased) -> list[str]:
+    if result.body is not None:
+        return [f"{result.verdict.verdict}  {result.patch}"]
+    lines = [f"{result.verdict.verdict}  {result.patch}"]
+    lines += [f"  why: {reason}" for reason in result.verdict.reasons]
+    history = result.history
+    if history and history.broke:
+        lines.append(
+            f"  broken by: {history.broke.id[:12]} {history.broke.date[:10]} {history.broke.subject}"
+        )
+    if result.kit:
+        lines.append(
+            f"  do:  resolve the files in {result.kit / 'tree'}, then: "
+            f"npu-matrix patches rebase --continue {result.kit}"
+        )
+    else:
+        lines += [f"  do:  {remedy}" for remedy in result.verdict.remedies]
+    return lines
+
+
+def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
+    from harness.patchstack.rebase.rebase_kit import finish
+
+    body = finish(kit)
+    file = (out or kit.parent) / f"{kit.name}.patch"
+    if file.exists() and file.read_bytes() != body:
+        raise InputError(
+            "another patch of this name is here",
+            where=Location(file),
+            fix="remove it, or write elsewhere with --out FOLDER",
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, body)
+    if as_json:
+        print_facts("patch-rebase", {"kit": str(kit), "written": [str(file)]})
+    else:
+        click.echo(f"{file}: written; the kit {kit} is no longer needed")
+    return EXIT_OK
+
+
+@click.command(
+    "import",
+    epilog="\b\nExamples:\n  npu-matrix patches import MindSpeed-RL\n"
+    "  npu-matrix patches import MindSpeed-RL --repo verl.git --repo vllm.git\n"
+    "  npu-matrix patches import MindSpeed-RL --for d62da4950==0.6.1 --owner me --out patches"
+    + CODES.format(
+        ok="nothing is wrong with the stack", unexpected="something is; it is written all the same"
+    ),
+)
+@click.argument("folder", type=DIRECTORY)
+@click.option("--layout", type=click.Choice(["verl_npu", "verl-ascend-recipe", "quilt", "plain"]))
+@click.option("--repo", "repos", type=DIRECTORY, multiple=True, help="Hold patches against their pins here.")
+@click.option("--out", type=DIRECTORY, help="Write them in this project's format below this folder.")
+@click.option(
+    "--for",
+    "spans",
+    multiple=True,
+    metavar="[PIN]RANGE",
+    help="Versions of a pin (or of all): d62da4950==0.6.1",
+)
+@click.option("--owner", default="", help="With --out: who answers for them.")
+@json_option
+def import_command(
+    *,
+    folder: Path,
+    layout: str | None,
+    repos: tuple[Path, ...],
+    out: Path | None,
+    spans: tuple[str, ...],
+    owner: str,
+    as_json: bool,
+) -> int:
+    """Read somebody else's stack, say what is wrong with it, and write it in this project's format.
+
+    With --repo each patch is applied to the commit it says it was made for, and what the stack's own summary
+    says is compared with the code. A pin without --for is for that one commit.
+    """
+    from harness.patchstack.stacks.import_check import hold
+    from harness.patchstack.stacks.stack_import import import_patches
+    from harness.sources.git.git_trees import Repository
+
+    if out and not owner:
+        raise click.UsageError("--out also needs --owner: who answers for these patches from now on")
+    imported = import_patches(folder, layout or "")
+    held, found = hold(imported, [Repository(repo) for repo in repos], progress("import, patches"))
+    written: Sequence[Path] = ()
+    if out:
+        from harness.patchstack.stacks.stack_export import write_imported
+
+        written = write_imported(imported, out, _spans(spans, held), owner, today())
+    problems = [*imported.problems, *found]
+    if as_json:
+        facts = {"layout": imported.layout, "folder": str(folder), "patches": [one.to_json() for one in held]}
+        facts |= {
+            "problems": [problem_facts(one) for one in problems],
+            "written": [str(file) for file in written],
+        }
+        print_facts("patch-import", facts)
+    else:
+        say(*_import_lines(imported, held, problems, written))
+    failing = any(one.verdict is not None and not one.verdict.verdict.applies for one in held)
+    return EXIT_UNEXPECTED if problems or failing else EXIT_OK
+
+
+def _spans(given: Sequence[str], held: Sequence[Held]) -> dict[str, str]:
+    """Pin (name, of a patch without one) -> versions: as given, else the commit that the pin is."""
+    spans: dict[str, str] = {}
+    for text in given:
+        found = re.fullmatch(r"([^\s<>=!~]*?)\s*((?:[<>=!~]|commit:).*)", text)
+        if found is None:
+            raise InputError(
+                f"{text!r} is no pin with its versions", fix="write the pin, then a range: d62da4950==0.6.1"
+            )
+        spans[found[1]] = found[2]
+    chosen = {}
+    for one in held:
+        pin = one.patch.pin
+        wanted = pin or one.patch.name
+        known = next((spans[name] for name in spans if name and wanted.startswith(name)), spans.get(""))
+        commit = one.commit or (pin if re.fullmatch(r"[0-9a-f]{12,40}", pin) else "")
+        if known or commit:
+            chosen[wanted] = known or f"commit:{commit}"
+    return chosen
+
+
+def _import_lines(
+    imported: Imported, held: Sequence[Held], problems: Sequence[Problem], written: Sequence[Path]
+) -> list[str]:
+    lines = [f"{imported.folder}: {len(imported.patches)} patches, laid out as {imported.layout}"]
+    for one in held:
+        word = str(one.verdict.verdict) if one.verdict else "not tried"
+        lines.append(f"  {word:<16} {one.patch.name}  at {(one.commit or one.patch.pin)[:12] or 'no pin'}")
+        if one.verdict and not one.verdict.verdict.applies:
+            lines += [f"    why: {reason}" for reason in one.verdict.reasons]
+    lines += [str(problem) for problem in problems]
+    if written:
+        lines.append(f"{len(written)} files written")
+    return [*lines, f"{len(problems)} problems"]
+
+
+@click.command(
+    "export",
+    epilog="\b\nExamples:\n  npu-matrix patches export --check\n"
+    "  npu-matrix patches export --version 0.9.1 --out exported\n"
+    "  npu-matrix patches export --version 0.9.1 --out exported --check"
+    + CODES.format(ok="written, or as it would be written", unexpected="with --check, something differs"),
+)
+@stack_options
+@click.option("--version", default="", help="Export the bodies for this version.")
+@click.option("--out", type=DIRECTORY, help="An empty folder for patches 0001-... and a quilt series.")
+@click.option(
+    "--check", "checks", is_flag=True, help="Write nothing; compare with --out, or with the bodies."
+)
+@json_option
+@click.pass_obj
+def export(
+    settings: Settings,
+    /,
+    folder: Path | None,
+    upstream: str,
+    version: str,
+    out: Path | None,
+    checks: bool,
+    as_json: bool,
+) -> int:
+    """Write a stack as canonical patches with their reasons on top, the same bytes every time.
+
+    With --check alone, every body is compared with its canonical form.
+    """
+    from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack
+    from harness.patchstack.stacks.target import own_stack, stacks_in, whose
+
+    patches = folder or settings.root / "patches"
+    if bool(out) != bool(version) or not (out or checks):
+        raise click.UsageError("give --version and --out, or --check")
+    stack = own_stack(patches, whose(patches, upstream))
+    if stack is None:
+        raise InputError(
+            "there is no stack of this project's format here",
+            where=Location(patches),
+            fix="make one: npu-matrix patches import FOLDER --out patches",
+        )
+    problems: list[Problem] = []
+    files: Sequence[Path] = ()
+    if checks and not out and not upstream:
+        stacks = [own_stack(patches, name) for name in stacks_in(patches)] or [stack]
+        problems = [problem for one in stacks if one for problem in canonical_problems(one)]
+    elif checks:
+        problems = export_problems(stack, version, out) if out else canonical_problems(stack)
+    elif out:
+        files = export_stack(stack, version, out)
+    if as_json:
+        written = [str(file) for file in files]
+        print_facts(
+            "patch-export", {"problems": [problem_facts(one) for one in problems], "written": written}
+        )
+    else:
+        say(*map(str, problems))
+        done = f"{len(files)} files written" if files else f"{len(problems)} differences"
+        click.echo(f"{out or (stack.folder if upstream else patches)}: {done}")
+    return EXIT_UNEXPECTED if problems else EXIT_OK

@@ -1,0 +1,108 @@
+"""`npu-matrix patches runtime`: monkey patches held against the package they patch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.patch_output import ANY, CODES, FILE, json_option, print_facts, say
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+
+if TYPE_CHECKING:
+    from harness.patchstack.runtime.monkey_patches import RuntimeVerdict
+
+
+@click.command(
+    "runtime",
+    epilog="\b\nExamples:\n  npu-matrix patches runtime vllm_ascend.whl --against vllm.whl\n"
+    "  npu-matrix patches runtime vllm-ascend.git --ref v0.13.0 --against vllm.whl\n"
+    "  npu-matrix patches runtime ours/ --against vllm.whl --version 0.13.0 --record registry.json"
+    + CODES.format(ok="every target is where it was", unexpected="one is not"),
+)
+@click.argument("patching", type=ANY)
+@click.option("--ref", help="PATCHING is a clone or bare mirror: take this commit.")
+@click.option("--against", "upstream", type=ANY, required=True, help="The package: folder, wheel or sdist.")
+@click.option("--package", default="vllm", show_default=True, help="Its import name.")
+@click.option("--below", default="", help="Look for patches only in this folder of PATCHING.")
+@click.option("--version", default="", help="Which version --against is. Default: what it says it is.")
+@click.option("--registry", type=FILE, help="Also compare with what was recorded for other versions.")
+@click.option("--record", type=FILE, help="Write down what stands at each target, for --registry and cells.")
+@json_option
+def runtime(
+    *,
+    patching: Path,
+    ref: str | None,
+    upstream: Path,
+    package: str,
+    below: str,
+    version: str,
+    registry: Path | None,
+    record: Path | None,
+    as_json: bool,
+) -> int:
+    """Find every assignment to another package's attributes, and look whether its target is still there.
+
+    A replacement must take what its target takes. With --registry, what was there in the version before and
+    is not, or takes other arguments, is a problem too. Nothing is imported or run.
+    """
+    from harness.patchstack.runtime.monkey_patches import check_runtime, find_runtime_patches
+    from harness.patchstack.runtime.target_registry import (
+        changes_since,
+        read_registry,
+        recorded,
+        write_registry,
+    )
+    from harness.patchstack.stacks.target import commit_target, folder_target
+    from harness.sources.git.git_trees import Repository
+
+    source = commit_target(Repository(patching), ref, package) if ref else folder_target(patching, package)
+    target = folder_target(upstream, package, version)
+    # Builds of one release differ in the local part alone, and have one source.
+    release = target.version.partition("+")[0]
+    patches = find_runtime_patches(source.tree, below, package)
+    if not patches:
+        raise NothingSelectedError(f"nothing in {source.tree.label} assigns to an attribute of {package}")
+    verdicts = check_runtime(patches, target.tree)
+    known = read_registry(registry) if registry else None
+    problems = [
+        f"{verdict.patch.file}:{verdict.patch.line}: {verdict.problem}"
+        for verdict in verdicts
+        if verdict.problem
+    ]
+    if known:
+        problems += changes_since(known, verdicts, release)
+    if record:
+        before = read_registry(record) if record.is_file() else None
+        write_registry(record, recorded(before, package, release, verdicts, target.tree))
+    if as_json:
+        print_facts("patch-runtime", _facts(package, release, verdicts, problems))
+    else:
+        say(*problems, _summary(source.tree.label, target.tree.label, verdicts, len(problems)))
+    return EXIT_UNEXPECTED if problems else EXIT_OK
+
+
+def _summary(source: str, target: str, verdicts: Sequence[RuntimeVerdict], problems: int) -> str:
+    states = Counter(verdict.target.state.value for verdict in verdicts)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return f"{source} on {target}: {len(verdicts)} runtime patches, {told}; {problems} problems"
+
+
+def _facts(
+    package: str, version: str, verdicts: Sequence[RuntimeVerdict], problems: Sequence[str]
+) -> dict[str, object]:
+    patches = [
+        {
+            "file": verdict.patch.file,
+            "line": verdict.patch.line,
+            "replacement": verdict.patch.replacement,
+            "replacement_signature": verdict.patch.signature,
+            "problem": verdict.problem,
+            **verdict.target.to_json(),
+        }
+        for verdict in verdicts
+    ]
+    return {"package": package, "version": version or None, "patches": patches, "problems": list(problems)}

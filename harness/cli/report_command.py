@@ -1,0 +1,153 @@
+"""`npu-matrix report`: write the report of a stored run again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.status_command import PERIOD, SHARE, goes_on, unfinished
+from harness.errors import EXIT_INTERRUPTED, InputError
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.reporting import gather_run, write_report
+from harness.workspace.stored_run import StoredRun, open_run
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+
+#: How far back a run is looked for by the beginning of its id.
+RUNS = 1000
+
+
+@click.command(
+    "report",
+    epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
+    "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
+    "  npu-matrix report --watch\n"
+    "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
+    "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
+    "  npu-matrix report --patches heads.json",
+)
+@click.option("--run", "run_id", help="The run to report, or a commit of the checkout. Default: the latest.")
+@click.option(
+    "--since",
+    help="The run to say changes since: an id, its beginning, or a commit. Default: the one before.",
+)
+@click.option(
+    "--survival",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What `npu-matrix patches survival --json` printed, for the page of patches.",
+)
+@click.option(
+    "--patches",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="What `patches forecast`, `check`, `summary` or `rebase` printed with --json; may be repeated.",
+)
+@click.option("--watch", is_flag=True, help="Follow a run that goes on: what is new is written as it comes.")
+@click.option("--reports", help="Where reports are written.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    run_id: str | None,
+    since: str | None,
+    survival: Path | None,
+    patches: tuple[Path, ...],
+    watch: bool,
+    reports: str | None,
+) -> None:
+    """Write HTML, Markdown, JSON, CSV, Atom, JUnit and badges of a run, judged by today's checks and
+    expectations."""
+    settings = settings.overridden({"reports": reports})
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, _named(settings, ledger, run_id) if run_id else None)
+        if watch:
+            stored = _follow(settings, ledger, stored)
+        folder = write_report(
+            settings,
+            stored.matrix,
+            stored.plan,
+            stored.verdicts,
+            ledger,
+            stored.run.run_id,
+            stored.executed,
+            _code_today(stored),
+            since=_named(settings, ledger, since) if since else None,
+            survival=survival,
+            patches=patches,
+        )
+    click.echo(f"report: {folder / 'index.html'}")
+
+
+def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
+    """Keep the report of a run up to date until it ends, or its process is gone; the run as it is then."""
+    from harness.report.publish.live_report import LiveReport
+
+    live = None
+    while stored.run.finished is None and goes_on(settings):
+        began = time.monotonic()
+        inputs = unfinished(
+            gather_run(
+                settings,
+                stored.matrix,
+                stored.plan,
+                stored.verdicts,
+                ledger,
+                stored.run.run_id,
+                stored.executed,
+                stored.exit_code,
+            )
+        )
+        if live is None:
+            live = LiveReport(inputs, settings.path("reports"))
+            click.echo(f"following run {stored.run.run_id}: {settings.path('reports') / 'index.html'}")
+        else:
+            live.take(inputs)
+        time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
+        stored = open_run(settings, ledger, stored.run.run_id)
+    return stored
+
+
+def _code_today(stored: StoredRun) -> int:
+    """The code the verdicts have today; a run that did not come to its end keeps its own."""
+    from harness.verdict.run_summary import summarise
+
+    if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
+        return stored.exit_code
+    return summarise(stored.verdicts).exit_code
+
+
+def _named(settings: Settings, ledger: Ledger, wanted: str) -> str:
+    """The id of the one run that `wanted` is, or begins; of a commit the last run that was made of it."""
+    from harness.plan.change.revision import resolve_revision
+    from harness.report.model.earlier_runs import revision_of
+
+    if ledger.run(wanted) is not None:
+        return wanted
+    runs = ledger.runs(RUNS)
+    found = [run.run_id for run in runs if run.run_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    offered = (
+        f"one of: {', '.join((found or [run.run_id for run in runs])[:10])}" if runs else "npu-matrix run"
+    )
+    if found:
+        raise InputError(f"{wanted!r} is the beginning of {len(found)} runs", fix=offered)
+    try:
+        commit = resolve_revision(settings.root, wanted).commit
+    except InputError:
+        raise InputError(f"there is no run and no commit {wanted!r}", fix=offered) from None
+    clean = [run.run_id for run in runs if revision_of(run) == commit]
+    changed = [run.run_id for run in runs if revision_of(run) == f"{commit}+"]
+    if not (clean or changed):
+        made = dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run))
+        raise InputError(
+            f"no run was made of commit {commit[:12]} ({wanted})",
+            why=f"there are runs of: {', '.join(list(made)[:10])}" if made else "no run recorded its commit",
+            fix=f"check it out and run it, or name a run: {offered}",
+        )
+    return (clean or changed)[0]

@@ -1,0 +1,185 @@
+"""`npu-matrix status`: the grid of a run in the terminal, or what a query selects of it, once or live."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.reporting import gather_run
+from harness.workspace.stored_run import StoredRun, open_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.ledger.store import Ledger
+    from harness.report.model.report_inputs import ReportInputs
+    from harness.report.model.report_model import ReportModel
+    from harness.report.query.grid_query import Selection
+    from harness.verdict.run_summary import Summary
+
+#: Seconds between two looks; reading takes at most a fifth of the time.
+PERIOD, SHARE = 2.0, 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A run as it stands, and what the query selects of it."""
+
+    stored: StoredRun
+    model: ReportModel
+    selection: Selection
+    summary: Summary
+
+
+@click.command(
+    "status",
+    epilog="\b\nExamples:\n  npu-matrix status\n  npu-matrix status --filter 'verl:0.9 & !pass'\n"
+    "  npu-matrix status --watch\n  npu-matrix status --json | jq '.counts'\n\n"
+    "Queries are those of the report: words of titles and versions, AXIS:VERSION, AXIS>=VERSION, "
+    "status:fail, evidence:hardware, check:loss, tier:static, new, broken; & | ! ( ).",
+)
+@click.option("--run", "run_id", help="The run to show. Default: the latest.")
+@click.option("--filter", "query", default="", help="Show only what this query selects.")
+@click.option("--watch", is_flag=True, help="Follow the run until it ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.status).")
+@click.pass_obj
+def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_json: bool) -> int:
+    """Show the grid of a run; exits with the code all its verdicts have today, filtered or not."""
+    from rich.console import Console
+
+    if watch and as_json:
+        raise click.UsageError("--watch and --json do not go together")
+    console = Console()
+    with open_ledger(settings) as ledger:
+        look = _look(settings, ledger, run_id, query)
+        if watch and look.stored.run.finished is None:
+            look = _follow(settings, ledger, look.stored.run.run_id, query, console)
+        elif as_json:
+            click.echo(json.dumps(_report(look), indent=2))
+        else:
+            _show(look, console)
+    if look.stored.run.finished is None and not as_json:
+        click.echo("this run has not finished: it goes on, or was killed; the same command resumes it")
+    return look.summary.exit_code
+
+
+def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> Look:
+    from harness.report.model.report_model import build_model
+    from harness.report.query.grid_query import select
+    from harness.verdict.run_summary import summarise
+
+    stored = open_run(settings, ledger, run_id)
+    inputs = gather_run(
+        settings,
+        stored.matrix,
+        stored.plan,
+        stored.verdicts,
+        ledger,
+        stored.run.run_id,
+        stored.executed,
+        stored.exit_code,
+    )
+    model = build_model(inputs if stored.run.finished else unfinished(inputs))
+    return Look(
+        stored=stored,
+        model=model,
+        selection=select(model, query),
+        summary=summarise(stored.verdicts),
+    )
+
+
+def unfinished(inputs: ReportInputs) -> ReportInputs:
+    """While a run goes on, what has no outcome yet is not an error: it has not run."""
+    from harness.outcome import Status
+
+    waiting = [
+        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not come to it.",))
+        if result.status is Status.ERROR and result.run_id == ""
+        else result
+        for result in inputs.results
+    ]
+    return replace(inputs, results=tuple(waiting))
+
+
+def _show(look: Look, console: Console) -> None:
+    from harness.report.formats.terminal import print_grid
+
+    print_grid(look.model, console, look.selection)
+
+
+def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> Look:
+    """Show the run until it ends, or its process is gone: as a live grid, or, in a log, each new answer."""
+    from rich.live import Live
+
+    from harness.report.formats.terminal import rich_grid
+
+    live = console.is_terminal
+    said: dict[tuple[str, str], str] = {}
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
+        while True:
+            began = time.monotonic()
+            look = _look(settings, ledger, run_id, query)
+            if live:
+                screen.update(rich_grid(look.model, console.width, look.selection), refresh=True)
+            else:
+                _tell(look, said)
+            if look.stored.run.finished is not None or not goes_on(settings):
+                break
+            time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
+    _show(look, console)
+    return look
+
+
+def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
+    """Print what was not said yet."""
+    from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
+
+    for row, hits in look.selection.rows:
+        for check, result in row.results.items():
+            evidence = result.facts.evidence if result.mark in RAN else None
+            text = STYLES[result.mark].label + (f" ({EVIDENCE[evidence].label})" if evidence else "")
+            if check in hits and result.mark is not Mark.NOT_RUN and said.get((row.cell.id, check)) != text:
+                said[row.cell.id, check] = text
+                click.echo(f"{row.cell.id} {check}: {text}")
+
+
+def goes_on(settings: Settings) -> bool:
+    """Whether a process that runs is signed in at the state folder; one on another host is believed."""
+    from harness.run.scheduling.run_lock import holder
+
+    who = holder(settings.path("state"))
+    if who is None or who.host != socket.gethostname():
+        return who is not None
+    try:
+        os.kill(who.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _report(look: Look) -> dict[str, object]:
+    from harness.verdict.verdict import verdict_json
+
+    chosen = {(row.cell.id, check) for row, hits in look.selection.rows for check in hits}
+    return {
+        "schema": {"name": "npu-matrix.status", "version": 1},
+        "run": look.stored.run.run_id,
+        "finished": look.stored.run.finished,
+        "counts": look.summary.by_status,
+        "exit_code": look.summary.exit_code,
+        "verdicts": [
+            verdict_json(verdict)
+            for verdict in look.stored.verdicts
+            if (verdict.cell_id, verdict.check) in chosen
+        ],
+    }

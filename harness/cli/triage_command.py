@@ -1,0 +1,223 @@
+"""`npu-matrix triage`: why a job failed, from its log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.verdict.triage.catalogue import Catalogue
+    from harness.verdict.triage.diagnosis import Compared, Diagnosis
+
+
+@click.command(
+    "triage",
+    epilog="\b\nExamples:\n  npu-matrix triage train.log\n  npu-matrix triage --json *.log\n"
+    "  npu-matrix triage npu.log --reference gpu.log\n"
+    "  npu-matrix triage --run latest\n"
+    "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
+    "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
+    "Exit codes: 0 every failure is explained, or nothing was found; 1 a failure is not known.",
+)
+@click.argument("logs", nargs=-1, metavar="[LOG]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.triage).")
+@click.option(
+    "--run", "run_id", metavar="RUN", help="Look into the logs of what failed in a run, or `latest`."
+)
+@click.option(
+    "--reference", type=click.Path(path_type=Path), help="Hold metrics against the log of a right run."
+)
+@click.option(
+    "--repeat", type=click.Path(path_type=Path), help="The log of a second run of the same cell and seed."
+)
+@click.option("--list", "list_all", is_flag=True, help="Print the catalogue instead.")
+@click.option("--learn", "learns", is_flag=True, help="Turn the unknown failure of LOG into a signature.")
+@click.option("--id", "name", help="With --learn: the signature's id.")
+@click.option("--cause", help="With --learn: why it happens.")
+@click.option("--remedy", help="With --learn: what to do.")
+@click.option("--affects", default="", help="With --learn: the versions it concerns.")
+@click.option("--source", help="With --learn: who says so; a link.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    logs: tuple[str, ...],
+    as_json: bool,
+    run_id: str | None,
+    reference: Path | None,
+    repeat: Path | None,
+    list_all: bool,
+    learns: bool,
+    **described: str | None,
+) -> int:
+    """Say why a job failed: its root cause with remedy and source, or that it is not known.
+
+    LOG is a file of any size, or `-`. Failures that are not in the catalogue are grouped by their stacks.
+    A file signatures.yaml beside matrix.yaml is read on top of the catalogue. Metrics of steps are held
+    against the catalogue's limits; most of them need a reference, a log of the same recipe that is right.
+    """
+    from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
+    from harness.verdict.triage.diagnosis import Compared, read_series
+
+    local = settings.root / LOCAL_NAME
+    catalogue = catalogue_with(local)
+    if list_all:
+        _list(catalogue, as_json=as_json)
+        return EXIT_OK
+    if not logs and not run_id:
+        raise click.UsageError("name a log file, - for standard input, or --run")
+    beside = Compared(
+        reference=read_series(reference, catalogue) if reference else None,
+        repeat=read_series(repeat, catalogue) if repeat else None,
+    )
+    diagnoses = {log: _diagnose(log, catalogue, beside) for log in dict.fromkeys(logs)}
+    if run_id:
+        diagnoses |= _of_run(settings, run_id, catalogue)
+    if learns:
+        _learn(diagnoses, catalogue, local, described)
+        return EXIT_OK
+    if as_json:
+        _print_json(diagnoses, as_list=run_id is not None)
+    else:
+        _print_text(diagnoses)
+    return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
+
+
+def _diagnose(log: str, catalogue: Catalogue, beside: Compared) -> Diagnosis:
+    from harness.verdict.triage.diagnosis import triage, triage_file
+
+    if log == "-":
+        # Python has no standard input where it was started with a closed one.
+        if sys.stdin is None:
+            raise InputError("standard input is closed", fix="name a log file")
+        return triage(sys.stdin.buffer, catalogue, beside=beside)
+    return triage_file(Path(log), catalogue, beside=beside)
+
+
+def _of_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
+    """What failed in a run, as `CELL CHECK`; a task several cells share is looked into once."""
+    from harness.errors import InfrastructureError
+    from harness.outcome import Status
+    from harness.report.model.gather import outcomes_of_run
+    from harness.verdict.triage.diagnosis import triage_file
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.stored_run import open_run
+
+    found: dict[str, Diagnosis] = {}
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, None if run_id == "latest" else run_id)
+        outcomes = outcomes_of_run(ledger, stored.plan.tasks, stored.run.run_id)
+        by_key: dict[str, Diagnosis | None] = {}
+        for entry, verdict in zip(stored.plan.entries, stored.verdicts, strict=True):
+            outcome = outcomes.get(entry.key)
+            if verdict.status not in {Status.FAIL, Status.ERROR} or not outcome or not outcome.log:
+                continue
+            if entry.key not in by_key:
+                try:
+                    by_key[entry.key] = triage_file(ledger.artifacts.get(outcome.log), catalogue)
+                except InfrastructureError:
+                    by_key[entry.key] = None
+            diagnosis = by_key[entry.key]
+            if diagnosis is not None:
+                found[f"{entry.cell_id} {entry.check}"] = diagnosis
+    return found
+
+
+def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
+    from harness.verdict.triage.diagnosis import SCHEMA, cluster
+
+    if len(diagnoses) == 1 and not as_list:
+        log, found = next(iter(diagnoses.items()))
+        click.echo(json.dumps({**found.to_json(), "log": log}, indent=2))
+        return
+    clusters = [
+        {"id": one.id, "text": one.text, "stack": list(one.stack), "logs": list(one.places)}
+        for one in cluster(diagnoses)
+    ]
+    results = [{**found.to_json(), "log": log} for log, found in diagnoses.items()]
+    click.echo(json.dumps({"schema": SCHEMA, "logs": results, "clusters": clusters}, indent=2))
+
+
+def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
+    from harness.verdict.triage.diagnosis import cluster
+    from harness.verdict.triage.diagnosis_text import describe
+
+    if not diagnoses:
+        click.echo("nothing that failed left a log")
+    for log, found in diagnoses.items():
+        if len(diagnoses) > 1:
+            click.echo(f"\n{log}")
+        for line in describe(found):
+            click.echo(line)
+    shared = [one for one in cluster(diagnoses) if len(one.places) > 1]
+    if shared:
+        click.echo("\nthe same unknown failure in several logs:")
+    for one in shared:
+        click.echo(f"  {one.id}: {', '.join(one.places)}")
+
+
+def _learn(
+    diagnoses: dict[str, Diagnosis], catalogue: Catalogue, local: Path, described: dict[str, str | None]
+) -> None:
+    from harness.verdict.triage.learn_signature import Description, append_entry, learn
+
+    missing = [f"--{name}" for name in ("name", "cause", "remedy", "source") if not described[name]]
+    if missing:
+        raise click.UsageError(f"--learn also needs {', '.join(missing).replace('--name', '--id')}")
+    if len(diagnoses) != 1:
+        raise click.UsageError("--learn takes one log")
+    root = next(iter(diagnoses.values())).root
+    if root is None:
+        raise InputError("no failure was found in this log", fix="name the log of a job that failed")
+    text = {name: value or "" for name, value in described.items()}
+    description = Description(
+        id=text["name"],
+        cause=text["cause"],
+        remedy=text["remedy"],
+        affects=text["affects"],
+        source=text["source"],
+    )
+    entry = learn(root, description, catalogue)
+    append_entry(local, entry)
+    click.echo(f"{local.name}: {entry['id']} recognises {entry['pattern']}")
+
+
+def _list(catalogue: Catalogue, *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "id": one.id,
+                "area": one.area,
+                "stage": one.stage,
+                "severity": one.severity,
+                "role": one.role,
+                "evidence": one.evidence,
+                "pattern": one.pattern.pattern,
+                "example": one.example,
+                "cause": one.cause,
+                "remedy": one.remedy,
+                "affects": one.affects,
+                "sources": list(one.sources),
+            }
+            for one in catalogue.signatures
+        ]
+        metrics = [
+            {"id": one.id, "metrics": list(one.metrics), "symptom": one.symptom, "cause": one.cause}
+            | {"remedy": one.remedy, "sources": list(one.sources), "rule": one.rule}
+            | {"limit": one.limit, "derivation": one.derivation}
+            for one in catalogue.metrics
+        ]
+        schema = {"name": "npu-matrix.signatures", "version": 1}
+        click.echo(json.dumps({"schema": schema, "signatures": rows, "metrics": metrics}, indent=2))
+        return
+    for one in catalogue.signatures:
+        click.echo(f"{one.id:<26} {one.area:<12} {one.severity:<8} {one.cause}")
+    for metric in catalogue.metrics:
+        click.echo(f"{metric.id:<26} {'metric':<12} {'':<8} {metric.symptom}: {metric.cause}")

@@ -1,0 +1,79 @@
+"""`npu-matrix why-rerun CELL`: which facets changed since a cell's tasks last ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.migrations_command import followed
+from harness.errors import InputError
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.open_plan import find_cell, open_bench, open_matrix
+from harness.workspace.plan_history import look_up
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Run
+
+
+@click.command(
+    "why-rerun",
+    epilog="\b\nExamples:\n  npu-matrix why-rerun gspo-async\n  npu-matrix why-rerun CELL --run RUN_ID",
+)
+@click.argument("cell")
+@click.option("--run", "run_id", help="Compare with this run. Default: the last one that planned the cell.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) -> None:
+    """Show for each check of CELL whether its outcome would be reused, and if not, which facets changed."""
+    from harness.plan.change.rerun import why_rerun
+
+    matrix, _ = followed(open_matrix(settings))
+    found = find_cell(matrix, settings["profile"], cell)
+    bench = open_bench(settings, choose=lambda _matrix: [found])
+    with open_ledger(settings) as ledger:
+        earlier = ledger.run(run_id) if run_id else _last_with(ledger.runs(), found.id)
+    if run_id and earlier is None:
+        raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
+    known = look_up(bench)
+    answers = why_rerun(
+        bench.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed
+    )
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "schema": {"name": "npu-matrix.why-rerun", "version": 1},
+                    "cell": found.id,
+                    "compared_with": earlier.run_id if earlier else None,
+                    "checks": [
+                        {
+                            "check": answer.check,
+                            "reused": answer.reused,
+                            "reason": answer.reason,
+                            "changes": [
+                                {"part": change.part, "before": change.before, "after": change.after}
+                                for change in answer.changes
+                            ],
+                        }
+                        for answer in answers
+                    ],
+                },
+                indent=2,
+            )
+        )
+        return
+    click.echo(f"{found.id} against {f'run {earlier.run_id}' if earlier else 'nothing: it never ran here'}")
+    for answer in answers:
+        click.echo(f"  {answer.check:<12} {'reused' if answer.reused else 'runs'}: {answer.reason}")
+        for change in answer.changes:
+            click.echo(f"  {'':<12}   {change}")
+
+
+def _last_with(runs: Sequence[Run], cell_id: str) -> Run | None:
+    return next(
+        (run for run in runs if any(cell["id"] == cell_id for cell in run.plan.get("cells", ()))), None
+    )

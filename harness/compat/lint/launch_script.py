@@ -1,0 +1,229 @@
+"""Launch scripts as people have them, read into recipes: bash with `key=value` after a Python module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.compat.lint.job_settings import Recipe, Value
+from harness.compat.lint.shell_words import ASSIGNMENT, LARGEST_SCRIPT, Expansion, Note, Reader, Word, expand
+from harness.errors import InputError, Location
+
+OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
+ASSIGNED = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
+PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
+BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
+SKIPPED_WORDS = (
+    "then",
+    "else",
+    "do",
+    "fi",
+    "done",
+    "esac",
+    "{",
+    "}",
+    "!",
+    "time",
+    "exec",
+    "nohup",
+    "sudo",
+    "env",
+)
+DECLARATIONS = ("export", "declare", "readonly", "local", "typeset")
+FEWEST_OVERRIDES = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """The launches in a script, and what of it was not understood."""
+
+    recipes: tuple[Recipe, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(kw_only=True)
+class _State:
+    """What the lines read so far have set."""
+
+    file: str
+    variables: dict[str, Expansion] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    recipes: list[Recipe] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+def read_script(path: Path) -> Script:
+    """Read a launch script; InputError when it is no text, too large, or starts no Python with overrides."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SCRIPT + 1)
+    except OSError as error:
+        raise InputError(
+            "this script cannot be read",
+            where=Location(path),
+            why=error.strerror or str(error),
+            fix="name a launch script that is there and that you may read",
+        ) from error
+    if len(data) > LARGEST_SCRIPT or b"\0" in data:
+        raise InputError(
+            "this is no launch script", where=Location(path), why="it is not text, or larger than 1 MiB"
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError("this script is not UTF-8", where=Location(path, line), why=str(error)) from error
+    script = parse_script(text, str(path))
+    if not script.recipes:
+        raise InputError(
+            "no training is started here",
+            where=Location(path),
+            why="no command runs a Python module or file with `key=value` overrides",
+            fix="name the script that holds the `python -m verl...` command",
+        )
+    return script
+
+
+def parse_script(text: str, file: str = "script") -> Script:
+    """Read a script's text; every launch becomes a recipe with the values that hold at that line."""
+    state = _State(file=file)
+    reader = Reader(text)
+    for words in reader.commands():
+        _command(state, words)
+    notes = sorted([*state.notes, *reader.notes], key=lambda note: note.line)
+    return Script(recipes=tuple(state.recipes), notes=tuple(dict.fromkeys(notes)))
+
+
+def _command(state: _State, words: list[Word]) -> None:
+    first = words[0].raw
+    if first in BLOCK_WORDS and not words[0].quoted:
+        state.notes.append(Note(line=words[0].line, text=f"`{first}`: what is inside is taken as executed"))
+        return
+    while words and words[0].raw in SKIPPED_WORDS:
+        words = words[1:]
+    exporting = bool(words) and words[0].raw in DECLARATIONS
+    exports = exporting and words[0].raw == "export"
+    if exporting:
+        words = words[1:]
+    assigned: dict[str, Value] = {}
+    while words and (match := ASSIGNMENT.match(words[0].raw)):
+        assigned[match["name"]] = _assign(state, words[0], match)
+        words = words[1:]
+    if exporting or not words:
+        state.exported |= set(assigned) if exports else set()
+        state.exported |= {word.raw for word in words} if exports else set()
+        return
+    _launch(state, words, assigned)
+
+
+def _assign(state: _State, word: Word, match: re.Match[str]) -> Value:
+    name = match["name"]
+    value = expand(_after(word, match.end()), state.variables)
+    if match["append"] and name in state.variables:
+        before = state.variables[name]
+        value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
+    place = Location(state.file, word.line, word.column)
+    state.variables[name], state.places[name] = value, place
+    return Value(text=value.text, where=place, unknown=value.unknown)
+
+
+def _after(word: Word, count: int) -> Word:
+    """`word` without its first `count` characters."""
+    parts = []
+    for text, expanded in word.parts:
+        if count >= len(text):
+            count -= len(text)
+            continue
+        parts.append((text[count:], expanded))
+        count = 0
+    return Word(parts=tuple(parts), line=word.line, column=word.column, quoted=word.quoted)
+
+
+def _launch(state: _State, words: Sequence[Word], prefixed: dict[str, Value]) -> None:
+    entry, rest = _entry(words)
+    if not entry:
+        return
+    overrides: dict[str, Value] = {}
+    added: set[str] = set()
+    removed: set[str] = set()
+    torn: dict[str, Value] = {}
+    config = ""
+    for position, word in enumerate(rest):
+        raw = word.raw
+        if raw.startswith("--config-name"):
+            following = rest[position + 1] if "=" not in raw and position + 1 < len(rest) else word
+            config = expand(following, state.variables).text.removeprefix("--config-name=")
+        match = OVERRIDE.match(raw)
+        if not match or word.parts[0][0].startswith("-"):
+            continue
+        key = match["key"]
+        if match["prefix"] == "~":
+            removed.add(key)
+        elif match["equals"]:
+            value = expand(_after(word, match.end()), state.variables)
+            place = Location(state.file, word.line, word.column)
+            overrides[key] = Value(text=value.text, where=place, unknown=value.unknown)
+            added |= {key} if match["prefix"] else set()
+            if raw == match[0] and _is_stray(rest[position + 1 : position + 2]):
+                torn[key] = overrides[key]
+    if len(overrides) >= FEWEST_OVERRIDES:
+        recipe = _recipe(state, words[0], entry, config, overrides, prefixed)
+        state.recipes.append(replace(recipe, added=frozenset(added), removed=frozenset(removed), torn=torn))
+
+
+def _is_stray(words: Sequence[Word]) -> bool:
+    """Whether the next word is neither an override nor an option, so that a space has torn it off."""
+    return bool(words) and not words[0].raw.startswith(("-", "$@")) and not ASSIGNED.match(words[0].raw)
+
+
+def _entry(words: Sequence[Word]) -> tuple[str, Sequence[Word]]:
+    """The Python module or file a command starts, and the words after it."""
+    for position, word in enumerate(words):
+        if not PYTHON.fullmatch(word.raw):
+            continue
+        rest = words[position + 1 :]
+        for index, option in enumerate(rest):
+            if option.raw == "-m" and index + 1 < len(rest):
+                return rest[index + 1].raw, rest[index + 2 :]
+            if option.raw.endswith(".py"):
+                return option.raw, rest[index + 1 :]
+    return "", ()
+
+
+def _recipe(
+    state: _State,
+    start: Word,
+    entry: str,
+    config: str,
+    overrides: dict[str, Value],
+    prefixed: dict[str, Value],
+) -> Recipe:
+    exported = {
+        name: Value(
+            text=state.variables[name].text, where=state.places[name], unknown=state.variables[name].unknown
+        )
+        for name in sorted(state.exported)
+        if name in state.variables
+    }
+    device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
+    model = overrides.get("actor_rollout_ref.model.path")
+    return Recipe(
+        name=Path(state.file).name,
+        where=Location(state.file, start.line, start.column),
+        overrides=overrides,
+        env={**exported, **prefixed},
+        entry=entry,
+        device=device,
+        nodes=_count(overrides.get("trainer.nnodes")),
+        cards=_count(overrides.get("trainer.n_gpus_per_node")),
+        config=config,
+        model=model.text if model else "",
+    )
+
+
+def _count(value: Value | None) -> int:
+    plain = value.plain() if value else 0
+    return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0

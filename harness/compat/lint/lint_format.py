@@ -1,0 +1,105 @@
+"""Lint results for people, for GitHub, and for tools that read SARIF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness import __version__
+from harness.compat.lint.lint_check import Finding, LintResult
+from harness.compat.lint.ruleset import load_rules
+
+GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_text(result: LintResult) -> str:
+    """Like a compiler: place, severity, rule; then why, what to do, and how it is known."""
+    lines = []
+    for finding in result.findings:
+        lines += [
+            str(finding),
+            f"  why: {finding.why}",
+            f"  do:  {finding.fix}",
+            f"  see: {finding.source}",
+        ]
+    lines += [f"line {note.line}: not understood: {note.text}" for note in result.notes]
+    lines += [f"not decided: {item.rule} needs {', '.join(item.unknown)}" for item in result.undecided]
+    return "\n".join([*lines, summary(result)]) + "\n"
+
+
+def summary(result: LintResult) -> str:
+    """One line: how many of what."""
+    counts = {level: sum(f.severity == level for f in result.findings) for level in GITHUB_LEVELS}
+    said = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items()]
+    return f"{', '.join(said)}; {len(result.undecided)} rules not decided"
+
+
+def as_github(result: LintResult) -> str:
+    """Workflow commands, which GitHub shows at the line."""
+    lines = []
+    for finding in result.findings:
+        properties = {"file": finding.file, "line": finding.line or 1, "title": finding.rule}
+        if finding.column:
+            properties["col"] = finding.column
+        written = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+        text = _data(f"{finding.message}\nwhy: {finding.why}\ndo: {finding.fix}\nsee: {finding.source}")
+        lines.append(f"::{GITHUB_LEVELS[finding.severity]} {written}::{text}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_json(result: LintResult) -> str:
+    """Schema `npu-matrix.lint`."""
+    return json.dumps(result.to_json(), indent=2) + "\n"
+
+
+def as_sarif(result: LintResult) -> str:
+    """SARIF 2.1.0."""
+    used = {finding.rule: finding for finding in result.findings}
+    known = {rule.id: rule for rule in load_rules().rules}
+    rules = [
+        {
+            "id": name,
+            "shortDescription": {"text": finding.message},
+            "fullDescription": {"text": finding.why},
+            "help": {"text": f"{finding.fix}\nSource: {finding.source}"},
+            "defaultConfiguration": {"level": finding.severity},
+            "properties": {"verified": known[name].verified if name in known else "code"},
+        }
+        for name, finding in sorted(used.items())
+    ]
+    driver = {"name": "npu-matrix", "version": __version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "results": [_sarif_result(finding) for finding in result.findings]}
+    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _sarif_result(finding: Finding) -> Mapping[str, Any]:
+    physical: dict[str, Any] = {"artifactLocation": {"uri": finding.file}}
+    if finding.line:
+        region = {"startLine": finding.line}
+        if finding.column:
+            region["startColumn"] = finding.column
+        physical["region"] = region
+    return {
+        "ruleId": finding.rule,
+        "level": finding.severity,
+        "message": {"text": f"{finding.message}. {finding.why}. {finding.fix}"},
+        "locations": [{"physicalLocation": physical}],
+    }
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+FORMATS: Mapping[str, Callable[[LintResult], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "github": as_github,
+    "sarif": as_sarif,
+}

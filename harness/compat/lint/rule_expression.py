@@ -1,0 +1,331 @@
+"""Conditions of lint rules: a small language of names, comparisons, `and`, `or`, `not` and a few functions.
+
+    loss_mode == 'gspo' and loss_agg_mode != 'seq-mean-token-mean' and verl >= 0.9.1
+    set(clip_ratio) and unset(clip_ratio_low)
+
+Nothing of Python is reachable from it. Truth has three values: what depends on something unknown (a version
+nobody gave, a shell variable without a value) is unknown, unless the rest decides it (Kleene's logic).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from harness.matrix.model.versions import Scheme, Version, parse_version
+
+TOKEN = re.compile(
+    r"\s*(?:(?P<string>'[^']*')|(?P<literal>\d[\w.]*(?:e-?\d+)?)|(?P<name>[A-Za-z_][\w.]*)"
+    r"|(?P<operator>==|!=|<=|>=|<|>|\(|\)|,|\+|-|\*|/|%))"
+)
+DEEPEST = 50
+
+
+class Special(enum.Enum):
+    """Values that are none: not set anywhere, and set to something that is not known."""
+
+    UNSET = "unset"
+    UNKNOWN = "unknown"
+
+
+UNSET, UNKNOWN = Special.UNSET, Special.UNKNOWN
+
+
+class Facts(Protocol):
+    """What names mean."""
+
+    def value(self, name: str) -> Any:
+        """The value of `name`: bool, number, string, `Version`, UNSET or UNKNOWN."""
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody set `name`; False when its value is only a default."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a condition; `items` are its operands."""
+
+    kind: str
+    text: str = ""
+    items: tuple[Node, ...] = ()
+
+
+class ExpressionError(ValueError):
+    """A condition that cannot be read; the message says where."""
+
+
+def parse_expression(text: str) -> Node:
+    """Parse a condition; ExpressionError with the position of what is wrong."""
+    return _Parser(text).parse()
+
+
+def names_in(node: Node) -> set[str]:
+    """Every name a condition depends on."""
+    found = {node.text} if node.kind == "name" else set()
+    return found.union(*(names_in(item) for item in node.items)) if node.items else found
+
+
+def evaluate(node: Node, facts: Facts) -> Any:
+    """The value of an expression; True, False or UNKNOWN for a condition."""
+    return EVALUATORS[node.kind](node, facts)
+
+
+class _Parser:
+    """Recursive descent, weakest operator first."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(self._scan())
+        self._next = 0
+        self._depth = 0
+
+    def parse(self) -> Node:
+        node = self._or()
+        if self._next < len(self._tokens):
+            raise self._error(f"did not expect {self._tokens[self._next][1]!r}")
+        return node
+
+    def _scan(self) -> Iterator[tuple[str, str, int]]:
+        position, end = 0, len(self._text.rstrip())
+        while position < end:
+            match = TOKEN.match(self._text, position)
+            if not match or match.lastgroup is None:
+                raise ExpressionError(f"{self._text!r}, column {position + 1}: cannot be read")
+            yield match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
+            position = match.end()
+
+    def _error(self, what: str) -> ExpressionError:
+        at = self._tokens[self._next][2] if self._next < len(self._tokens) else len(self._text)
+        return ExpressionError(f"{self._text!r}, column {at + 1}: {what}")
+
+    def _take(self, *texts: str) -> str:
+        if self._next < len(self._tokens) and self._tokens[self._next][1] in texts:
+            self._next += 1
+            return self._tokens[self._next - 1][1]
+        return ""
+
+    def _require(self, text: str) -> None:
+        if not self._take(text):
+            raise self._error(f"expected {text!r}")
+
+    def _chain(self, inner: Callable[[], Node], *operators: str) -> Node:
+        node = inner()
+        while operator := self._take(*operators):
+            node = Node(operator, items=(node, inner()))
+        return node
+
+    def _or(self) -> Node:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise self._error("too deeply nested")
+        node = self._chain(lambda: self._chain(self._not, "and"), "or")
+        self._depth -= 1
+        return node
+
+    def _not(self) -> Node:
+        if self._take("not"):
+            return Node("not", items=(self._not(),))
+        return self._comparison()
+
+    def _comparison(self) -> Node:
+        left = self._sum()
+        if operator := self._take("==", "!=", "<=", ">=", "<", ">"):
+            return Node(operator, items=(left, self._sum()))
+        if self._take("in"):
+            return Node("in", items=(left, *self._list()))
+        return left
+
+    def _list(self) -> Iterator[Node]:
+        self._require("(")
+        yield self._sum()
+        while self._take(","):
+            yield self._sum()
+        self._require(")")
+
+    def _sum(self) -> Node:
+        return self._chain(lambda: self._chain(self._atom, "*", "/", "%"), "+", "-")
+
+    def _atom(self) -> Node:
+        if self._take("("):
+            node = self._or()
+            self._require(")")
+            return node
+        if self._take("-"):
+            return Node("-", items=(Node("literal", "0"), self._atom()))
+        if self._next >= len(self._tokens):
+            raise self._error("ends too early")
+        kind, text, _ = self._tokens[self._next]
+        if kind == "operator" or text in ("and", "or", "not", "in"):
+            raise self._error(f"did not expect {text!r}")
+        self._next += 1
+        if kind == "string":
+            return Node("string", text[1:-1])
+        if kind == "name" and text in ("true", "false"):
+            return Node("literal", text)
+        if kind == "name" and self._take("("):
+            return self._call(text)
+        return Node(kind, text)
+
+    def _call(self, name: str) -> Node:
+        if name not in FUNCTIONS:
+            raise self._error(f"there is no function {name!r}")
+        arguments = [self._or()]
+        while self._take(","):
+            arguments.append(self._or())
+        self._require(")")
+        if len(arguments) != FUNCTIONS[name]:
+            raise self._error(f"{name} takes {FUNCTIONS[name]} argument(s)")
+        if name in ("set", "unset") and arguments[0].kind != "name":
+            raise self._error(f"{name} takes a name")
+        return Node(name, items=tuple(arguments))
+
+
+FUNCTIONS = {"set": 1, "unset": 1, "contains": 2, "startswith": 2, "known": 1}
+
+
+def _literal(node: Node, _facts: Facts) -> Any:
+    if node.text in ("true", "false"):
+        return node.text == "true"
+    try:
+        return float(node.text)
+    except ValueError:
+        return _Text(node.text)
+
+
+class _Text(str):
+    """A literal that is no number, such as `0.9.1`: becomes a version beside a version."""
+
+
+def _logic(node: Node, facts: Facts) -> Any:
+    decisive = node.kind == "or"
+    values = [_truth(evaluate(item, facts)) for item in node.items]
+    if decisive in values:
+        return decisive
+    return UNKNOWN if UNKNOWN in values else not decisive
+
+
+def _truth(value: Any) -> Any:
+    if value is UNKNOWN:
+        return UNKNOWN
+    return value is not UNSET and bool(value)
+
+
+def _not(node: Node, facts: Facts) -> Any:
+    value = _truth(evaluate(node.items[0], facts))
+    return UNKNOWN if value is UNKNOWN else not value
+
+
+def _compare(node: Node, facts: Facts) -> Any:
+    left, right = (evaluate(item, facts) for item in node.items)
+    if node.kind in ("<", "<=", ">", ">="):
+        return _ordered(node, left, right)
+    equal = _equal(node, left, right)
+    return equal if equal is UNKNOWN or node.kind == "==" else not equal
+
+
+def _equal(node: Node, left: Any, right: Any) -> Any:
+    if UNKNOWN in (left, right):
+        return UNKNOWN
+    if UNSET in (left, right):
+        return left is right
+    left, right = _alike(node, left, right)
+    if isinstance(left, Version):
+        return bool(left.compare(right) == 0)
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    return bool(left == right)
+
+
+def _ordered(node: Node, left: Any, right: Any) -> Any:
+    if UNKNOWN in (left, right):
+        return UNKNOWN
+    if UNSET in (left, right):
+        return False
+    left, right = _alike(node, left, right)
+    if type(left) is not type(right) or isinstance(left, bool):
+        return UNKNOWN
+    try:
+        sign = left.compare(right) if isinstance(left, Version) else (left > right) - (left < right)
+    except ValueError:
+        return UNKNOWN
+    return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[node.kind]
+
+
+def _alike(node: Node, left: Any, right: Any) -> tuple[Any, Any]:
+    """Both as versions when one is a version, both as numbers when both can be."""
+    if isinstance(left, Version) and not isinstance(right, Version):
+        return left, parse_version(left.scheme, _written(node.items[1], right))
+    if isinstance(right, Version) and not isinstance(left, Version):
+        return parse_version(right.scheme, _written(node.items[0], left)), right
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and not isinstance(left, bool):
+        return float(left), float(right)
+    return left, right
+
+
+def _written(node: Node, value: Any) -> str:
+    """A literal as it stands in the rule: `0.16` is a version there, not the number 0.16."""
+    return node.text if node.kind in ("literal", "string") else str(value)
+
+
+def _arithmetic(node: Node, facts: Facts) -> Any:
+    left, right = (evaluate(item, facts) for item in node.items)
+    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (left, right))
+    if not numbers or (node.kind in "/%" and right == 0):
+        return UNKNOWN
+    return {
+        "+": lambda: left + right,
+        "-": lambda: left - right,
+        "*": lambda: left * right,
+        "/": lambda: left / right,
+        "%": lambda: left % right,
+    }[node.kind]()
+
+
+def _in(node: Node, facts: Facts) -> Any:
+    subject, *choices = node.items
+    results = [_compare(Node("==", items=(subject, choice)), facts) for choice in choices]
+    if True in results:
+        return True
+    return UNKNOWN if UNKNOWN in results else False
+
+
+def _text_test(node: Node, facts: Facts) -> Any:
+    text, part = (evaluate(item, facts) for item in node.items)
+    if UNKNOWN in (text, part):
+        return UNKNOWN
+    if UNSET in (text, part):
+        return False
+    return str(part) in str(text) if node.kind == "contains" else str(text).startswith(str(part))
+
+
+EVALUATORS: dict[str, Callable[[Node, Facts], Any]] = {
+    "literal": _literal,
+    "string": lambda node, _facts: node.text,
+    "name": lambda node, facts: facts.value(node.text),
+    "or": _logic,
+    "and": _logic,
+    "not": _not,
+    "in": _in,
+    "set": lambda node, facts: facts.is_set(node.items[0].text),
+    "unset": lambda node, facts: not facts.is_set(node.items[0].text),
+    "known": lambda node, facts: evaluate(node.items[0], facts) not in (UNKNOWN, UNSET),
+    "contains": _text_test,
+    "startswith": _text_test,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _compare),
+    **dict.fromkeys("+-*/%", _arithmetic),
+}
+
+__all__ = [
+    "UNKNOWN",
+    "UNSET",
+    "ExpressionError",
+    "Facts",
+    "Node",
+    "Scheme",
+    "evaluate",
+    "names_in",
+    "parse_expression",
+]

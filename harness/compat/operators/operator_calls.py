@@ -1,0 +1,155 @@
+"""Calls of NPU operators in a package's sources, bound against the signatures of one torch_npu."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from harness.compat.operators.operator_schema import Operators
+from harness.compat.surface.syntax_walk import Visitor, walk
+
+OPERATOR_PREFIXES = ("npu_", "_npu_")
+GUARD_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCall:
+    """One use of an operator. `positional` is None when the number of arguments is not known (`*args`);
+    `guarded`: in a `try` that catches its absence, or behind a `hasattr`."""
+
+    operator: str
+    file: str
+    line: int
+    positional: int | None
+    keywords: tuple[str, ...]
+    open_keywords: bool
+    guarded: bool
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> OperatorCall:
+        """From its fields; KeyError or TypeError for anything else."""
+        return cls(**{**data, "keywords": tuple(data["keywords"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorFinding:
+    """A call that this torch_npu does not have or does not understand."""
+
+    kind: str
+    operator: str
+    file: str
+    line: int
+    text: str
+    guarded: bool
+
+
+def operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
+    """Operator calls of one source file."""
+    visitor = _Visitor(file)
+    visitor.visit(tree)
+    return tuple(visitor.calls)
+
+
+def check_calls(calls: tuple[OperatorCall, ...], operators: Operators) -> tuple[OperatorFinding, ...]:
+    """Calls that fit no overload, and operators that are not there; names set at run time are not judged."""
+    return tuple(finding for call in calls if (finding := _finding(call, operators)))
+
+
+def _finding(call: OperatorCall, operators: Operators) -> OperatorFinding | None:
+    overloads = operators.schemas.get(call.operator)
+    if overloads is None:
+        if call.operator in operators.unsigned or not call.operator.startswith(OPERATOR_PREFIXES):
+            return None
+        kind, text = "missing", f"{call.operator} is not in this torch_npu"
+    elif call.positional is None or call.open_keywords:
+        return None
+    else:
+        problems = [overload.problem(call.positional, call.keywords) for overload in overloads]
+        if not all(problems):
+            return None
+        kind, text = "arguments", f"{call.operator} {problems[0]}"
+    return OperatorFinding(
+        kind=kind, operator=call.operator, file=call.file, line=call.line, text=text, guarded=call.guarded
+    )
+
+
+class _Visitor(Visitor, ast.NodeVisitor):
+    """Follows what names mean torch_npu and its operators in one file."""
+
+    def __init__(self, file: str) -> None:
+        self.calls: list[OperatorCall] = []
+        self._file = file
+        self._modules = {"torch_npu"}
+        self._operators: dict[str, str] = {}
+        self._guards = 0
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._modules |= {alias.asname for alias in node.names if alias.name == "torch_npu" and alias.asname}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.module == "torch_npu":
+            self._operators |= {alias.asname or alias.name: alias.name for alias in node.names}
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self._visit_guarded(node.body, any(_catches(handler) for handler in node.handlers))
+        for handler in node.handlers:
+            self.visit(handler)
+        self._visit_guarded([*node.orelse, *node.finalbody], False)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        self._visit_guarded(node.body, any(_asks(inner) for inner in walk(node.test)))
+        self._visit_guarded(node.orelse, False)
+
+    def _visit_guarded(self, statements: list[ast.stmt], guarded: bool) -> None:
+        self._guards += guarded
+        for statement in statements:
+            self.visit(statement)
+        self._guards -= guarded
+
+    def visit_Call(self, node: ast.Call) -> None:
+        operator = self._operator(node.func)
+        if operator:
+            self.calls.append(
+                OperatorCall(
+                    operator=operator,
+                    file=self._file,
+                    line=node.lineno,
+                    positional=None if any(isinstance(a, ast.Starred) for a in node.args) else len(node.args),
+                    keywords=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
+                    open_keywords=any(keyword.arg is None for keyword in node.keywords),
+                    guarded=self._guards > 0,
+                )
+            )
+        self.generic_visit(node)
+
+    def _operator(self, function: ast.expr) -> str:
+        if isinstance(function, ast.Name):
+            return self._operators.get(function.id, "")
+        path = _dotted(function)
+        for module in self._modules:
+            if path.startswith(f"{module}.") and path.count(".") == 1:
+                return path.rpartition(".")[2]
+        if path.startswith("torch.ops.npu."):
+            return path.removeprefix("torch.ops.npu.").partition(".")[0]
+        return ""
+
+
+def _asks(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "hasattr"
+
+
+def _dotted(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(_dotted(name).rpartition(".")[2] in GUARD_ERRORS for name in names)

@@ -1,0 +1,227 @@
+"""uv's explanation of a failed resolution, read into causes with the packages to blame.
+
+The wording is that of the uv version this project pins (its PubGrub reporter); tests hold samples of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.sources.packages.fetch_failure import fetch_failure
+from harness.sources.packages.lockfile import normal_name
+
+NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._-]+\])?"
+RANGE = r"(?P<range>(?:[<>=!~][^\s,]*(?:,[<>=!~][^\s,]*)*)?)"
+PACKAGE = re.compile(rf"^(?:all versions of )?{NAME}{RANGE}$")
+STEP = re.compile(
+    r"(?P<word>Because|And because)\s+(?P<facts>.*?),?\s+we can conclude that\s+(?P<conclusion>.*?)\.?"
+    r"(?:\s+\(\d+\))?\s*(?=(?:Because|And because)\s|$)",
+    re.DOTALL,
+)
+ONE_OF = re.compile(r" one of:(?P<items>(?:\n[ \t]+[A-Za-z0-9][^\s<>=!~]*[<>=!~]\S*(?=\n|$))+)")
+# uv says under which marker a package is wanted; what it reports of this target is wanted there.
+MARKER = re.compile(r"(?<=[A-Za-z0-9\]])\{[^{}]*\}")
+DEPENDS = re.compile(r" depends? on ")
+CLAUSES = re.compile(
+    r",? and (?=(?:all versions of )?\S+ (?:depends? on|has|was) |you require |there |only )"
+)
+HINT = re.compile(r"^hint:\s+(?P<text>.*(?:\n(?!hint:|error:|\s*$).*)*)", re.MULTILINE)
+
+
+class Kind(str, enum.Enum):
+    """Why there is no lock."""
+
+    CONFLICT = "conflict"
+    UNKNOWN_PACKAGE = "unknown-package"
+    MISSING_VERSION = "missing-version"
+    WRONG_TARGET = "wrong-target"
+    NO_WHEEL = "no-wheel"
+    BUILD = "build"
+    REQUIREMENT = "requirement"
+    NETWORK = "network"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """`package` in `versions` needs `needs`; an empty `package` is the cell itself."""
+
+    package: str
+    versions: str
+    needs: str
+    needed_versions: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One inference: facts and what follows from them, in uv's words on one line."""
+
+    facts: str
+    conclusion: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A failed resolution.
+
+    subject: the package the kind speaks of, with its version specifier ("" for a conflict between several).
+    blamed: packages whose requirements clash or that cannot be had, most specific first.
+    contested: packages that others want in incompatible versions.
+    """
+
+    kind: Kind
+    subject: str = ""
+    subject_versions: str = ""
+    chain: tuple[Step, ...] = ()
+    dependencies: tuple[Dependency, ...] = ()
+    blamed: tuple[str, ...] = ()
+    contested: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    url: str = ""
+    text: str = ""
+
+
+def explain(output: str) -> Explanation:
+    """Read the error output of a failed `uv pip compile`; never raises, an unknown text is `Kind.OTHER`."""
+    text = _only_error(output)
+    hints = tuple(" ".join(found["text"].split()) for found in HINT.finditer(text))
+    if "No solution found when resolving" in text:
+        return _no_solution(text, hints)
+    if failure := fetch_failure(text):
+        return Explanation(kind=Kind.NETWORK, url=failure.url, hints=hints, text=text)
+    if "Couldn't parse requirement" in text or "is not a valid" in text:
+        return Explanation(kind=Kind.REQUIREMENT, hints=hints, text=text)
+    if found := re.search(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]+?)==([^`\s]+)`?", text):
+        name = normal_name(found[1])
+        return Explanation(
+            kind=Kind.BUILD,
+            subject=name,
+            subject_versions=f"=={found[2]}",
+            blamed=(name,),
+            hints=hints,
+            text=text,
+        )
+    return Explanation(kind=Kind.OTHER, hints=hints, text=text)
+
+
+def _only_error(output: str) -> str:
+    start = output.find("error:")
+    lines = (output[start:] if start >= 0 else output).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def _no_solution(text: str, hints: tuple[str, ...]) -> Explanation:
+    body = HINT.sub("", text)
+    told = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
+    flat = " ".join(told.split())
+    start = flat.find("Because")
+    steps = tuple(
+        Step(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
+        for found in STEP.finditer(flat[start:] if start >= 0 else "")
+    )
+    dependencies = tuple(dict.fromkeys(d for step in steps for d in _dependencies(step.facts)))
+    kind, subject, versions = _unavailable(steps, hints)
+    contested = _contested(dependencies)
+    blamed = _blamed(subject, dependencies, contested)
+    return Explanation(
+        kind=kind,
+        subject=subject,
+        subject_versions=versions,
+        chain=steps,
+        dependencies=dependencies,
+        blamed=blamed,
+        contested=() if subject else contested,
+        hints=hints,
+        text=text,
+    )
+
+
+UNAVAILABLE = (
+    (re.compile(r"there (?:is|are) no versions? of (?P<what>\S+)"), Kind.MISSING_VERSION),
+    (
+        re.compile(r"(?P<what>\S+) was not found in the (?:package registry|provided package)"),
+        Kind.UNKNOWN_PACKAGE,
+    ),
+    (re.compile(r"(?P<what>\S+) was not found in the cache"), Kind.NETWORK),
+    (re.compile(r"(?P<what>\S+) has no wheels with a matching"), Kind.WRONG_TARGET),
+    (re.compile(r"(?P<what>\S+) has no (?:usable wheels|publicly available wheels|wheels)"), Kind.NO_WHEEL),
+    (re.compile(r"only (?P<what>\S+) (?:is|are) available"), Kind.MISSING_VERSION),
+    (re.compile(r"(?P<what>\S+) requires Python"), Kind.WRONG_TARGET),
+    (re.compile(r"Python version \S+ does not satisfy (?P<what>\S+)"), Kind.WRONG_TARGET),
+)
+
+
+def _unavailable(steps: Iterable[Step], hints: tuple[str, ...]) -> tuple[Kind, str, str]:
+    if any("network was disabled" in hint for hint in hints):
+        return Kind.NETWORK, "", ""
+    for step in steps:
+        for pattern, kind in UNAVAILABLE:
+            if found := pattern.search(step.facts):
+                name, versions = _package(found["what"])
+                return kind, name, versions
+    return Kind.CONFLICT, "", ""
+
+
+def _dependencies(facts: str) -> list[Dependency]:
+    found: list[Dependency] = []
+    for clause in CLAUSES.split(facts):
+        subject, _, needed = clause.partition("you require ")
+        if not needed:
+            subject, *rest = DEPENDS.split(clause, maxsplit=1)
+            needed = "".join(rest)
+        package, versions = _package(subject.split()[-1]) if subject.strip() else ("", "")
+        for item in _items(needed):
+            name, wanted = _package(item)
+            if name:
+                found.append(
+                    Dependency(package=package, versions=versions, needs=name, needed_versions=wanted)
+                )
+    return found
+
+
+def _items(text: str) -> list[str]:
+    """`a==1 | a==2` is one need with alternatives; `a==1 and b==2` are two needs."""
+    items: list[str] = []
+    for part in re.split(r",? and ", text):
+        alternatives = [item.strip(" ,") for item in part.split(" | ") if item.strip(" ,")]
+        names = {_package(item)[0] for item in alternatives}
+        if len(alternatives) > 1 and len(names) == 1:
+            items.append(f"{alternatives[0]}|{'|'.join(_package(item)[1] for item in alternatives[1:])}")
+        else:
+            items.extend(alternatives)
+    return items
+
+
+def _package(text: str) -> tuple[str, str]:
+    first, bar, rest = text.strip().strip("`").partition("|")
+    match = PACKAGE.match(first)
+    if not match:
+        return "", ""
+    return normal_name(match["name"]), match["range"] + bar + rest
+
+
+def _contested(dependencies: tuple[Dependency, ...]) -> tuple[str, ...]:
+    """Packages wanted in more than one way, by parties of which at least one is a package."""
+    wanted: dict[str, set[tuple[str, str]]] = {}
+    for dependency in dependencies:
+        wanted.setdefault(dependency.needs, set()).add((dependency.package, dependency.needed_versions))
+    return tuple(
+        name
+        for name, wishes in wanted.items()
+        if len({versions for _package, versions in wishes}) > 1 and any(package for package, _ in wishes)
+    )
+
+
+def _blamed(
+    subject: str, dependencies: tuple[Dependency, ...], contested: tuple[str, ...]
+) -> tuple[str, ...]:
+    wishing = [d.package for d in dependencies if d.package and d.needs in (subject, *contested)]
+    parents = [d.package for d in dependencies if d.package]
+    required = [d.needs for d in dependencies if not d.package]
+    ordered = (
+        [subject, *wishing, *contested, *parents, *required] if subject else [*wishing, *contested, *parents]
+    )
+    return tuple(dict.fromkeys(name for name in ordered if name))

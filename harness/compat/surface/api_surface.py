@@ -1,0 +1,385 @@
+"""What a package offers to others, read from its sources: modules, names, classes, signatures.
+
+Nothing is imported. What only running the code would tell is `UNKNOWN`, and nothing is ever said of that:
+a name is missing only when its module is read in full and shows no way in which it could come to be.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.compat.surface.call_signature import Arguments, Signature, arguments_of, signature_of
+from harness.compat.surface.class_facts import (
+    HARMLESS,
+    PLAIN_BASES,
+    STANDARD_BASES,
+    TORCH_MODULE,
+    TRANSPARENT,
+)
+from harness.compat.surface.dynamic_attributes import Openness, openness
+from harness.compat.surface.module_names import (
+    ModuleNames,
+    class_attributes,
+    decorators,
+    dotted,
+    flat,
+    read_names,
+)
+from harness.compat.surface.syntax_walk import parse, walk
+from harness.compat.surface.text_mentions import Mentions
+from harness.errors import InputError, Location
+
+DEPTH = 40
+COMPILED = (".so", ".pyd")
+# What a module or class has without anybody writing it down.
+DUNDER = re.compile(r"__\w+__")
+
+
+class Standing(enum.Enum):
+    """Whether a name is there."""
+
+    FOUND = "found"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A function or class where it is written. `signatures` is empty when how it is called is not known."""
+
+    module: str
+    node: ast.stmt
+    signatures: tuple[Signature, ...] = ()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class."""
+        return isinstance(self.node, ast.ClassDef)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What stands at a dotted name: a definition, a `module`, or something else that is there.
+
+    When it is missing, `missing` was not in `where`.
+    """
+
+    standing: Standing
+    where: str = ""
+    missing: str = ""
+    definition: Definition | None = None
+    module: str = ""
+
+
+UNKNOWN = Answer(standing=Standing.UNKNOWN)
+THERE = Answer(standing=Standing.FOUND)
+
+
+class Surface:
+    """The importable packages inside one zip of sources. Modules are parsed when somebody asks."""
+
+    def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
+        """InputError when `file` is no readable zip. `changes`: member -> text that stands there instead."""
+        self.file = file
+        self._changes = dict(changes or {})
+        try:
+            self._zip = zipfile.ZipFile(file)
+            names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+            raise InputError("these sources cannot be read", where=Location(file), why=str(error)) from error
+        self._members = _modules(names)
+        self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
+        self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
+        self._sources: dict[str, bytes] = {}
+        self._names: dict[str, ModuleNames | None] = {}
+        self._attributes: dict[ast.ClassDef, set[str]] = {}
+        self._open: dict[ast.ClassDef, Openness] = {}
+        self._mentions: dict[str, Mentions] = {}
+        self._calls: dict[str, tuple[tuple[str, Arguments], ...]] = {}
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """Top-level names one can import."""
+        return frozenset(module.partition(".")[0] for module in self._members)
+
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """Every module with its file, by file."""
+        return tuple(sorted(self._members.items(), key=lambda item: item[1]))
+
+    def source(self, module: str) -> bytes:
+        """A module's text; empty when it is none or cannot be read."""
+        if module not in self._sources:
+            member = self._members.get(module, "")
+            try:
+                self._sources[module] = (
+                    self._changes[member]
+                    if member in self._changes
+                    else self._zip.read(member)
+                    if member
+                    else b""
+                )
+            except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+                self._sources[module] = b""
+        return self._sources[module]
+
+    def has_module(self, module: str) -> bool:
+        """Whether the module is there, as a source, a folder or compiled."""
+        return module in self._members or module in self._folders or module in self._compiled
+
+    def find(self, dotted: str, depth: int = 0) -> Answer:
+        """What stands at `package.module.Class.attribute`."""
+        parts = dotted.split(".")
+        if depth > DEPTH or parts[0] not in self.packages:
+            return UNKNOWN
+        walked = self._walk(Answer(standing=Standing.FOUND, module=parts[0]), parts[:1], parts[1:], depth)
+        if walked.standing is not Standing.MISSING:
+            return walked
+        # An import statement goes by the modules even where a package has bound one of their names.
+        end = next(n for n in range(len(parts), 0, -1) if self.has_module(".".join(parts[:n])))
+        module = Answer(standing=Standing.FOUND, module=".".join(parts[:end]))
+        return self._walk(module, parts[:end], parts[end:], depth)
+
+    def _walk(self, answer: Answer, done: list[str], rest: list[str], depth: int) -> Answer:
+        for position, attribute in enumerate(rest):
+            answer = self._inside(answer, attribute, ".".join([*done, *rest[:position]]), depth + 1)
+            if answer.standing is not Standing.FOUND:
+                break
+        return answer
+
+    def _in_module(self, module: str, name: str, depth: int) -> Answer:
+        if DUNDER.fullmatch(name) or depth > DEPTH or module in self._compiled:
+            return UNKNOWN
+        found = self._lookup(module, name, depth, set())
+        if found.standing is Standing.MISSING and self._may_be_set(module, name):
+            return UNKNOWN
+        return found
+
+    def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> Answer:
+        if module in seen or depth > DEPTH:
+            return Answer(standing=Standing.MISSING, where=module, missing=name)
+        seen.add(module)
+        names = self.names(module)
+        if names is None:
+            return UNKNOWN
+        if name in names.defined:
+            return self._definition(module, names.defined[name])
+        if name in names.imported:
+            return self._imported(module, names.imported[name], depth + 1)
+        if name in names.other:
+            return THERE
+        if self.has_module(f"{module}.{name}"):
+            return Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+        unsure = names.dynamic
+        for written in names.stars:
+            # For a type checker alone some write a sibling as if it stood at the top.
+            star = f"{module}.{written}" if self.has_module(f"{module}.{written}") else written
+            if star.partition(".")[0] not in self.packages:
+                unsure = True
+                continue
+            if not self.has_module(star):
+                continue
+            source = self.source(star)
+            if name.encode() not in source and b"import *" not in source and b"__getattr__" not in source:
+                continue
+            answer = self._lookup(star, name, depth + 1, seen)
+            if answer.standing is Standing.FOUND and self._exports(star, name):
+                return answer
+            unsure = unsure or answer.standing is Standing.UNKNOWN
+        standing = Standing.UNKNOWN if unsure else Standing.MISSING
+        return Answer(standing=standing, where=module, missing=name)
+
+    def _exports(self, module: str, name: str) -> bool:
+        """Whether `from module import *` brings a name the module has."""
+        names = self.names(module)
+        if names is None or names.exported is None:
+            return not name.startswith("_")
+        return name in names.exported
+
+    def _imported(self, into: str, sources: list[tuple[str, str]], depth: int) -> Answer:
+        """What an import within the package leads to; there in any case, since its module binds it."""
+        for module, name in sources:
+            if module == into and self.has_module(f"{module}.{name}"):
+                answer = Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+            elif name and self.has_module(module):
+                answer = self._in_module(module, name, depth + 1)
+            else:
+                answer = self.find(f"{module}.{name}" if name else module, depth + 1)
+            if answer.standing is Standing.FOUND:
+                return answer
+        return THERE
+
+    def _definition(self, module: str, nodes: list[ast.stmt]) -> Answer:
+        node = nodes[-1]
+        signatures: list[Signature] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            usable = [one for one in functions if "overload" not in decorators(one)]
+            if len(functions) == len(nodes) and all(_transparent(one) for one in usable):
+                signatures = [signature_of(one) for one in usable]
+        definition = Definition(module=module, node=node, signatures=tuple(signatures))
+        return Answer(standing=Standing.FOUND, where=module, definition=definition)
+
+    def _inside(self, holder: Answer, name: str, dotted: str, depth: int) -> Answer:
+        if holder.module:
+            return self._in_module(holder.module, name, depth)
+        definition = holder.definition
+        if definition is None or not definition.is_class or DUNDER.fullmatch(name):
+            return UNKNOWN
+        answer = self.member(definition, name, depth)
+        if answer.standing is not Standing.MISSING:
+            return answer
+        if self._may_be_set(definition.module, name):
+            return UNKNOWN
+        return Answer(standing=Standing.MISSING, where=dotted, missing=name)
+
+    def find_method(self, dotted: str) -> Answer:
+        """What stands at `package.module.Class.method`, given that it is called.
+
+        Objects may get values under names that nobody can know; methods they do not get that way.
+        """
+        holder, _, name = dotted.rpartition(".")
+        answer = self.find(holder)
+        if answer.definition is None or not answer.definition.is_class or DUNDER.fullmatch(name):
+            return UNKNOWN
+        found = self.member(answer.definition, name, openest=Openness.DATA)
+        if found.standing is not Standing.MISSING:
+            return found
+        if self._may_be_set(answer.definition.module, name):
+            return UNKNOWN
+        return Answer(standing=Standing.MISSING, where=holder, missing=name)
+
+    def member(
+        self, definition: Definition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
+    ) -> Answer:
+        """A method or attribute of a class or of the classes it is made from.
+
+        openest: how open a class may be that does not name it, for the answer to be that it has none.
+        """
+        node = definition.node
+        if not isinstance(node, ast.ClassDef) or depth > DEPTH:
+            return UNKNOWN
+        nodes = [one for one in flat(node.body) if getattr(one, "name", None) == name]
+        if nodes:
+            return self._definition(definition.module, nodes)
+        if name in self._class_attributes(node):
+            return THERE
+        if node.keywords or decorators(node) - HARMLESS or self._openness(node) > openest:
+            return UNKNOWN
+        unsure = False
+        for base in node.bases:
+            written = dotted(base.value if isinstance(base, ast.Subscript) else base)
+            if written.rpartition(".")[2] in PLAIN_BASES:
+                continue
+            if written.rpartition(".")[2] == "Module" and name not in TORCH_MODULE and "nn" in written:
+                continue
+            standard = self._standard(definition.module, written)
+            if standard is not None and name not in standard:
+                continue
+            parent = self.base(definition.module, written, depth + 1)
+            answer = self.member(parent, name, depth + 1, openest) if parent else UNKNOWN
+            if standard is not None:
+                answer = THERE
+            if answer.standing is Standing.FOUND:
+                # An earlier base that cannot be read may have its own.
+                return THERE if unsure else answer
+            unsure = unsure or answer.standing is Standing.UNKNOWN
+        return UNKNOWN if unsure else Answer(standing=Standing.MISSING, where=node.name, missing=name)
+
+    def _standard(self, module: str, written: str) -> frozenset[str] | None:
+        """The names a class of the standard library has, if `written` means one; None for all others."""
+        names = self.names(module)
+        head, _, rest = written.partition(".")
+        origins = names.imported.get(head, []) if names and head not in names.defined else []
+        found = {".".join(filter(None, (*origin, rest))) for origin in origins}
+        return STANDARD_BASES.get(found.pop()) if len(found) == 1 else None
+
+    def base(self, module: str, written: str, depth: int = 0) -> Definition | None:
+        """The class a module means by `written`, if this package defines it."""
+        head, _, rest = written.partition(".")
+        if not head:
+            return None
+        answer = self._in_module(module, head, depth + 1)
+        for attribute in rest.split(".") if rest else ():
+            answer = self._inside(answer, attribute, written, depth + 1)
+        return answer.definition if answer.definition and answer.definition.is_class else None
+
+    def names(self, module: str) -> ModuleNames | None:
+        """What a module binds; None when there is no source or this Python cannot parse it."""
+        if module not in self._names:
+            self._names[module] = None
+            if module in self._members:
+                tree = parse(self.source(module))
+                package = self._members[module].endswith("/__init__.py")
+                self._names[module] = read_names(tree, module, package=package) if tree else None
+            elif module in self._folders:
+                self._names[module] = ModuleNames()
+        return self._names[module]
+
+    def _may_be_set(self, module: str, name: str) -> bool:
+        """Whether the package's text shows the name being set from elsewhere, or a parent speaks of it."""
+        quoted = re.compile(rb"""["'](?:[\w.{}]*\.)?%s["']""" % re.escape(name).encode())
+        parts = module.split(".")
+        if any(quoted.search(self.source(".".join(parts[:n]))) for n in range(1, len(parts) + 1)):
+            return True
+        return self.mentions(module).is_set(name)
+
+    def mentions(self, module: str) -> Mentions:
+        """The text of the top-level package that a module is in."""
+        top = module.partition(".")[0]
+        if top not in self._mentions:
+            inside = [other for other in self._members if other.partition(".")[0] == top]
+            self._mentions[top] = Mentions(lambda: map(self.source, inside))
+        return self._mentions[top]
+
+    def calls_of(self, method: str) -> tuple[tuple[str, Arguments], ...]:
+        """Every `something.method(...)` of the package with its place; `super().method(...)` is left out."""
+        if method not in self._calls:
+            self._calls[method] = tuple(self._find_calls(method))
+        return self._calls[method]
+
+    def _find_calls(self, method: str) -> Iterator[tuple[str, Arguments]]:
+        word = f".{method}(".encode()
+        for module, file in self.files():
+            tree = parse(self.source(module)) if word in self.source(module) else None
+            for node in walk(tree) if tree else ():
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    holder = node.func.value
+                    by_super = isinstance(holder, ast.Call) and dotted(holder.func) == "super"
+                    if node.func.attr == method and not by_super:
+                        yield f"{file}:{node.lineno}", arguments_of(node)
+
+    def _openness(self, node: ast.ClassDef) -> Openness:
+        if node not in self._open:
+            self._open[node] = openness(node)
+        return self._open[node]
+
+    def _class_attributes(self, node: ast.ClassDef) -> set[str]:
+        if node not in self._attributes:
+            self._attributes[node] = class_attributes(node)
+        return self._attributes[node]
+
+
+def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return decorators(node) <= TRANSPARENT
+
+
+def _modules(names: list[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        if name.endswith(".py"):
+            path = name[:-3].removesuffix("/__init__")
+            if all(part.isidentifier() for part in path.split("/")):
+                found[path.replace("/", ".")] = name
+    return found
+
+
+def _compiled_module(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return ".".join([*folder.split("/"), file.partition(".")[0]]) if folder else file.partition(".")[0]

@@ -1,0 +1,361 @@
+"""The readable part of a published release: its Python sources and schemas, without the compiled rest.
+
+Kept as a small zip in the cache. From a wheel only the members wanted are fetched, by range; a wheel of
+400 MB costs a few.
+"""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import io
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import tomllib
+from packaging.requirements import InvalidRequirement, Requirement
+
+from harness.compat.resolve.resolver_errors import Kind, explain
+from harness.compat.surface.remote_file import TOO_LARGE, NoRangesError, download, open_remote
+from harness.errors import HarnessError, InfrastructureError, InputError, Location
+from harness.sources.git.git_trees import find_mirror
+from harness.sources.packages.archive import open_archive, open_zip
+from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.release import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
+from harness.sources.redact import redact_text, redact_url
+from harness.sources.tree import path_problem
+
+LOCATE_TIMEOUT_S = 120.0
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+# Of compiled modules only the names are kept: what is in them is not known, that they are there is.
+COMPILED = re.compile(r".*\.(?:so|pyd)")
+WANTED = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
+# Tests and examples are nobody's API.
+UNWANTED = re.compile(
+    r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
+)
+LARGEST_MEMBER = 8 << 20
+LARGEST_TOTAL = 512 << 20
+LARGEST_SDIST = 128 << 20
+LARGEST_SERVED = 96 << 20
+MOST_MEMBERS = 200_000
+ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
+NO_PARTS = "the index serves no parts of files"
+# Where the sources keep the metadata that the index gives apart from the wheel (PEP 658).
+INDEX_METADATA = "index-metadata/METADATA"
+LARGEST_METADATA = 1 << 20
+FORM = 3
+COMMIT_FORM = 4
+# What a commit needs stands in its own file; building it would put that into its metadata.
+REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Where the files of one release are; `hashes`: URL -> SHA-256, where the index says one."""
+
+    wheels: tuple[str, ...]
+    sdist: str
+    hashes: dict[str, str]
+
+
+class TooLargeError(InfrastructureError):
+    """The index gives whole files only, and this release's are too large to fetch for their sources."""
+
+
+def fetch_sources(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
+    """A zip of the release's sources as they would be installed, from the cache or from the index.
+
+    ReleaseNotFoundError when no index has the release, InputError for a broken or hostile archive,
+    InfrastructureError when the index cannot be asked, TooLargeError when it serves no parts of a large file.
+    """
+    if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
+        raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
+    folder = cache / "sources" / f"text-{FORM}-{package.lower()}-{version}"
+    cached = cached_file(folder)
+    if cached:
+        return cached
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
+        work = Path(temporary)
+        settings = index_environment(os.environ)
+        published = _locate(package, version, settings, work, command)
+        ready = work / "ready"
+        ready.mkdir()
+        target = ready / f"{package}-{version}.zip"
+        _fetch(published, target, settings)
+        return publish(sealed(ready, target.name), folder)
+
+
+def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
+    """The newest final release that meets `requirement` (`name>=1,<2`); errors as `fetch_sources`."""
+    folder = cache / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".asking-") as temporary:
+        settings = index_environment(os.environ)
+        found = _ask(requirement, settings, Path(temporary), command, ("--prerelease", "if-necessary"))
+    return str(found["version"])
+
+
+def required(sources: Path) -> tuple[str, ...]:
+    """The requirements in the metadata of a release's sources; none for a commit's."""
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+            text = archive.read(names[0]).decode("utf-8", "replace") if names else ""
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    lines = email.message_from_string(text).get_all("Requires-Dist", [])
+    return tuple(line for line in lines if _is_requirement(line))
+
+
+def tree_requirements(sources: Path) -> tuple[str, ...]:
+    """The requirements that a commit's own requirements file states; none for a release."""
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            stated = TREE_REQUIREMENTS in archive.namelist()
+            text = archive.read(TREE_REQUIREMENTS).decode("utf-8", "replace") if stated else ""
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and _is_requirement(line))
+
+
+def _is_requirement(line: str) -> bool:
+    try:
+        Requirement(line)
+    except InvalidRequirement:
+        return False
+    return True
+
+
+def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | None:
+    """The same of a commit, from a clone or bare mirror below `mirrors`; None when none has it."""
+    repository = find_mirror(mirrors, commit) if mirrors else None
+    if repository is None:
+        return None
+    tree = repository.tree(commit)
+    folder = cache / "sources" / f"text-{COMMIT_FORM}-{tree.commit}"
+    cached = cached_file(folder)
+    if cached:
+        return cached
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
+        ready = Path(temporary) / "ready"
+        ready.mkdir()
+        members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path))
+        stated = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
+        _write(ready / "sources.zip", chain(members, ((TREE_REQUIREMENTS, text) for text in stated)))
+        return publish(sealed(ready, "sources.zip"), folder)
+
+
+def _locate(
+    package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
+) -> Published:
+    """Ask the index, as uv does, which files the release has."""
+    found = _ask(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
+    wheels = [_file(one, work) for one in found.get("wheels", [])]
+    sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
+    return Published(
+        wheels=tuple(sorted((url for url, _ in wheels), key=_preference)),
+        sdist=sdist[0],
+        hashes={url: digest for url, digest in (*wheels, sdist) if digest},
+    )
+
+
+def _ask(
+    requirement: str, settings: IndexSettings, work: Path, command: RunCommand, options: tuple[str, str]
+) -> dict[str, Any]:
+    """The entry of the release that uv takes for a requirement, with the URLs of its files."""
+    (work / "wanted.in").write_text(f"{requirement}\n", encoding="utf-8")
+    (work / "uv.toml").write_text(settings.uv_file(), encoding="utf-8")
+    argv = [
+        *(uv_binary(), "pip", "compile", "wanted.in", "--output-file", "pylock.toml"),
+        *("--format", "pylock.toml", "--no-deps", "--universal", "--python-version", "3.11"),
+        *("--no-header", "--quiet", "--color", "never", *options, *settings.uv_arguments()),
+    ]
+    done = command(argv, env=settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
+    if done.returncode != 0:
+        raise _failure(requirement, settings.hide(done.tail), timed_out=done.timed_out)
+    found: dict[str, Any] = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
+    return found
+
+
+def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
+    problem = fetch_failure(tail)
+    if problem:
+        return problem.error()
+    if not timed_out and explain(tail).kind in ABSENT:
+        return ReleaseNotFoundError(
+            f"the package index has no {requirement.replace('==', ' ')}",
+            why=tail.strip().splitlines()[-1] if tail.strip() else "",
+            fix="choose a published version",
+        )
+    return machine_failure(tail) or InfrastructureError(
+        f"the package index could not be asked for {requirement}",
+        why="it took too long" if timed_out else tail.strip()[-500:],
+        fix="check the network and pip's index settings (`pip config list`), then run again",
+    )
+
+
+def _file(entry: dict[str, Any], work: Path) -> tuple[str, str]:
+    url = entry.get("url") or (work / entry["path"]).resolve().as_uri()
+    return str(url), str(entry.get("hashes", {}).get("sha256", ""))
+
+
+def _preference(url: str) -> tuple[int, str]:
+    """Pure Python first, then Linux, then the rest; equal files have equal sources."""
+    name = url.rpartition("/")[2]
+    return (0 if "-none-any" in name else 1 if "linux" in name else 2), name
+
+
+def _fetch(published: Published, target: Path, settings: IndexSettings) -> None:
+    """The wanted members of a wheel by range; else the source package, else the wheel as a whole."""
+    wheel = published.wheels[0] if published.wheels else ""
+    ways: list[Callable[[], None]] = [partial(_keep_parts, wheel, settings, target)] if wheel else []
+    for url, limit in ((published.sdist, LARGEST_SDIST), (wheel, LARGEST_SERVED)):
+        if url:
+            sha256 = published.hashes.get(url, "")
+            ways.append(partial(_keep_all, url, limit, sha256, settings, target))
+    refusals = []
+    for way in ways:
+        refusal = _refusal(way)
+        if not refusal:
+            return
+        refusals.append(refusal)
+    in_parts = NO_PARTS in refusals and len(refusals) > 1 and all(TOO_LARGE in one for one in refusals[1:])
+    raise (TooLargeError if in_parts else InfrastructureError)(
+        f"the sources of {target.stem} could not be fetched",
+        why="; ".join(dict.fromkeys(refusals)),
+        fix="check the network and pip's index settings (`pip config list`), then run again",
+    )
+
+
+def _refusal(way: Callable[[], None]) -> str:
+    """Why this way did not lead to the sources, or ""."""
+    try:
+        way()
+    except NoRangesError:
+        return NO_PARTS
+    except OSError as error:
+        return redact_text(str(error)) or type(error).__name__
+    return ""
+
+
+def _keep_parts(url: str, settings: IndexSettings, target: Path) -> None:
+    with open_remote(url, settings) as stream:
+        _keep_wheel(stream, url, target, _index_metadata(url, settings))
+
+
+def _keep_all(url: str, limit: int, sha256: str, settings: IndexSettings, target: Path) -> None:
+    _keep_whole(url, download(url, settings, limit), sha256, target)
+
+
+def _index_metadata(url: str, settings: IndexSettings) -> bytes:
+    """The wheel's metadata as the index gives it, empty where it gives none."""
+    try:
+        return download(f"{url.partition('#')[0]}.metadata", settings, LARGEST_METADATA)
+    except OSError:
+        return b""
+
+
+def _keep_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"") -> None:
+    where = Location(redact_url(url).rpartition("/")[2])
+    try:
+        with open_zip(stream, Path(where.file)) as wheel:
+            members = _chosen(wheel, where)
+            if not members:
+                raise InputError("this wheel has no Python sources", where=where)
+            prefetch = getattr(stream, "prefetch", None)
+            if prefetch:
+                # A local header is its fixed 30 bytes, the name, and an extra field that may differ from the
+                # directory's.
+                prefetch(
+                    (m.header_offset, m.header_offset + 30 + len(m.orig_filename) * 4 + 512 + m.compress_size)
+                    for m in members
+                )
+            compiled = [
+                name for name in wheel.namelist() if COMPILED.fullmatch(name) and not path_problem(name)
+            ]
+            _write(
+                target,
+                chain(
+                    ((_installed(m.filename), wheel.read(m)) for m in members),
+                    ((_installed(name), b"") for name in compiled),
+                    [(INDEX_METADATA, metadata)] if metadata else [],
+                ),
+            )
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise InputError("this wheel cannot be read", where=where, why=str(error)) from error
+
+
+def _chosen(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.ZipInfo]:
+    infos = wheel.infolist()
+    if len(infos) > MOST_MEMBERS:
+        raise InputError("this wheel is not used: it has too many files", where=where)
+    chosen = []
+    for info in infos:
+        if info.is_dir() or not _is_wanted(_installed(info.filename)) or info.file_size > LARGEST_MEMBER:
+            continue
+        problem = path_problem(info.filename)
+        if problem:
+            raise InputError(f"this wheel is not used: {info.filename!r} has {problem}", where=where)
+        chosen.append(info)
+    if sum(info.file_size for info in chosen) > LARGEST_TOTAL:
+        raise InputError("this wheel is not used: its sources are larger than any known", where=where)
+    return chosen
+
+
+def _is_wanted(name: str) -> bool:
+    return WANTED.fullmatch(name) is not None and UNWANTED.fullmatch(name) is None
+
+
+def _installed(name: str) -> str:
+    """Where an installer puts a wheel's member, relative to site-packages (the `.data` rule)."""
+    top, _, rest = name.partition("/")
+    scheme, _, inner = rest.partition("/")
+    return inner if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner else name
+
+
+def _keep_whole(url: str, data: bytes, sha256: str, target: Path) -> None:
+    name = redact_url(url).rpartition("/")[2]
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise InputError("this file is not the one the index lists", where=Location(name), why="its SHA-256")
+    if name.endswith(".whl"):
+        _keep_wheel(io.BytesIO(data), url, target)
+        return
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        file = Path(folder) / Path(name).name
+        file.write_bytes(data)
+        tree = open_archive(file)
+        paths = sorted(tree.paths())
+        # A source layout installs what is below `src`.
+        top = (
+            "src/" if any(path.startswith("src/") and path.endswith("/__init__.py") for path in paths) else ""
+        )
+        kept = [
+            (path, path.removeprefix(top))
+            for path in paths
+            if path.startswith(top) and _is_wanted(path.removeprefix(top))
+        ]
+        _write(
+            target,
+            ((name, tree.read(path)) for path, name in kept if tree.members[path].size <= LARGEST_MEMBER),
+        )
+
+
+def _write(target: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), data, zipfile.ZIP_DEFLATED)

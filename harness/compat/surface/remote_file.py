@@ -1,0 +1,163 @@
+"""A file behind a URL, read by ranges: the few members of a large wheel that matter, not all of it."""
+
+from __future__ import annotations
+
+import io
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from harness.sources.packages.package_index import IndexSettings, local_path
+
+TIMEOUT_S = 60.0
+#: The end of a zip archive; its directory is there, and one more request fetches what is missing of it.
+TAIL_BYTES = 512 << 10
+#: Two members nearer than this cost less in one request than in two.
+NEAR_BYTES = 256 << 10
+LEAST_BYTES = 64 << 10
+TOO_LARGE = "it is larger than"
+
+
+class NoRangesError(Exception):
+    """The server gives this file as a whole only."""
+
+
+class RemoteFile(io.RawIOBase):
+    """A seekable, read-only file over HTTP ranges. OSError for the network, NoRangesError for the server.
+
+    What `prefetch` names is fetched in as few requests as that takes; the rest as it is read.
+    """
+
+    def __init__(self, url: str, settings: IndexSettings) -> None:
+        super().__init__()
+        self._url = url
+        self._opener = _opener(settings)
+        self._spans: list[tuple[int, bytes]] = []
+        self._position = 0
+        self.requests = 0
+        self.received = 0
+        self.size = self._fetch_tail()
+
+    def prefetch(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Fetch byte spans (start, end), near ones together."""
+        merged: list[list[int]] = []
+        for start, end in sorted(spans):
+            if merged and start - merged[-1][1] <= NEAR_BYTES:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        for start, end in merged:
+            if self._held(start, end) is None:
+                self._spans.append((start, self._fetch(start, end)))
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move as files do."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes from the position on, fewer at the end of the file."""
+        end = self.size if size < 0 else min(self.size, self._position + size)
+        if end <= self._position:
+            return b""
+        data = self._held(self._position, end)
+        if data is None:
+            start = self._position
+            self._spans.append((start, self._fetch(start, min(self.size, max(end, start + LEAST_BYTES)))))
+            data = self._held(start, end) or b""
+        self._position += len(data)
+        return data
+
+    def _held(self, start: int, end: int) -> bytes | None:
+        for first, data in self._spans:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        return None
+
+    def _fetch_tail(self) -> int:
+        with self._request(f"bytes=-{TAIL_BYTES}") as response:
+            total = response.headers.get("Content-Range", "").rpartition("/")[2]
+            if response.status != 206 or not total.isdigit():
+                raise NoRangesError(self._url)
+            data = response.read(TAIL_BYTES)
+        self.received += len(data)
+        self._spans.append((int(total) - len(data), data))
+        return int(total)
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        with self._request(f"bytes={start}-{end - 1}") as response:
+            if response.status != 206:
+                raise NoRangesError(self._url)
+            data: bytes = response.read(end - start)
+        if len(data) != end - start:
+            raise OSError(f"the connection ended after {len(data)} of {end - start} bytes")
+        self.received += len(data)
+        return data
+
+    def _request(self, span: str) -> Any:
+        self.requests += 1
+        # Compression on the way would make the ranges those of another file.
+        headers = {"Range": span, "Accept-Encoding": "identity"}
+        request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - http or https, see open_remote
+        try:
+            return self._opener.open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in (405, 416, 501):
+                raise NoRangesError(self._url) from error
+            raise
+
+
+def open_remote(url: str, settings: IndexSettings) -> IO[bytes]:
+    """The file at `url`, local or remote, seekable. OSError when it is not there, NoRangesError see above."""
+    path = local_path(url)
+    if path is not None:
+        return Path(path).open("rb")
+    if not url.startswith(("http://", "https://")):
+        raise OSError(f"{url.partition(':')[0]} is no protocol of a package index")
+    return RemoteFile(url, settings)  # type: ignore[return-value]
+
+
+def download(url: str, settings: IndexSettings, limit: int) -> bytes:
+    """The whole file; OSError when that fails or it is larger than `limit` bytes."""
+    path = local_path(url)
+    if path is not None:
+        data = Path(path).read_bytes()
+    else:
+        if not url.startswith(("http://", "https://")):
+            raise OSError(f"{url.partition(':')[0]} is no protocol of a package index")
+        with _opener(settings).open(url, timeout=TIMEOUT_S) as response:
+            data = response.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
+    return data
+
+
+def _opener(settings: IndexSettings) -> urllib.request.OpenerDirector:
+    cert = Path(settings.cert) if settings.cert else None
+    context = ssl.create_default_context(
+        cafile=str(cert) if cert and cert.is_file() else None,
+        capath=str(cert) if cert and cert.is_dir() else None,
+    )
+    if settings.client_cert:
+        context.load_cert_chain(settings.client_cert)
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context)]
+    if settings.proxy:
+        handlers.append(urllib.request.ProxyHandler({"http": settings.proxy, "https": settings.proxy}))
+    return urllib.request.build_opener(*handlers)

@@ -1,0 +1,172 @@
+"""Published truths held against each other: where two tables speak of the same thing and disagree.
+
+Two tables meet where one's key stands in a column of the other: verl's guide names a vllm-ascend,
+vllm-ascend's policy names a torch_npu, torch_npu's table names a CANN, a list of images names a Dockerfile.
+What both then say of a third part must be compatible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.matrix.model.constraints import Table
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier, parse_version
+
+REMARK = re.compile(r"\s*\(.*\)\s*$")
+RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What one table says, and where it is published."""
+
+    table: str
+    row: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two statements about `axis` that cannot both hold, or one of something the other table does not list.
+
+    kind: "differs" or "not-listed".
+    """
+
+    kind: str
+    axis: str
+    left: Statement
+    right: Statement
+
+    def __str__(self) -> str:
+        left = f"{self.left.row} says {self.left.value}"
+        right = f"{self.right.row} says {self.right.value}"
+        if self.kind == "not-listed":
+            right = f"{self.right.table} does not list it"
+        return f"{self.axis}: {left}, {right}\n  {self.left.source}\n  {self.right.source}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def find_drift(matrix: Matrix) -> tuple[Contradiction, ...]:
+    """Every contradiction between the published tables, once, in the order of the file."""
+    schemes = {name: axis.scheme for name, axis in matrix.axes.items()}
+    found: dict[tuple[Any, ...], Contradiction] = {}
+    for left, right in itertools.permutations(matrix.published.values(), 2):
+        if right.key not in left.columns:
+            continue
+        # Tables with the same key meet twice; the first order is enough.
+        if left.key == right.key and _position(matrix, left) > _position(matrix, right):
+            continue
+        for contradiction in _compare(left, right, schemes):
+            found.setdefault(_identity(contradiction), contradiction)
+    return tuple(found.values())
+
+
+def _position(matrix: Matrix, table: Table) -> int:
+    return list(matrix.published).index(table.name)
+
+
+def _identity(found: Contradiction) -> tuple[Any, ...]:
+    sides = frozenset((side.row, side.value) for side in (found.left, found.right))
+    return found.kind, found.axis, sides if found.kind == "differs" else (found.left.row, found.right.table)
+
+
+def _compare(left: Table, right: Table, schemes: Mapping[str, Scheme]) -> Iterator[Contradiction]:
+    rows = {row[right.columns.index(right.key)] or "": row for row in right.rows}
+    shared = [name for name in left.columns if name in right.columns and name not in (left.key, right.key)]
+    for row in left.rows:
+        met = row[left.columns.index(right.key)]
+        if met is None or (right.key in schemes and _version(met, schemes[right.key]) is None):
+            continue
+        other = next((r for text, r in rows.items() if _same(text, met, schemes.get(right.key))), None)
+        if other is None:
+            if left.key != right.key:
+                yield _not_listed(left, right, row, met)
+            continue
+        for name in shared:
+            if name not in schemes:
+                continue
+            mine, theirs = row[left.columns.index(name)], other[right.columns.index(name)]
+            if mine and theirs and compatible(mine, theirs, schemes[name]) is False:
+                yield Contradiction(
+                    kind="differs",
+                    axis=name,
+                    left=_statement(left, row, mine),
+                    right=_statement(right, other, theirs),
+                )
+
+
+def _not_listed(left: Table, right: Table, row: tuple[str | None, ...], met: str) -> Contradiction:
+    return Contradiction(
+        kind="not-listed",
+        axis=right.key,
+        left=_statement(left, row, met),
+        right=Statement(table=right.name, row="", value="", source=f"{right.source} ({right.date})"),
+    )
+
+
+def _statement(table: Table, row: tuple[str | None, ...], value: str) -> Statement:
+    key = row[table.columns.index(table.key)]
+    return Statement(
+        table=table.name,
+        row=f"{table.name} {key}",
+        value=value,
+        source=f"{table.source} ({table.date})",
+    )
+
+
+def compatible(left: str, right: str, scheme: Scheme) -> bool | None:
+    """Whether some version satisfies both texts (versions or specifiers); None when a text is neither."""
+    mine, theirs = _choices(left, scheme), _choices(right, scheme)
+    if not mine or not theirs:
+        return None
+    candidates = [version for text in (left, right) for version in _candidates(text, scheme)]
+    return any(
+        all(any(choice.contains(version) for choice in choices) for choices in (mine, theirs))
+        for version in candidates
+    )
+
+
+def _choices(text: str, scheme: Scheme) -> list[Specifier]:
+    try:
+        return [parse_specifier(scheme, part) for part in _plain(text).split(" / ")]
+    except ValueError:
+        return []
+
+
+def _candidates(text: str, scheme: Scheme) -> Iterator[Version]:
+    """Versions at which a specifier can begin or cease to hold, and one just above each."""
+    for bare in re.findall(r"[0-9][\w.+!-]*", _plain(text)):
+        for candidate in (bare, f"{bare}.1"):
+            version = _version(candidate, scheme)
+            if version is not None:
+                yield version
+
+
+def _plain(text: str) -> str:
+    return RELEASE_BRANCH.sub("", REMARK.sub("", text))
+
+
+def _version(text: str | None, scheme: Scheme) -> Version | None:
+    if text is None:
+        return None
+    try:
+        return parse_version(scheme, _plain(text))
+    except ValueError:
+        return None
+
+
+def _same(text: str, other: str, scheme: Scheme | None) -> bool:
+    """Whether two keys mean the same: versions by their scheme, everything else by its text."""
+    if scheme is None:
+        return text == other
+    left, right = _version(text, scheme), _version(other, scheme)
+    return left is not None and right is not None and left.nominal == right.nominal

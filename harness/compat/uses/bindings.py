@@ -1,0 +1,157 @@
+"""What the names of one scope stand for: imports, and objects whose class the text tells."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from harness.compat.surface.module_names import absolute, class_attributes, decorators
+from harness.compat.surface.syntax_walk import children, walk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What a name or expression stands for: something of a provider, or an object of a class of it.
+
+    holder: "" for the thing itself, `made` for an object made by calling it, `declared` for one that is said
+    to be of this class (it may be of a subclass), `inherited` for the base class of the class around.
+    """
+
+    target: str
+    holder: str = ""
+    unsure: str = ""
+
+
+def imports(
+    body: Iterable[ast.AST], module: str, *, package: bool, known: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    """Names a scope binds, each with what it imports: the dotted name, "" for anything not `known`."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    yield alias.asname or top, known(alias.name if alias.asname else top)
+            case ast.ImportFrom():
+                origin = absolute(module, node, package=package)
+                for alias in node.names:
+                    yield alias.asname or alias.name, known(f"{origin}.{alias.name}")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, ""
+            case ast.Global() | ast.Nonlocal():
+                yield from ((name, "") for name in node.names)
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, ""
+            case ast.ExceptHandler(name=str(name)):
+                yield name, ""
+                waiting.extend(node.body)
+            case _:
+                # Within expressions nothing is bound that others see, but for targets.
+                waiting.extend(
+                    child
+                    for child in children(node)
+                    if not isinstance(child, ast.expr) or isinstance(getattr(child, "ctx", None), ast.Store)
+                )
+
+
+def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterator[tuple[str, ast.stmt]]:
+    """Names of a scope that one statement alone gives a value, with that statement."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if counts.get(name) == 1:
+                    yield name, node
+            case ast.If() | ast.With() | ast.For() | ast.While() | ast.Try():
+                for part in ("body", "orelse", "finalbody"):
+                    yield from assigned_once(getattr(node, part, []), counts)
+
+
+def set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
+    """Attributes that `__init__` sets to something called or to a plain name: the value, and `__init__`."""
+    values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
+    for method in node.body:
+        if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
+            continue
+        for statement in method.body:
+            match statement:
+                case (
+                    ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
+                    | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
+                ) if isinstance(value, ast.Call | ast.Name):
+                    values[name] = (value, method)
+    return values
+
+
+def times_set(node: ast.ClassDef) -> Counter[str]:
+    """How often a class's text assigns an attribute or name."""
+    counts: Counter[str] = Counter()
+    for inner in walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
+            counts[inner.attr] += 1
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            counts[inner.id] += 1
+    return counts
+
+
+def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
+    """The names a class's body binds; None for one that is abstract or that something else completes."""
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
+        return None
+    return frozenset(names_of(node))
+
+
+def names_of(node: ast.ClassDef) -> set[str]:
+    """The names a class's text gives its objects."""
+    return class_attributes(node) | {getattr(one, "name", "") for one in node.body}
+
+
+def annotated(annotation: ast.expr | None) -> ast.expr | None:
+    """The one class an annotation names, None for anything else; `| None` and quotes do not count."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            try:
+                return annotated(ast.parse(text, mode="eval").body)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return None
+        case ast.BinOp(op=ast.BitOr(), left=left, right=right):
+            sides = [side for side in (left, right) if not _is_none(side)]
+            return annotated(sides[0]) if len(sides) == 1 else None
+        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
+            return annotated(inner)
+        case ast.Name() | ast.Attribute():
+            return annotation
+    return None
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def below(meaning: Meaning, parts: list[str]) -> Meaning:
+    """What stands at attributes (the last one first) of what is meant."""
+    return Meaning(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
+
+
+def is_class(meaning: Meaning | None) -> TypeGuard[Meaning]:
+    """Whether this can be the class of an object; that it is one, its provider's sources tell."""
+    return meaning is not None and not meaning.holder and not meaning.unsure and "." in meaning.target
+
+
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    """All parameters of a function."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]
+
+
+def super_method(function: ast.expr) -> str:
+    """The method that `super().method` names, or ""."""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
+        return ""
+    called = function.value.func
+    return function.attr if isinstance(called, ast.Name) and called.id == "super" else ""

@@ -1,0 +1,85 @@
+"""Methods of a base class that a subclass elsewhere writes anew, or has not written."""
+
+from __future__ import annotations
+
+import ast
+
+from harness.compat.surface.api_surface import Definition, Standing, Surface
+from harness.compat.surface.call_signature import Arguments, Signature
+from harness.compat.surface.module_names import decorators, flat
+
+
+def wrong_override(
+    name: str, offers: Signature, now: Definition | None, then: Definition | None, surface: Surface
+) -> str:
+    """How an override that fitted the base class it was made for (`then`) does not fit this one, or "".
+
+    Of this one's signature those calls count that its own package makes. `now` is None when the base class
+    has no such method any more. Without `then` nothing is said: overrides may differ from a base on purpose.
+    """
+    if then is None or not _signatures(then) or all(offers.problem(c) for c in _shapes(_signatures(then))):
+        return ""
+    if now is None:
+        return f"overrides {name}, which the base class no longer has: nothing calls it"
+    base = _signatures(now)
+    if not base or not any(offers.problem(call) for call in _shapes(base)):
+        return ""
+    for place, call in surface.calls_of(name):
+        problem = offers.problem(call) if call.keywords or call.positional else ""
+        fits_then = any(not signature.problem(call) for signature in _signatures(then))
+        if problem and not fits_then and not all(signature.problem(call) for signature in base):
+            return f"{name}{offers} {problem}, as {place} calls it"
+    return ""
+
+
+def _signatures(definition: Definition) -> tuple[Signature, ...]:
+    """How a method is called on its object; empty when that is not known."""
+    marks = decorators(definition.node) if isinstance(definition.node, ast.FunctionDef) else set()
+    return tuple(s if "staticmethod" in marks else s.bound() for s in definition.signatures)
+
+
+def _shapes(signatures: tuple[Signature, ...]) -> list[Arguments]:
+    """The calls with most and with fewest arguments that signatures allow."""
+    shapes = []
+    for base in signatures:
+        places = (*base.positional_only, *base.positional)
+        least = sum(name in base.needed for name in places)
+        needed = tuple(name for name in base.keyword_only if name in base.needed)
+        shapes.append(Arguments(positional=len(places), keywords=base.keyword_only))
+        shapes.append(Arguments(positional=least, keywords=needed))
+    return shapes
+
+
+def unfinished(definition: Definition, defines: frozenset[str], surface: Surface) -> list[str]:
+    """The abstract methods that a class made from `definition` and these names would still lack.
+
+    Empty too when a base class cannot be read.
+    """
+    return sorted(
+        name
+        for name in _abstract(definition, surface, 0)
+        if name not in defines and _is_abstract(definition, name, surface)
+    )
+
+
+def _abstract(definition: Definition, surface: Surface, depth: int) -> set[str]:
+    node = definition.node
+    if not isinstance(node, ast.ClassDef) or depth > 20:
+        return set()
+    found = {
+        one.name
+        for one in flat(node.body)
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(one)
+    }
+    for base in node.bases:
+        parent = surface.base(definition.module, ast.unparse(base).partition("[")[0])
+        found |= _abstract(parent, surface, depth + 1) if parent else set()
+    return found
+
+
+def _is_abstract(definition: Definition, name: str, surface: Surface) -> bool:
+    answer = surface.member(definition, name)
+    if answer.standing is not Standing.FOUND or answer.definition is None:
+        return False
+    node = answer.definition.node
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(node)

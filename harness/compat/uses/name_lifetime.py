@@ -1,0 +1,70 @@
+"""In which release of a package a name was last there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from packaging.version import InvalidVersion, Version
+
+from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.uses.consumers import Source
+from harness.sources.packages.release import pip_command, pip_environment
+
+LIST_TIMEOUT_S = 120.0
+AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
+
+
+def last_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str:
+    """The last of `versions` (oldest first) that has something which the next one lacks, or "".
+
+    Looks back in growing steps, then halves: it asks about few of them and finds one such place of several.
+    None from `has`, for a version that does not tell, counts as lacking.
+    """
+    high, low, step = len(versions), len(versions) - 1, 1
+    while low >= 0 and not has(versions[low]):
+        high, low, step = low, (max(0, low - step) if low else -1), step * 2
+    if low < 0:
+        return ""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has(versions[middle]) else (low, middle)
+    return versions[low]
+
+
+def last_versions(package: str, before: str, names: Iterable[str], source: Source) -> dict[str, str]:
+    """Dotted name -> the last final release before `before` that has it; names that none has are left out."""
+    versions = earlier_releases(package, before, source)
+    surfaces: dict[str, Surface | None] = {}
+
+    def has(name: str, version: str) -> bool | None:
+        if version not in surfaces:
+            file = source.of(package, version)
+            surfaces[version] = Surface(file) if file else None
+        surface = surfaces[version]
+        standing = surface.find(name).standing if surface else Standing.UNKNOWN
+        return None if standing is Standing.UNKNOWN else standing is Standing.FOUND
+
+    found = {name: last_with(versions, partial(has, name)) for name in sorted(names)}
+    return {name: version for name, version in found.items() if version}
+
+
+def earlier_releases(package: str, before: str, source: Source) -> list[str]:
+    """The final releases on the index before a version, oldest first; none when pip does not list them."""
+    argv = [*pip_command(), "index", "versions", "--disable-pip-version-check", "--no-input", package]
+    done = source.command(argv, env=pip_environment(os.environ), timeout=LIST_TIMEOUT_S)
+    listed = AVAILABLE.search(done.tail)
+    if done.returncode or not listed:
+        return []
+    limit = Version(before)
+    found = []
+    for text in listed["versions"].split(","):
+        try:
+            version = Version(text.strip())
+        except InvalidVersion:
+            continue
+        if version < limit and not version.is_prerelease:
+            found.append(version)
+    return [str(version) for version in sorted(found)]

@@ -1,0 +1,369 @@
+"""Uses of other packages in one file: imports, attributes, calls, base classes, overrides, patches."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Collection
+
+from harness.compat.surface.api_surface import DUNDER
+from harness.compat.surface.call_signature import Arguments, Signature, arguments_of, signature_of
+from harness.compat.surface.class_facts import TRANSPARENT
+from harness.compat.surface.module_names import absolute, decorators
+from harness.compat.surface.syntax_walk import Visitor
+from harness.compat.uses.bindings import (
+    Meaning,
+    annotated,
+    assigned_once,
+    below,
+    concrete_names,
+    imports,
+    is_class,
+    names_of,
+    parameters,
+    set_in_init,
+    super_method,
+    times_set,
+)
+from harness.compat.uses.guards import CALL_ERRORS, IMPORT_ERRORS, Questions, caught_by, leaves
+from harness.compat.uses.use import Reference
+
+
+def references_in(
+    tree: ast.Module, source: bytes, module: str, file: str, providers: Collection[str]
+) -> tuple[Reference, ...]:
+    """Every use of the providers in one file; `tree` is that of `source`."""
+    visitor = _Visitor(module, file, frozenset(providers), source)
+    visitor.enter(tree.body)
+    return tuple(dict.fromkeys(visitor.found))
+
+
+def own_imports(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
+    """The modules and names, unless a guard stands before the import."""
+    visitor = _ImportVisitor(module, file, frozenset({module.partition(".")[0]}), source)
+    visitor.enter(tree.body)
+    found = [use.target for use in visitor.found if use.at_import and not use.guarded]
+    return tuple(dict.fromkeys(found))
+
+
+class _Visitor(Visitor, ast.NodeVisitor):
+    """Finds uses scope by scope: what names mean, and what stands behind a guard."""
+
+    def __init__(self, module: str, file: str, providers: frozenset[str], source: bytes) -> None:
+        self.found: list[Reference] = []
+        self._module = module
+        self._file = file
+        self._package = file.endswith("/__init__.py")
+        self._providers = providers
+        lines = source.decode("utf-8", "replace").splitlines()
+        self._questions = Questions(lines)
+        # Names that some function gives another value to.
+        self._globals = {
+            name for line in lines if line.lstrip().startswith("global ") for name in re.findall(r"\w+", line)
+        }
+        self._scopes: list[dict[str, set[str]]] = []
+        self._objects: list[dict[str, Meaning]] = []
+        self._fields: list[dict[str, Meaning]] = []
+        self._owns: list[set[str]] = []
+        self._guards: list[str] = []
+        self._functions = 0
+        self._bases: list[str] = []
+
+    def enter(self, body: list[ast.stmt], parameters: Collection[ast.arg] = ()) -> None:
+        """Visit a scope's statements with its names bound."""
+        self._open(body, parameters)
+        self._block(body)
+        self._close()
+
+    def _open(self, body: list[ast.stmt], parameters: Collection[ast.arg] = ()) -> None:
+        scope: dict[str, set[str]] = {parameter.arg: {""} for parameter in parameters}
+        counts = Counter(scope.keys())
+        for name, target in imports(body, self._module, package=self._package, known=self._known):
+            scope.setdefault(name, set()).add(target)
+            counts[name] += 1
+        objects = {
+            parameter.arg: meaning
+            for parameter in parameters
+            if counts[parameter.arg] == 1 and (meaning := self._declared(parameter.annotation))
+        }
+        self._scopes.append(scope)
+        self._objects.append(objects)
+        for name, node in assigned_once(body, counts):
+            meaning = self._given(node) if name not in self._globals else None
+            if meaning:
+                objects[name] = meaning
+
+    def _close(self) -> None:
+        self._scopes.pop()
+        self._objects.pop()
+
+    def _declared(self, annotation: ast.expr | None) -> Meaning | None:
+        """An object of the class that an annotation names."""
+        named = annotated(annotation)
+        meaning = self._meaning(named) if named else None
+        return Meaning(target=meaning.target, holder="declared") if is_class(meaning) else None
+
+    def _given(self, node: ast.stmt) -> Meaning | None:
+        """What an assignment gives: an object of a class of a provider, if the text says so."""
+        if isinstance(node, ast.AnnAssign):
+            return self._declared(node.annotation)
+        return self._made(node.value) if isinstance(node, ast.Assign) else None
+
+    def _made(self, value: ast.expr) -> Meaning | None:
+        meaning = self._meaning(value.func) if isinstance(value, ast.Call) else None
+        return Meaning(target=meaning.target, holder="made") if is_class(meaning) else None
+
+    def _block(self, body: list[ast.stmt], guard: str = "") -> None:
+        """Visit statements in order; a test that leaves the block guards what follows it."""
+        depth = len(self._guards)
+        if guard:
+            self._guards.append(guard)
+        for node in body:
+            self.visit(node)
+            if isinstance(node, ast.If) and self._questions.asked_by(node.test) and leaves(node.body):
+                self._guards.append(f"after the test at line {node.lineno}")
+        del self._guards[depth:]
+
+    def _known(self, dotted: str) -> str:
+        return dotted if dotted.partition(".")[0] in self._providers else ""
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if self._known(alias.name):
+                self._add("import", Meaning(target=alias.name), alias)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        origin = absolute(self._module, node, package=self._package)
+        if not self._known(origin):
+            return
+        for alias in node.names:
+            target = origin if alias.name == "*" else f"{origin}.{alias.name}"
+            self._add("import", Meaning(target=target), alias)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments = node.args
+        for outside in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
+            self.visit(outside)
+        self._functions += 1
+        # A guard around a definition also stands around what it does when called.
+        self.enter(node.body, parameters(arguments))
+        self._functions -= 1
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._functions += 1
+        self._open([], parameters(node.args))
+        self.visit(node.body)
+        self._close()
+        self._functions -= 1
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for outside in (*node.decorator_list, *(keyword.value for keyword in node.keywords)):
+            self.visit(outside)
+        bases = []
+        for base in node.bases:
+            meaning = self._meaning(base)
+            certain = meaning is not None and not meaning.holder and not meaning.unsure
+            bases.append(meaning.target if meaning and certain else "")
+            if meaning and not meaning.holder and "." in meaning.target:
+                alone = certain and len(node.bases) == 1
+                names = concrete_names(node) if alone else None
+                self._add("subclass", meaning, node, written=node.name, defines=names)
+        self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
+        self._owns.append(names_of(node) if self._bases[-1] else set())
+        self._fields.append(self._own_fields(node))
+        self._add_overrides(node)
+        # Methods do not see the names of the class around them.
+        self._block(node.body)
+        self._bases.pop()
+        self._owns.pop()
+        self._fields.pop()
+
+    def _own_fields(self, node: ast.ClassDef) -> dict[str, Meaning]:
+        """Attributes that hold an object of a provider's class and are set nowhere else."""
+        fields: dict[str, Meaning] = {}
+        values = set_in_init(node)
+        if not values:
+            return fields
+        method = next(iter(values.values()))[1]
+        self._open(method.body, parameters(method.args))
+        for name, (value, _method) in values.items():
+            given = self._made(value) if isinstance(value, ast.Call) else self._object(value)
+            if given:
+                fields[name] = given
+        self._close()
+        counts = times_set(node) if fields else Counter()
+        return {name: given for name, given in fields.items() if counts[name] == 1}
+
+    def _add_overrides(self, node: ast.ClassDef) -> None:
+        base = self._bases[-1]
+        for method in node.body if base else ():
+            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or DUNDER.match(method.name):
+                continue
+            marks = decorators(method)
+            if marks <= TRANSPARENT | {"override"}:
+                written = signature_of(method)
+                offers = written if "staticmethod" in marks else written.bound()
+                self._add("override", Meaning(target=f"{base}.{method.name}"), method, offers=offers)
+
+    def visit_Try(self, node: ast.Try) -> None:
+        caught = {name for handler in node.handlers for name in caught_by(handler)}
+        guard = f"in the try at line {node.lineno}" if caught & IMPORT_ERRORS else ""
+        self._block(node.body, guard or (f"call:{node.lineno}" if caught & CALL_ERRORS else ""))
+        for handler in node.handlers:
+            self._block(handler.body, guard)
+        self._block(node.orelse, guard)
+        self._block(node.finalbody)
+
+    def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            self.visit(item.context_expr)
+        suppresses = any("suppress" in ast.dump(item.context_expr) for item in node.items)
+        self._block(node.body, f"in the suppress at line {node.lineno}" if suppresses else "")
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        guard = f"behind the test at line {node.lineno}" if self._questions.asked_by(node.test) else ""
+        self._block(node.body, guard)
+        self._block(node.orelse, guard)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self._block(node.body)
+        self._block(node.orelse)
+
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._block(node.body)
+        self._block(node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        asks = self._questions.asked_by(node.test)
+        self._guards += [f"behind the test at line {node.lineno}"] if asks else []
+        self.visit(node.body)
+        self.visit(node.orelse)
+        if asks:
+            self._guards.pop()
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        depth = len(self._guards)
+        for value in node.values:
+            self.visit(value)
+            if self._questions.asked_by(value):
+                self._guards.append(f"behind the test at line {node.lineno}")
+        del self._guards[depth:]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self.visit(node.value)
+        self.visit(node.target)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        meaning = self._meaning(node.func)
+        if meaning and "." in meaning.target:
+            self._add("call", meaning, node, arguments=arguments_of(node))
+        elif (method := super_method(node.func)) and self._bases and self._bases[-1]:
+            target = Meaning(target=f"{self._bases[-1]}.{method}")
+            self._add("super", target, node, arguments=arguments_of(node))
+        else:
+            self.visit(node.func)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self.visit(argument)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        meaning = self._meaning(node)
+        if meaning is None:
+            self.visit(node.value)
+        elif not isinstance(node.ctx, ast.Store):
+            self._add("attribute", meaning, node)
+        elif not meaning.holder:
+            self._add("patch", meaning, node)
+
+    def _meaning(self, node: ast.expr) -> Meaning | None:
+        """What of a provider an expression means; None for everything else, and for an object as a whole."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        for scope in reversed(self._scopes):
+            targets = scope.get(node.id, set()) - {""}
+            if targets:
+                unsure = f"{node.id} has another meaning too" if len(scope[node.id]) > 1 else ""
+                return Meaning(target=".".join([min(targets), *reversed(parts)]), unsure=unsure)
+            if node.id in scope:
+                break
+        if node.id == "self" and parts and self._bases and self._functions:
+            return self._of_self(parts)
+        held = self._object(node)
+        return below(held, parts) if held and parts else None
+
+    def _of_self(self, parts: list[str]) -> Meaning | None:
+        name = parts[-1]
+        if name in self._fields[-1]:
+            return below(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
+        if not self._bases[-1] or name in self._owns[-1]:
+            return None
+        return below(Meaning(target=self._bases[-1], holder="inherited"), parts)
+
+    def _object(self, node: ast.expr) -> Meaning | None:
+        """The object of a provider's class that a plain name holds."""
+        if isinstance(node, ast.Name):
+            for scope, objects in zip(reversed(self._scopes), reversed(self._objects), strict=True):
+                if node.id in scope:
+                    return objects.get(node.id)
+        return None
+
+    def _add(
+        self,
+        kind: str,
+        meaning: Meaning,
+        node: ast.stmt | ast.expr | ast.alias,
+        *,
+        arguments: Arguments | None = None,
+        offers: Signature | None = None,
+        written: str = "",
+        defines: frozenset[str] | None = None,
+    ) -> None:
+        guards = [guard for guard in self._guards if not guard.startswith("call:")]
+        if arguments and not guards:
+            guards = [
+                f"in the try at line {guard[5:]}" for guard in self._guards if guard.startswith("call:")
+            ]
+        self.found.append(
+            Reference(
+                kind=kind,
+                target=meaning.target,
+                file=self._file,
+                line=node.lineno,
+                arguments=arguments,
+                guarded=meaning.unsure or (guards[-1] if guards else ""),
+                at_import=self._functions == 0,
+                holder=meaning.holder,
+                offers=offers,
+                written=written,
+                defines=defines,
+            )
+        )
+
+
+class _ImportVisitor(_Visitor, ast.NodeVisitor):
+    """Finds only the imports that run with the module: functions and expressions are left out."""
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, ast.expr):
+            super().visit(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        pass
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._block(node.body)

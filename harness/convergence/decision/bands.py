@@ -1,0 +1,265 @@
+"""Student prediction bands of run-level summaries, from reference runs.
+
+The mean of n new runs of a healthy stack lies, for a summary with reference mean m, standard deviation s
+and R reference runs, at m + t s sqrt(1/n + 1/R) with t Student-distributed with R - 1 degrees of freedom
+(Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7). Host side: uses scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.convergence.decision import run_summaries as summaries
+from harness.convergence.decision.decision_rule import BOTH_SIDES, Rule
+from harness.convergence.decision.run_summaries import Levels
+
+Floats = NDArray[np.float64]
+Series = Mapping[str, Sequence[float]]
+
+# Coverage of the drawn band around each step; for the eye only, nothing is decided on it.
+DRAWN_COVERAGE = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Reference distribution of one summary; sd is at least the summary's floor."""
+
+    mean: float
+    sd: float
+    sides: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """A summary of n candidate runs against its band.
+
+    look: fraction of the steps seen. t: Student units. p: corrected for the number of statistics.
+    shared: whether each of the runs lies to the side of their mean by more than chance lets one run
+        (`Rule.share_alpha`).
+    """
+
+    name: str
+    look: float
+    runs: int
+    candidate: float
+    reference: float
+    sd: float
+    t: float
+    p: float
+    shared: bool
+
+    @property
+    def distance(self) -> float:
+        """How far the candidate lies from the reference mean, in between-run standard deviations."""
+        return (self.candidate - self.reference) / self.sd
+
+    def sentence(self) -> str:
+        """Which statistic, how far, in which direction, in how many runs."""
+        series, summary = self.name.split("/", 1)
+        direction = "above" if self.t > 0 else "below"
+        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return (
+            f"{series} ({summary}) lies {abs(self.distance):.1f} between-run standard deviations "
+            f"{direction} the reference (mean of {runs} at {self.look:.0%} of the steps)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Reference runs, ready to be compared with. `problem` says why they cannot be used, or is empty.
+
+    steps: planned steps of a run. bands: one mapping per look of the rule.
+    drawn: mean, low and high end of each series' band by step; spread: its standard deviation by step.
+    notes: runs that were left out, and why.
+    """
+
+    steps: int
+    runs: int
+    rule: Rule
+    levels: Levels | None
+    bands: tuple[Mapping[str, Band], ...]
+    drawn: Mapping[str, tuple[Floats, Floats, Floats]]
+    spread: Mapping[str, Floats] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+    def summaries(self, run: Mapping[str, Floats], look: int) -> dict[str, summaries.Summary]:
+        """Summaries of what look number `look` sees of a run."""
+        seen = self.rule.steps_at(look, self.steps)
+        return summaries.all_summaries(
+            {name: values[:seen] for name, values in run.items()},
+            reward=self.rule.reward,
+            floor=self.rule.reward_floor,
+            features=self.rule.features,
+            levels=self.levels if look == self.rule.last_look else None,
+            steps=self.steps,
+        )
+
+    def statistics(self, runs: Sequence[Mapping[str, Floats]], look: int) -> list[Statistic]:
+        """All statistics of the mean of `runs` at a look, the most suspicious first."""
+        found = [self.summaries(run, look) for run in runs]
+        shared = [name for name in self.bands[look] if all(name in one for one in found)]
+        result = []
+        for name in shared:
+            band = self.bands[look][name]
+            values = [one[name].value for one in found]
+            candidate = float(np.mean(values))
+            t = (candidate - band.mean) / (band.sd * math.sqrt(1 / len(runs) + 1 / self.runs))
+            p = min(1.0, tail(t, band.sides, self.runs - 1) * len(shared))
+            reach = (
+                quantile(1 - self.rule.share_alpha, self.runs - 1) * band.sd * math.sqrt(1 + 1 / self.runs)
+            )
+            result.append(
+                Statistic(
+                    name=name,
+                    look=self.rule.looks[look],
+                    runs=len(runs),
+                    candidate=candidate,
+                    reference=band.mean,
+                    sd=band.sd,
+                    t=t,
+                    p=p,
+                    shared=min(math.copysign(1, t) * (value - band.mean) for value in values) > reach,
+                )
+            )
+        return sorted(result, key=lambda one: (one.p, -abs(one.t), one.name))
+
+    def shortfall(self, runs: Sequence[Mapping[str, Floats]], look: int) -> float:
+        """How far the runs may lie below the reference, as a share of its rise: 95 % one-sided, the worse
+        of area and final reward. Negative when they surely lie above."""
+        reward = self.rule.reward
+        rise = self.bands[self.rule.last_look][f"{reward}/rise"].mean
+        worst = -math.inf
+        found = [self.summaries(run, look) for run in runs]
+        for name in (f"{reward}/area", f"{reward}/final"):
+            band = self.bands[look][name]
+            candidate = float(np.mean([one[name].value for one in found]))
+            reach = quantile(0.95, self.runs - 1) * band.sd * math.sqrt(1 / len(runs) + 1 / self.runs)
+            worst = max(worst, (band.mean - candidate + reach) / rise)
+        return worst
+
+
+def tail(t: float, sides: int, freedom: int) -> float:
+    """Student tail probability: of |t| or more when `sides` is 2, of t or more when 1."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(freedom, -abs(t))) if sides == BOTH_SIDES else float(stdtr(freedom, -t))
+
+
+def quantile(share: float, freedom: int) -> float:
+    """Student quantile."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def arrays(run: Series) -> dict[str, Floats]:
+    """The series of a run as float64 arrays."""
+    return {name: np.asarray(values, dtype=np.float64).reshape(-1) for name, values in run.items()}
+
+
+def reference(runs: Sequence[Series], rule: Rule) -> Reference:
+    """Bands of `runs` at every look; runs that cannot serve are left out and named in the notes."""
+    converted = [arrays(run) for run in runs]
+    lengths = Counter(len(run.get(rule.reward, ())) for run in converted)
+    steps = max(lengths, key=lambda length: (lengths[length], length), default=0)
+    usable, notes = [], []
+    for number, run in enumerate(converted, start=1):
+        reason = _unfit(run, rule, steps)
+        if reason:
+            notes.append(f"reference run {number} is left out: {reason}")
+        else:
+            usable.append({name: values[:steps] for name, values in run.items()})
+    problem = _problem(usable, rule, steps)
+    if problem:
+        return Reference(
+            steps=steps,
+            runs=len(usable),
+            rule=rule,
+            levels=None,
+            bands=(),
+            drawn={},
+            notes=tuple(notes),
+            problem=problem,
+        )
+    return _measured(usable, rule, steps, tuple(notes))
+
+
+def _measured(runs: list[dict[str, Floats]], rule: Rule, steps: int, notes: tuple[str, ...]) -> Reference:
+    start, rise = _start_and_rise(runs, rule)
+    levels = Levels(quarter=start + 0.25 * rise, half=start + 0.5 * rise, most=start + 0.75 * rise)
+    shared = set.intersection(*(set(run) for run in runs))
+    dropped = sorted(set().union(*(set(run) for run in runs)) - shared)
+    if dropped:
+        notes = (*notes, f"not in every reference run, so not judged: {', '.join(dropped)}")
+    runs = [{name: run[name] for name in run if name in shared} for run in runs]
+    blank = Reference(steps=steps, runs=len(runs), rule=rule, levels=levels, bands=(), drawn={}, notes=notes)
+    bands = []
+    for look in range(len(rule.looks)):
+        found = [blank.summaries(run, look) for run in runs]
+        names = [name for name in found[0] if all(name in one for one in found)]
+        bands.append({name: _band([one[name] for one in found]) for name in names})
+    stacked = {name: np.sort([run[name] for run in runs], axis=0) for name in sorted(shared)}
+    return Reference(
+        steps=steps,
+        runs=len(runs),
+        rule=rule,
+        levels=levels,
+        bands=tuple(bands),
+        drawn={name: _drawn(values) for name, values in stacked.items()},
+        spread={name: values.std(axis=0, ddof=1) for name, values in stacked.items()},
+        notes=notes,
+    )
+
+
+def _unfit(run: Mapping[str, Floats], rule: Rule, steps: int) -> str:
+    reward = run.get(rule.reward)
+    if reward is None or not len(reward):
+        return f"it has no {rule.reward}"
+    if len(reward) < steps:
+        return f"it has {len(reward)} steps, the others {steps}"
+    short = [name for name, values in run.items() if len(values) < steps]
+    if short:
+        return f"{', '.join(sorted(short))} ends before step {steps}"
+    if not (np.abs(reward[:steps]) < summaries.LARGEST).all():
+        return f"its {rule.reward} is not finite"
+    return ""
+
+
+def _problem(runs: list[dict[str, Floats]], rule: Rule, steps: int) -> str:
+    if len(runs) < rule.least_references:
+        return f"{len(runs)} usable reference runs, at least {rule.least_references} are needed"
+    if rule.steps_at(0, steps) < summaries.SHORTEST:
+        return f"reference runs of {steps} steps are too short: the first look must see {summaries.SHORTEST}"
+    if _start_and_rise(runs, rule)[1] <= 0:
+        return "the reference does not learn: its reward does not rise"
+    return ""
+
+
+def _start_and_rise(runs: list[dict[str, Floats]], rule: Rule) -> tuple[float, float]:
+    found = [summaries.reward_summaries(run[rule.reward], floor=rule.reward_floor) for run in runs]
+    mean = {name: float(np.mean([one[name].value for one in found])) for name in ("start", "rise")}
+    return mean["start"], mean["rise"]
+
+
+def _band(found: Sequence[summaries.Summary]) -> Band:
+    # Sorted, so that the order of the reference runs cannot change a rounding.
+    values = np.sort([one.value for one in found])
+    sd = max(float(values.std(ddof=1)), found[0].floor)
+    return Band(mean=float(values.mean()), sd=sd, sides=found[0].sides)
+
+
+def _drawn(values: Floats) -> tuple[Floats, Floats, Floats]:
+    runs = len(values)
+    ordered = np.sort(values, axis=0)
+    mean = ordered.mean(axis=0)
+    reach = (
+        quantile((1 + DRAWN_COVERAGE) / 2, runs - 1) * ordered.std(axis=0, ddof=1) * math.sqrt(1 + 1 / runs)
+    )
+    return mean, mean - reach, mean + reach

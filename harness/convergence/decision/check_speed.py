@@ -1,0 +1,67 @@
+"""Was a check's run slower or larger than the reference set's? Only where that can be known. Host side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.convergence.decision.performance import LEAST_SHARE, Comparison, compare
+from harness.convergence.decision.reference_set import ReferenceSet
+from harness.convergence.telemetry.series import decode_series
+
+# A share of the machine that changes times by no more than bounds from ten quiet runs do: 1 / (1 - 0.1).
+HIDDEN_BY = 0.1
+REMEDY = "Look at what changed since the reference was recorded; record it again if the change is wanted."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """regressions: metrics that are worse by more than chance. sentences: about them, or why nothing was
+    compared."""
+
+    regressions: tuple[Comparison, ...] = ()
+    sentences: tuple[str, ...] = ()
+
+
+def speed(reference: ReferenceSet, runs: Sequence[Mapping[str, Any]], device: Mapping[str, Any]) -> Speed:
+    """The first run that was not stopped early, against the reference's runs on this very machine.
+
+    runs: of a check's measurements, each with `performance` and `host`. An improvement is no regression.
+    """
+    whole = next((run for run in runs if not run.get("stopped") and run.get("performance")), None)
+    if whole is None:
+        return Speed(sentences=("Times are not judged: no run is whole.",))
+    why = _incomparable(reference, whole.get("host", {}), device)
+    if why:
+        return Speed(sentences=(f"Times are not judged: {why}.",))
+    others = whole["host"]["others"]
+    found, notes = compare(reference.performance, decode_series(whole["performance"]), others=others)
+    worse = tuple(one for one in found if one.worse)
+    shown = worse or tuple(found[:1])
+    sentences = [f"{one.sentence()}." for one in shown] + [f"{note}." for note in notes if not found]
+    return Speed(regressions=worse, sentences=(*sentences, *_hidden(reference)))
+
+
+def _hidden(reference: ReferenceSet) -> tuple[str, ...]:
+    """What a reference that was not recorded on a quiet machine cannot show."""
+    theirs = reference.provenance["host"].get("others")
+    if theirs is None:
+        return ("It is not known how busy the machine was with others when the reference was recorded.",)
+    if theirs <= HIDDEN_BY:
+        return ()
+    factor = 1 / max(LEAST_SHARE, 1 - theirs)
+    found = f"Others used up to {theirs:.0%} of the machine when the reference was recorded"
+    return (f"{found}: a slow-down by up to a factor of {factor:.2g} may be hidden.",)
+
+
+def _incomparable(reference: ReferenceSet, host: Mapping[str, Any], device: Mapping[str, Any]) -> str:
+    theirs = reference.provenance["device"]
+    if not reference.performance or reference.host != host.get("id"):
+        return "the reference was recorded on another machine (npu-matrix run --record-reference)"
+    different = [key for key in ("kind", "simulated", "soc") if theirs.get(key) != device.get(key)]
+    if different:
+        return f"the reference is of another device ({', '.join(different)})"
+    if host.get("others") is None:
+        return "nothing says how much of the machine others used"
+    return ""

@@ -1,0 +1,383 @@
+"""Does a stack train as the reference does? Gates, then a screen with one run, then a confirmation with up
+to three.
+
+`decide` is pure and takes any team's curves: a run is a mapping of series names to numbers, one per step.
+What it needs is `reward`; what it knows besides is listed in `rule.FEATURES`. Host side: uses scipy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.convergence.decision import run_gates
+from harness.convergence.decision.bands import Floats, Reference, Series, Statistic, arrays, reference
+from harness.convergence.decision.decision_rule import REWARD_HINT, Rule
+from harness.convergence.decision.paired_run import Deviation, deviation
+from harness.outcome import Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One test of the rule. purpose: "screen" or "confirm"; alarm: the statistic's p fell below `level`."""
+
+    purpose: str
+    runs: int
+    fraction: float
+    statistic: Statistic | None
+    level: float
+    alarm: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
+
+    decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (it cannot be used), "runs" (more
+        are needed), "running" (go on) or "input" (there is no reward).
+    runs_wanted: runs still needed for a decision, 0 when it is final. runs_used: candidate runs looked at.
+    runs_cost: runs paid for when each is stopped at the look that settled it; runs_full: without early stops.
+    shortfall: 95 % bound of how far the candidate may lie below the reference, as a share of its rise.
+    """
+
+    status: Status
+    decided_by: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+    statistic: Statistic | None = None
+    looks: tuple[Look, ...] = ()
+    twins: tuple[Deviation | None, ...] = ()
+    runs_used: int = 0
+    runs_wanted: int = 0
+    runs_cost: float = 0.0
+    runs_full: float = 0.0
+    shortfall: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The decision as JSON values."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def decide(
+    reference_runs: Sequence[Series],
+    candidate_runs: Sequence[Series],
+    rule: Rule | None = None,
+    *,
+    twins: Sequence[Series | None] = (),
+    running: bool = False,
+) -> Decision:
+    """Judge candidate runs of one stack against reference runs of the same settings.
+
+    The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
+    allows) or clear it: a mean of two that is not suspicious passes. With too few of them the decision is
+    INCONCLUSIVE and says how many are wanted. A run stopped early at a look that gave an alarm may be
+    shorter than the reference's; any other short run fails as truncated. With `running` the last candidate
+    run is still being trained: its end is no truncation, and the decision is made by "running" for as long
+    as the run should go on. `twins`: for each candidate run a recorded run of the same seed and noise, or
+    None (see `twin`). The order of the reference runs does not matter. Never raises for any numbers in the
+    series.
+    """
+    bands = reference(reference_runs, rule or Rule())
+    return judge(bands, candidate_runs, twins=twins, running=running)
+
+
+def judge(
+    bands: Reference,
+    candidate_runs: Sequence[Series],
+    *,
+    twins: Sequence[Series | None] = (),
+    running: bool = False,
+) -> Decision:
+    """`decide` for reference bands that are already there."""
+    if bands.problem:
+        return Decision(
+            status=Status.INCONCLUSIVE,
+            decided_by="reference",
+            reasons=(f"Cannot decide: {bands.problem}.",),
+            remedies=("Record more reference runs of these settings.",),
+            notes=bands.notes,
+        )
+    if not candidate_runs:
+        return Decision(
+            status=Status.INCONCLUSIVE,
+            decided_by="runs",
+            reasons=("There is no candidate run.",),
+            runs_wanted=1,
+            notes=bands.notes,
+        )
+    with np.errstate(all="ignore"):
+        trial = _Trial(bands, [arrays(twin) if twin else None for twin in twins])
+        candidates = [arrays(run) for run in candidate_runs]
+        return trial.hear(candidates, running=candidates[-1] if running else None)
+
+
+class _Trial:
+    """The state of one decision: what was looked at so far, and what it cost."""
+
+    def __init__(self, bands: Reference, twins: Sequence[Mapping[str, Floats] | None]) -> None:
+        self.bands = bands
+        self.twins = twins
+        self.running: Mapping[str, Floats] | None = None
+        self.deviations: list[Deviation | None] = []
+        self.rule = bands.rule
+        self.looks: list[Look] = []
+        self.cost = 0.0
+        self.heard: list[Mapping[str, Floats]] = []
+        self.notes = list(bands.notes)
+
+    def hear(
+        self, candidates: Sequence[Mapping[str, Floats]], *, running: Mapping[str, Floats] | None = None
+    ) -> Decision:
+        self.running = running
+        if len(candidates) > self.rule.most_runs:
+            self.notes.append(
+                f"{len(candidates) - self.rule.most_runs} candidate runs beyond the rule's "
+                f"{self.rule.most_runs} are not used"
+            )
+        for run in candidates[: self.rule.most_runs]:
+            final = self._refuse(run) or (self._confirm(run) if self.heard else self._screen(run))
+            if final is not None:
+                return final
+        missing = self.rule.most_runs - len(self.heard)
+        if not missing and all(found is not None and found.alarm for found in self.deviations):
+            return self._unlike_its_twins()
+        if missing:
+            return self._final(
+                Status.INCONCLUSIVE,
+                "runs",
+                f"The first run is suspicious ({self._suspicion()}); {missing} more must clear it.",
+                wanted=missing,
+            )
+        return self._weigh()
+
+    def _refuse(self, run: Mapping[str, Floats]) -> Decision | None:
+        reward = run.get(self.rule.reward)
+        if reward is None or not len(reward):
+            return self._final(
+                Status.INCONCLUSIVE,
+                "input",
+                f"Candidate run {len(self.heard) + 1} has no series called {self.rule.reward}.",
+            )
+        known = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
+        lacking = sorted(name for name in known if name not in run or len(run[name]) < len(reward))
+        if lacking:
+            self.notes.append(
+                f"candidate run {len(self.heard) + 1} lacks {', '.join(lacking)}: not judged by it"
+            )
+        return None
+
+    def _compare_with_twin(self, run: Mapping[str, Floats]) -> bool:
+        """Whether the run that is about to be heard differs from its twin by more than arithmetic."""
+        place = len(self.deviations)
+        twin = self.twins[place] if place < len(self.twins) else None
+        found = deviation(run, twin, self.bands.spread, self.rule) if twin else None
+        self.deviations.append(found)
+        return found is not None and found.alarm
+
+    def _unlike_its_twins(self) -> Decision:
+        worst = max((found for found in self.deviations if found is not None), key=lambda found: found.size)
+        hint = next((one.hint for one in self.rule.features if one.name == worst.series), REWARD_HINT)
+        return self._final(
+            Status.FAIL,
+            "twin",
+            f"In each of {_runs(len(self.heard))}, {worst.sentence()}.",
+            remedies=(
+                f"Look at {hint}.",
+                "Compare the numerics tier's loss check, which names the function.",
+            ),
+        )
+
+    def _screen(self, run: Mapping[str, Floats]) -> Decision | None:
+        unlike = self._compare_with_twin(run)
+        stopped = self._watch(run, "screen", self.rule.screen_alpha)
+        if stopped is not None:
+            return stopped
+        if unlike or self.looks[-1].alarm:
+            return None
+        shortfall = self.bands.shortfall([run], self.rule.last_look)
+        if shortfall < self.rule.margin:
+            return self._pass(shortfall, self.rule.last_look)
+        return None
+
+    def _confirm(self, run: Mapping[str, Floats]) -> Decision | None:
+        self._compare_with_twin(run)
+        stopped = self._watch(run, "confirm", self.rule.confirm_alpha / (self.rule.most_runs - 1))
+        if stopped is not None:
+            return stopped
+        if self.looks[-1].alarm and self.looks[-1].purpose == "confirm":
+            return self._failed(self.looks[-1])
+        return self._cleared()
+
+    def _cleared(self) -> Decision | None:
+        """PASS before the last run: the mean of all so far, each whole, would not even be suspicious."""
+        last = self.rule.last_look
+        whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.heard)
+        unlike = all(found is not None and found.alarm for found in self.deviations)
+        if len(self.heard) >= self.rule.most_runs or unlike or not whole:
+            return None
+        found = self.bands.statistics(self.heard, last)
+        if found and found[0].p < self.rule.screen_alpha:
+            return None
+        shortfall = self.bands.shortfall(self.heard, last)
+        return self._pass(shortfall, last) if shortfall < self.rule.margin else None
+
+    def _watch(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
+        """Look at a run until something settles it; a decision unless only an alarm or its last look does."""
+        steps = self.bands.steps
+        recorded = len(run[self.rule.reward])
+        self.heard.append(run)
+        for look, fraction in enumerate(self.rule.looks):
+            seen = self.rule.steps_at(look, steps)
+            gate = run_gates.crossed({name: values[:seen] for name, values in run.items()}, self.rule)
+            if gate is not None:
+                self.cost += (gate.step + 1) / steps
+                return self._gated(gate)
+            if recorded < seen and run is self.running:
+                self.cost += recorded / steps
+                return self._final(
+                    Status.INCONCLUSIVE,
+                    "running",
+                    f"Nothing against run {len(self.heard)} in its first {recorded} of {steps} steps.",
+                )
+            if recorded < seen:
+                self.cost += recorded / steps
+                return self._final(
+                    Status.FAIL,
+                    "gate",
+                    f"Run {len(self.heard)} ended after {recorded} of {steps} steps.",
+                    remedies=("Look at the end of the training's log.",),
+                )
+            level = alpha * self.rule.spend[look]
+            here = [one for one in self.heard if len(one[self.rule.reward]) >= seen]
+            found = self.bands.statistics(here, look)
+            # A confirmed fault is one of the stack: each run shows it.
+            against = [one for one in found if one.p < level and (purpose == "screen" or one.shared)]
+            alarm = bool(against)
+            worst = next(iter(against or found), None)
+            self.looks.append(
+                Look(
+                    purpose=purpose,
+                    runs=len(here),
+                    fraction=fraction,
+                    statistic=worst,
+                    level=level,
+                    alarm=alarm,
+                )
+            )
+            if alarm or (purpose == "screen" and self._good_enough(run, look)):
+                self.cost += seen / steps
+                return None if alarm else self._pass(self.bands.shortfall([run], look), look)
+        self.cost += 1.0
+        return None
+
+    def _good_enough(self, run: Mapping[str, Floats], look: int) -> bool:
+        """Whether an early look may accept: the reference has learned by then, and so has the run."""
+        if not self.rule.accept_early or look == self.rule.last_look:
+            return False
+        reward = self.rule.reward
+        start = self.bands.bands[look][f"{reward}/start"].mean
+        rise = self.bands.bands[self.rule.last_look][f"{reward}/rise"].mean
+        learned = (self.bands.bands[look][f"{reward}/final"].mean - start) / rise
+        return learned >= self.rule.learned and self.bands.shortfall([run], look) < self.rule.margin
+
+    def _weigh(self) -> Decision:
+        last = self.rule.last_look
+        whole = [run for run in self.heard if len(run[self.rule.reward]) >= self.bands.steps]
+        if not whole:
+            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", wanted=1)
+        shortfall = self.bands.shortfall(whole, last)
+        alone, level = self.looks[-1].statistic, self.looks[-1].level
+        if alone is not None and alone.p < level:
+            return self._final(
+                Status.INCONCLUSIVE,
+                "statistic",
+                f"{alone.sentence()}, but not in each of them: chance, or a fault that comes and goes.",
+                remedies=("Run other seeds, and look at the run that is unlike the others.",),
+                statistic=alone,
+                shortfall=shortfall,
+            )
+        if shortfall < self.rule.margin:
+            return self._pass(shortfall, last)
+        return self._final(
+            Status.INCONCLUSIVE,
+            "non-inferiority",
+            f"{len(whole)} runs do not differ significantly from the reference, but may lie below it by "
+            f"{shortfall:.0%} of its rise, and {self.rule.margin:.0%} is the most that is accepted.",
+            remedies=("Run more seeds, or record more reference runs.",),
+            shortfall=shortfall,
+        )
+
+    def _pass(self, shortfall: float, look: int) -> Decision:
+        bound = f"{max(0.0, shortfall):.0%} of its rise (accepted: {self.rule.margin:.0%})"
+        seen = self.rule.steps_at(look, self.bands.steps)
+        whole = sum(len(run[self.rule.reward]) >= seen for run in self.heard)
+        reasons = [f"{_runs(whole)} within the reference's bands, and not below it by more than {bound}."]
+        if whole < len(self.heard):
+            reasons.append(
+                f"{_runs(len(self.heard) - whole)} more, stopped at a suspicion, is not confirmed by them."
+            )
+        if look != self.rule.last_look:
+            reasons.append(
+                f"Accepted at {self.rule.looks[look]:.0%} of the steps; what comes after was not looked at."
+            )
+        return self._final(Status.PASS, "non-inferiority", *reasons, shortfall=shortfall)
+
+    def _failed(self, look: Look) -> Decision:
+        statistic = look.statistic
+        assert statistic is not None
+        series = statistic.name.split("/")[0]
+        hint = next((one.hint for one in self.rule.features if one.name == series), REWARD_HINT)
+        return self._final(
+            Status.FAIL,
+            "statistic",
+            f"{statistic.sentence()}; p {statistic.p:.1g} for a healthy stack, the limit is "
+            f"{look.level:.2g}.",
+            remedies=(f"Look at {hint}.",),
+            statistic=statistic,
+        )
+
+    def _gated(self, gate: run_gates.Gate) -> Decision:
+        return self._final(
+            Status.FAIL, "gate", f"Run {len(self.heard)}: {gate.reason}.", remedies=(gate.hint,)
+        )
+
+    def _suspicion(self) -> str:
+        statistic = self.looks[-1].statistic if self.looks and self.looks[-1].alarm else None
+        if statistic:
+            return statistic.sentence()
+        twin = self.deviations[0]
+        return twin.sentence() if twin and twin.alarm else "it may lie too far below the reference"
+
+    def _final(
+        self,
+        status: Status,
+        decided_by: str,
+        *reasons: str,
+        remedies: tuple[str, ...] = (),
+        statistic: Statistic | None = None,
+        shortfall: float | None = None,
+        wanted: int = 0,
+    ) -> Decision:
+        return Decision(
+            status=status,
+            decided_by=decided_by,
+            reasons=reasons,
+            remedies=remedies,
+            statistic=statistic,
+            looks=tuple(self.looks),
+            twins=tuple(self.deviations),
+            runs_used=len(self.heard),
+            runs_wanted=wanted,
+            runs_cost=self.cost,
+            runs_full=float(len(self.heard)),
+            shortfall=shortfall,
+            notes=tuple(self.notes),
+        )
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"

@@ -1,0 +1,60 @@
+"""A run against its twin: the same seed, prompts and sampling noise on the reference device.
+
+The tiny training's randomness is made on the host, so until rounding flips a sampled token both runs are
+the same run. Between-run scatter, which hides small faults from any band, drops out. Pure numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.convergence.decision.decision_rule import Rule
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """The largest difference between a run and its twin.
+
+    step: from 0. size, limit: in between-run standard deviations of that step.
+    """
+
+    series: str
+    step: int
+    size: float
+    limit: float
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it is more than arithmetic explains."""
+        return self.size > self.limit
+
+    def sentence(self) -> str:
+        """What differs, where and how far."""
+        return (
+            f"{self.series} differs at step {self.step + 1} from the same seed on the reference device by "
+            f"{self.size:.2g} between-run standard deviations, arithmetic explains {self.limit:g}"
+        )
+
+
+def deviation(
+    run: Mapping[str, Floats], twin: Mapping[str, Floats], spread: Mapping[str, Floats], rule: Rule
+) -> Deviation | None:
+    """The worst deviation in the first steps; None when run and twin share no series that scatters there."""
+    worst: Deviation | None = None
+    for name in rule.twin_series:
+        lines = [source.get(name) for source in (run, twin, spread)]
+        if any(line is None for line in lines):
+            continue
+        mine, other, scale = (np.asarray(line)[: rule.twin_steps] for line in lines)
+        for step in range(min(len(mine), len(other), len(scale))):
+            if scale[step] > 0 and np.isfinite([mine[step], other[step]]).all():
+                size = float(abs(mine[step] - other[step]) / scale[step])
+                if worst is None or size > worst.size:
+                    worst = Deviation(series=name, step=step, size=size, limit=rule.twin_limit)
+    return worst

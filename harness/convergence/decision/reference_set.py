@@ -1,0 +1,169 @@
+"""Reference sets: recorded runs of one recipe, with where they came from, named by their own content."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.convergence.telemetry.series import decode_series, encode_series
+from harness.digest import digest_json
+from harness.errors import InputError, Location
+
+SCHEMA = {"name": "npu-matrix/reference", "version": 1}
+FOLDER = Path(__file__).parent / "references"
+# Names a folder of the user's own reference sets, which are looked at before the shipped ones.
+FOLDER_VARIABLE = "NPU_MATRIX_REFERENCES"
+# The machine's, not the algorithm's: kept apart, and only compared with runs of the same machine.
+PERFORMANCE = ("seconds", "throughput", "memory_gb")
+# `exact` repeats what the reward says.
+LEFT_OUT = (*PERFORMANCE, "exact")
+# More than the rule compares, so that the rule can change without recording again.
+TWIN_STEPS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceSet:
+    """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run.
+
+    twins: by seed, the first `TWIN_STEPS` steps of the seeds that candidates train. performance: the series
+    in `PERFORMANCE` of each run, none where they were not recorded.
+    """
+
+    name: str
+    digest: str
+    recipe_digest: str
+    recipe: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    runs: tuple[Mapping[str, tuple[float, ...]], ...]
+    twins: Mapping[int, Mapping[str, tuple[float, ...]]]
+    performance: tuple[Mapping[str, tuple[float, ...]], ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps of its longest run."""
+        return max((len(values) for run in self.runs for values in run.values()), default=0)
+
+    @property
+    def host(self) -> str:
+        """The machine it was recorded on, "" where that was not noted."""
+        return str(self.provenance.get("host", {}).get("id", ""))
+
+    def twins_of(self, seeds: Sequence[int]) -> list[Mapping[str, tuple[float, ...]] | None]:
+        """The recorded first steps of the given seeds, None for a seed that was not recorded."""
+        return [self.twins.get(seed) for seed in seeds]
+
+
+def content(
+    *,
+    name: str,
+    recipe_digest: str,
+    recipe: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    runs: Sequence[tuple[int, Mapping[str, Sequence[float]]]],
+    twins: Sequence[tuple[int, Mapping[str, Sequence[float]]]] = (),
+) -> dict[str, Any]:
+    """The JSON of a reference set; `runs` and `twins` are pairs (seed, series)."""
+    timed = [(seed, {key: series[key] for key in PERFORMANCE if key in series}) for seed, series in runs]
+    body = {
+        "schema": SCHEMA,
+        "name": name,
+        "recipe_digest": recipe_digest,
+        "recipe": dict(recipe),
+        "provenance": dict(provenance),
+        "runs": [_entry(seed, series) for seed, series in runs],
+        "twins": [
+            _entry(seed, {key: values[:TWIN_STEPS] for key, values in series.items()})
+            for seed, series in twins
+        ],
+        **({"performance": [_row(seed, series) for seed, series in timed]} if provenance.get("host") else {}),
+    }
+    return {**body, "digest": digest_json(body)}
+
+
+def _entry(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return _row(seed, {key: values for key, values in series.items() if key not in LEFT_OUT})
+
+
+def _row(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {"seed": seed, "series": encode_series(series)}
+
+
+def write(folder: Path, body: Mapping[str, Any]) -> Path:
+    """Write a reference set under its name and the first 12 digits of its digest, one series per line."""
+    rows = [key for key in ("runs", "twins", "performance") if key in body]
+    head = {key: value for key, value in body.items() if key not in rows}
+    parts = [f'"{key}": [\n{_rows(body[key])}\n ]' for key in rows]
+    text = ",\n ".join([json.dumps(head, indent=1)[:-2], *parts])
+    path = folder / f"{body['name']}-{body['digest'][:12]}.json"
+    path.write_text(text + "\n}\n", encoding="utf-8")
+    return path
+
+
+def _rows(runs: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for run in runs:
+        series = ",\n   ".join(
+            f"{json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}"
+            for name, values in run["series"].items()
+        )
+        rows.append(f'  {{"seed": {run["seed"]}, "series": {{\n   {series}}}}}')
+    return ",\n".join(rows)
+
+
+def load(path: Path) -> ReferenceSet:
+    """Read and verify a reference set; InputError when it is not one or was changed by hand."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        digest = body.pop("digest")
+        if body["schema"] != SCHEMA:
+            raise InputError(
+                f"unknown schema {body['schema']!r}", where=Location(path), fix=f"this version reads {SCHEMA}"
+            )
+        if digest_json(body) != digest:
+            raise InputError(
+                "the reference set does not have the digest it states",
+                where=Location(path),
+                why="it was edited after it was recorded",
+                fix="record it again: python -m harness.convergence.smoke.record_smoke",
+            )
+        return ReferenceSet(
+            name=body["name"],
+            digest=digest,
+            recipe_digest=body["recipe_digest"],
+            recipe=body["recipe"],
+            provenance=body["provenance"],
+            seeds=tuple(run["seed"] for run in body["runs"]),
+            runs=tuple(decode_series(run["series"]) for run in body["runs"]),
+            twins={run["seed"]: decode_series(run["series"]) for run in body["twins"]},
+            performance=tuple(decode_series(run["series"]) for run in body.get("performance", ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"not a reference set: {error}", where=Location(path), fix="record it again"
+        ) from error
+
+
+def shipped(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
+    """All reference sets of a folder, by name."""
+    return tuple(load(path) for path in sorted(folder.glob("*.json")))
+
+
+def known(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, ...]:
+    """The user's own reference sets and the shipped ones, in this order."""
+    own = environ.get(FOLDER_VARIABLE)
+    return (*(shipped(Path(own)) if own else ()), *shipped())
+
+
+def for_recipe(recipe_digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
+    """The reference set recorded with exactly these settings, or None."""
+    return next((one for one in known(environ) if one.recipe_digest == recipe_digest), None)
+
+
+def by_digest(digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
+    """The reference set with this content, or None when nobody here has it."""
+    return next((one for one in known(environ) if one.digest == digest), None)

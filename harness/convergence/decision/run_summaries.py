@@ -1,0 +1,149 @@
+"""Run-level summaries of telemetry series: one number each, so that correlation inside a run does not matter.
+
+All functions take finite arrays of at least `SHORTEST` steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.convergence.decision.decision_rule import BOTH_SIDES, HIGH_IS_BAD, Feature
+
+Floats = NDArray[np.float64]
+
+SHORTEST = 6
+# Telemetry comes from float32 programs, which overflow at 3.4e38; anything near is as broken as inf.
+LARGEST = 1e30
+# Steps averaged for "how it starts": more than one to damp the noise, few enough to be before learning.
+FIRST = 3
+# A level that is never reached counts as reached after this many times the planned steps.
+NEVER = 1.5
+# Between-run floor of log times: a curve crosses a level between two steps; one step in 25 is 4 %.
+TIME_FLOOR = 0.04
+# Roughness of a few dozen steps is itself uncertain by 1 / sqrt(2 * 60) = 9 %.
+ROUGHNESS_FLOOR = 0.09
+# The largest of a few dozen steps is skewed (Gumbel); measured on healthy runs, a smaller floor raises
+# false alarms.
+SPIKE_FLOOR = 0.25
+# So is the deepest fall of a curve that rises; in units of the reward's own floor: a fall of 0.1 can be
+# chance.
+DRAWDOWN_FLOORS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One number of one run; sides and floor say how it is compared with other runs' (see `rule.Feature`)."""
+
+    value: float
+    sides: int
+    floor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """Reward levels whose time of first crossing is compared: 25, 50 and 75 % of the reference's rise."""
+
+    quarter: float
+    half: float
+    most: float
+
+
+def reward_summaries(reward: Floats, *, floor: float) -> dict[str, Summary]:
+    """Start, area, final fifth, rise, drawdown and roughness of a reward curve."""
+    width = max(FIRST, len(reward) // 10)
+    smooth = np.convolve(reward, np.ones(width) / width, "valid")
+    start = float(reward[: width // 2 + 1].mean())
+    final = float(reward[-max(width, len(reward) // 5) :].mean())
+
+    def both(value: float) -> Summary:
+        return Summary(value=value, sides=BOTH_SIDES, floor=floor)
+
+    return {
+        "start": both(start),
+        "area": both(float(reward.mean())),
+        "final": both(final),
+        "rise": both(final - start),
+        "drawdown": Summary(
+            value=float(smooth.max() - smooth[-1]), sides=HIGH_IS_BAD, floor=DRAWDOWN_FLOORS * floor
+        ),
+        "roughness": Summary(
+            value=math.log(float(np.diff(reward).std()) + 1e-6), sides=HIGH_IS_BAD, floor=ROUGHNESS_FLOOR
+        ),
+    }
+
+
+def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, Summary]:
+    """Log steps at which the smoothed curve first reaches each level."""
+    smooth = np.convolve(reward, np.ones(FIRST) / FIRST, "valid")
+    result = {}
+    for name, level in (("quarter", levels.quarter), ("half", levels.half), ("most", levels.most)):
+        above = np.flatnonzero(smooth >= level)
+        reached = float(above[0]) if len(above) else NEVER * steps
+        result[f"time to {name}"] = Summary(
+            value=math.log(reached + FIRST), sides=BOTH_SIDES, floor=TIME_FLOOR
+        )
+    return result
+
+
+def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
+    """Start, whole and final fifth of a telemetry series on its feature's scale, and its spike."""
+    scaled = on_scale(values, feature)
+    parts = {
+        "start": scaled[:FIRST],
+        "median" if feature.median else "mean": scaled,
+        "final": scaled[-max(FIRST, len(scaled) // 5) :],
+    }
+    if not feature.start:
+        del parts["start"]
+    centre = np.median if feature.median else np.mean
+    result = {
+        name: Summary(
+            value=float(centre(part)),
+            sides=feature.sides,
+            floor=max(feature.floor, feature.noise / math.sqrt(len(part))),
+        )
+        for name, part in parts.items()
+    }
+    if feature.spike:
+        spike = float(scaled.max() - np.median(scaled))
+        result["spike"] = Summary(value=spike, sides=HIGH_IS_BAD, floor=SPIKE_FLOOR)
+    return result
+
+
+def on_scale(values: Floats, feature: Feature) -> Floats:
+    """`values` on the feature's scale; values outside its domain are moved to its edge."""
+    if feature.scale == "log":
+        return np.asarray(np.log(np.maximum(values, 0) + feature.offset))
+    if feature.scale == "root":
+        return np.asarray(np.sqrt(np.maximum(values, 0)))
+    if feature.scale == "signed-log":
+        return np.asarray(np.arcsinh(values / feature.offset))
+    return values
+
+
+def all_summaries(
+    series: Mapping[str, Floats],
+    *,
+    reward: str,
+    floor: float,
+    features: tuple[Feature, ...],
+    levels: Levels | None,
+    steps: int,
+) -> dict[str, Summary]:
+    """Every summary of a run (or of its first part), by "series/summary"; `levels` only for a whole run."""
+    curve = series[reward]
+    result = {f"{reward}/{name}": value for name, value in reward_summaries(curve, floor=floor).items()}
+    if levels is not None:
+        times = crossing_times(curve, levels, steps=steps)
+        result.update({f"{reward}/{name}": value for name, value in times.items()})
+    for feature in features:
+        values = series.get(feature.name)
+        if values is not None and len(values) == len(curve) and (np.abs(values) < LARGEST).all():
+            found = feature_summaries(values, feature)
+            result.update({f"{feature.name}/{name}": value for name, value in found.items()})
+    return result

@@ -1,0 +1,138 @@
+"""Logits of a tiny gpt-oss model on a device and on the CPU: `python -m
+harness.convergence.inference.inference_program
+--device npu:0 --out logits.json`.
+
+The model is transformers' own (sliding and full attention with sinks, mixture of experts), its weights random
+and seeded, the prompts the same. Exit 0 when both were computed, whatever they are. In-cell module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.cell_program.torch_device import device_facts
+from harness.convergence.smoke.smoke_program import versions
+from harness.convergence.smoke.training_device import open_device
+from harness.errors import HarnessError
+
+SEED = 0
+VOCABULARY, HIDDEN, LAYERS, HEADS, EXPERTS, WINDOW = 32, 64, 2, 4, 4, 4
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 9, 8
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compute and write."""
+    parser = argparse.ArgumentParser(prog="harness.convergence.inference.inference_program")
+    parser.add_argument("--device", required=True, help="npu:0 or cpu")
+    parser.add_argument("--out", type=Path, required=True, help="JSON, overwritten")
+    options = parser.parse_args(argv)
+    try:
+        result = compare(options.device)
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    options.out.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def compare(device: str) -> dict[str, Any]:
+    """Both models' logits of the same prompts and their greedy answers, as JSON values."""
+    import torch
+
+    open_device(device)
+    known = {"versions": versions(device), "device": device_facts(device)}
+    try:
+        model = _model()
+    except ImportError as error:
+        return {"supported": False, "why": f"this transformers has no gpt-oss: {error}", **known}
+    generator = torch.Generator().manual_seed(SEED)
+    prompts = torch.randint(1, VOCABULARY, (PROMPTS, PROMPT_TOKENS), generator=generator)
+    with torch.no_grad():
+        host = model(prompts).logits
+        answers = _greedy(model, prompts)
+        model.to(device)
+        started = time.perf_counter()
+        found = model(prompts.to(device)).logits.cpu()
+        seconds = time.perf_counter() - started
+        theirs = _greedy(model, prompts.to(device)).cpu()
+    difference = (found - host).abs()
+    return {
+        "supported": True,
+        "finite": bool(torch.isfinite(found).all()),
+        "largest_difference": _number(float(difference.max())),
+        "largest_logit": _number(float(host.abs().max())),
+        "same_answers": bool((theirs == answers).all()),
+        "answers": answers.tolist(),
+        "device_answers": theirs.tolist(),
+        "seconds": round(seconds, 4),
+        "matrix_products": matrix_products(),
+        **known,
+    }
+
+
+def matrix_products() -> int:
+    """Matrix products in a row from the embedding to a logit.
+
+    In each layer 4 of attention (values, scores, their use, output), the router's, and 2 of an expert; then
+    the head's.
+    """
+    return LAYERS * 7 + 1
+
+
+def _model() -> Any:
+    import torch
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(SEED)
+    config = GptOssConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS // 2,
+        head_dim=HIDDEN // HEADS,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        sliding_window=WINDOW,
+        max_position_embeddings=64,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling=None,
+        pad_token_id=0,
+        eos_token_id=0,
+    )
+    config._attn_implementation = "eager"  # noqa: SLF001 - sinks are computed only there
+    # transformers 5 else picks another order of sums on a device than on the CPU.
+    config._experts_implementation = "eager"  # noqa: SLF001
+    model = GptOssForCausalLM(config).float().eval()
+    generator = torch.Generator().manual_seed(SEED)
+    for parameter in model.parameters():
+        # transformers' 0.02 leaves every logit near zero, where nothing could differ.
+        parameter.data.normal_(0.0, 0.15, generator=generator)
+    return model
+
+
+def _greedy(model: Any, prompts: Any) -> Any:
+    import torch
+
+    sequence = prompts
+    for _ in range(NEW_TOKENS):
+        token = model(sequence, use_cache=False).logits[:, -1].argmax(dim=-1, keepdim=True)
+        sequence = torch.cat([sequence, token], dim=1)
+    return sequence[:, prompts.shape[1] :]
+
+
+def _number(value: float) -> float | str:
+    from harness.convergence.telemetry.series import encode
+
+    return encode(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

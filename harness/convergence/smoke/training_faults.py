@@ -1,0 +1,127 @@
+"""Seeded training faults: each is a bug somebody could make, put into a run on purpose so that a check can
+be seen to fail.
+
+A run with a fault says so in its header and can never pass for a clean one.
+In-cell module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.convergence.smoke.smoke_recipe import TinyRecipe
+from harness.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What a faulty run does differently; the defaults are a clean run.
+
+    advantage_sign, loss_scale, reward_offset, constant_reward: factors and offsets on what verl is given.
+    advantage_shift: rows the advantages are displaced by. mask: "right", "zero" or "full" (padding counts).
+    aggregation, swap_clip: another objective. loss_dtype: what the loss is computed in. on_policy_ratio:
+    the old log-probabilities are taken after each update, so that the ratio is always 1. stale_steps: age
+    of the weights the rollout samples with. temperature: of the sampler, unreported. greedy: no noise.
+    learning_rate_scale from step learning_rate_from on. nan_at: step whose loss is NaN. group_shift: rows
+    the grouping of responses by prompt is displaced by. logit_noise: relative error of every logit.
+    """
+
+    advantage_sign: float = 1.0
+    advantage_shift: int = 0
+    loss_scale: float = 1.0
+    reward_offset: float = 0.0
+    constant_reward: float | None = None
+    mask: str = "right"
+    aggregation: str | None = None
+    swap_clip: bool = False
+    no_clip: bool = False
+    loss_dtype: str = "float32"
+    on_policy_ratio: bool = False
+    stale_steps: int = 0
+    temperature: float = 1.0
+    greedy: bool = False
+    learning_rate_scale: float = 1.0
+    learning_rate_from: int = 0
+    nan_at: int | None = None
+    group_shift: int = 0
+    algorithm: str | None = None
+    logit_noise: float = 0.0
+
+    def changed(self, recipe: TinyRecipe) -> TinyRecipe:
+        """The recipe that a run with this fault really trains with."""
+        values: dict[str, object] = {}
+        if self.swap_clip:
+            values.update(clip_ratio_low=recipe.clip_ratio_high, clip_ratio_high=recipe.clip_ratio_low)
+        if self.no_clip:
+            values.update(clip_ratio_low=0.999, clip_ratio_high=1e6)
+        if self.aggregation:
+            values.update(loss_agg_mode=self.aggregation)
+        if self.algorithm:
+            values.update(algorithm=self.algorithm)
+        return dataclasses.replace(recipe, **values)  # type: ignore[arg-type]
+
+    def learning_rate(self, recipe: TinyRecipe, step: int) -> float:
+        """Adam's step size at `step`."""
+        return recipe.learning_rate * (self.learning_rate_scale if step >= self.learning_rate_from else 1.0)
+
+    def mask_of(self, mask: Tensor) -> Tensor:
+        """The mask the loss is given."""
+        if self.mask == "zero":
+            return mask * 0
+        return mask * 0 + 1 if self.mask == "full" else mask
+
+
+CLEAN = Fault()
+
+FAULTS: dict[str, Fault] = {
+    "flip-advantage": Fault(advantage_sign=-1.0),
+    "shift-advantage": Fault(advantage_shift=1),
+    "shift-groups": Fault(group_shift=3),
+    "zero-mask": Fault(mask="zero"),
+    "full-mask": Fault(mask="full"),
+    "stale-policy": Fault(stale_steps=4),
+    "stale-policy-1": Fault(stale_steps=1),
+    "hot-rollout": Fault(temperature=1.4),
+    "cold-rollout": Fault(temperature=0.7),
+    "greedy-rollout": Fault(greedy=True),
+    "double-loss": Fault(loss_scale=2.0),
+    "half-loss": Fault(loss_scale=0.5),
+    "token-mean": Fault(aggregation="token-mean"),
+    "sequence-mean": Fault(aggregation="seq-mean-token-mean"),
+    "token-sum": Fault(aggregation="seq-mean-token-sum"),
+    "swap-clip": Fault(swap_clip=True),
+    "no-clip": Fault(no_clip=True),
+    "bf16-loss": Fault(loss_dtype="bfloat16"),
+    "on-policy-ratio": Fault(on_policy_ratio=True),
+    "slow-learning": Fault(learning_rate_scale=0.3),
+    "no-learning": Fault(learning_rate_scale=0.0),
+    "late-explosion": Fault(learning_rate_scale=25.0, learning_rate_from=35),
+    "nan-loss": Fault(nan_at=20),
+    "stuck-reward": Fault(constant_reward=-1.0),
+    "reward-offset": Fault(reward_offset=0.08),
+    "wrong-algorithm-grpo": Fault(algorithm="grpo"),
+    "wrong-algorithm-gspo": Fault(algorithm="gspo"),
+}
+
+# Not bugs: what rounding the logits to another format does. A rule that fails these is too strict for a
+# device whose matrix units compute in that format (fp32 with another order of summation, HF32, bfloat16).
+ARITHMETIC: dict[str, Fault] = {
+    "arithmetic-fp32": Fault(logit_noise=2.0**-22),
+    "arithmetic-hf32": Fault(logit_noise=2.0**-11),
+    "arithmetic-bf16": Fault(logit_noise=2.0**-9),
+}
+
+
+def fault(name: str | None) -> Fault:
+    """The fault called `name`, a clean run for None; InputError for an unknown name."""
+    if name is None:
+        return CLEAN
+    known = {**FAULTS, **ARITHMETIC}
+    if name not in known:
+        raise InputError(f"unknown fault {name!r}", fix=f"choose one of: {', '.join(known)}")
+    return known[name]

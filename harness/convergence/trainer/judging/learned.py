@@ -1,0 +1,119 @@
+"""Did the run learn, and did its first step compute what the recorded one did? Pure functions of the series.
+
+Host side: uses scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.convergence.decision.bands import quantile
+
+# The share of runs of a policy that does not read its prompt that may pass.
+ALPHA = 0.003
+# Steps at the end that are averaged: a fifth of the run, as in the decision rule's summaries.
+LAST_SHARE, LEAST_LAST = 0.2, 6
+# Unit roundoff of HF32 (11 significant bits), the coarsest format a device computes float32 in by default.
+ROUNDOFF = 2.0**-11
+# Known to the first step before any weight moves.
+BEFORE_UPDATES = ("entropy",)
+# After its updates, whose mini-batches each version of verl makes in its own order. The loss itself is a sum
+# of terms of both signs, so its relative error says nothing.
+AFTER_UPDATES = ("grad_norm", "ppo_kl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """The end of a reward curve against what is reached without learning.
+
+    final: mean reward of the last `steps` steps; bound: its lower confidence bound of 1 - `ALPHA`; blind: the
+    best mean reward without reading the prompt; start: mean of as many first steps.
+    """
+
+    start: float
+    final: float
+    bound: float
+    blind: float
+    steps: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run surely ends above what a blind policy can reach, and above its start."""
+        return self.bound > self.blind and self.final > self.start
+
+    def sentence(self) -> str:
+        """What was compared with what."""
+        verb = "rises from" if self.final > self.start else "does not rise:"
+        against = "above" if self.bound > self.blind else "not surely above"
+        return (
+            f"The reward {verb} {self.start:.3f} to {self.final:.3f} (last {self.steps} steps, at least "
+            f"{self.bound:.3f} with {1 - ALPHA:.1%} confidence), {against} {self.blind:.3f}, the best that a "
+            "policy reaches without reading its prompt."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A series' first value against the recorded one, relative to the recorded one."""
+
+    series: str
+    value: float
+    recorded: float
+
+    @property
+    def size(self) -> float:
+        """Relative difference; infinite for what cannot be compared."""
+        if not (math.isfinite(self.value) and math.isfinite(self.recorded)) or self.recorded == 0:
+            return 0.0 if self.value == self.recorded else math.inf
+        return abs(self.value - self.recorded) / abs(self.recorded)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether rounding cannot explain it."""
+        return self.size > ROUNDOFF
+
+    def sentence(self) -> str:
+        """Both values and how far apart they are."""
+        return (
+            f"{self.series} of the first step is {self.value:.6g}, and {self.recorded:.6g} in the recorded "
+            f"run of the same seed: {self.size:.1e} apart, where rounding explains {ROUNDOFF:.1e}."
+        )
+
+
+def learned(reward: Sequence[float], blind: float) -> Learned:
+    """Judge a finite reward curve of at least 2 * `LEAST_LAST` steps.
+
+    The noise of one step is taken from differences of successive steps, which a trend hardly touches (von
+    Neumann, Annals of Mathematical Statistics 12, 1941, p. 367): their variance is twice the noise's, and has
+    about 2/3 of the steps' degrees of freedom.
+    """
+    values = np.asarray(reward, dtype=np.float64)
+    count = max(LEAST_LAST, int(LAST_SHARE * len(values)))
+    noise = math.sqrt(float(np.mean(np.diff(values) ** 2)) / 2)
+    final = float(values[-count:].mean())
+    reach = quantile(1 - ALPHA, 2 * (len(values) - 1) // 3) * noise / math.sqrt(count)
+    return Learned(
+        start=float(values[:count].mean()), final=final, bound=final - reach, blind=blind, steps=count
+    )
+
+
+def differences(
+    series: Mapping[str, Sequence[float]], recorded: Mapping[str, Sequence[float]], *, same_verl: bool
+) -> list[Difference]:
+    """The first step against the recorded first step of the same seed, the largest difference first."""
+    names = BEFORE_UPDATES + (AFTER_UPDATES if same_verl else ())
+    found = [
+        Difference(series=name, value=series[name][0], recorded=recorded[name][0])
+        for name in names
+        if series.get(name) and recorded.get(name)
+    ]
+    return sorted(found, key=lambda one: -one.size)

@@ -1,0 +1,49 @@
+"""Does the scaled-down twin of a recipe train? Its objective and its way of training, on the tiny task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.check import Check, TaskContext
+from harness.convergence.trainer import trainer_check as trainer
+from harness.outcome import Measured, Tier
+
+# A run one step off its policy, or within the clip range of the GSPO paper, learns more slowly than the
+# recipes of `harness.convergence.trainer.trainer_recipe`.
+STEPS = 36
+
+
+def run(context: TaskContext) -> Measured:
+    """Train the twin of the facet `recipe` in the cell; a trainer that hangs or crashes is a measurement."""
+    from harness.convergence.recipes.recipe_launch import twin_of
+
+    twin = twin_of(context.facets["recipe"])
+    assert twin is not None, "`applies` lets only recipes through that train"
+    return trainer.measure(context, [*twin.arguments, "--steps", str(STEPS)])
+
+
+def applies(facets: Mapping[str, Any]) -> str:
+    """Why there is no twin to train, or ""."""
+    recipe = facets.get("recipe")
+    if recipe is None:
+        return "this cell has no recipe"
+    if recipe["kind"] == "infer":
+        return "its recipe trains nothing"
+    return trainer.applies(facets)
+
+
+CHECK = Check(
+    name="recipe-twin",
+    tier=Tier.CONVERGENCE,
+    question="Does the scaled-down twin of this cell's recipe train on its device?",
+    facets=(*trainer.FACETS, "recipe"),
+    sources=trainer.SOURCES,
+    run=run,
+    judge=trainer.judge,
+    needs=("environment",),
+    device=True,
+    timeout_s=trainer.TIMEOUT_S + 60.0,
+    expected_s=150.0,
+    applies=applies,
+)

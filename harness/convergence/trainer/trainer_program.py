@@ -1,0 +1,352 @@
+"""Run verl's trainer on a tiny model and task: `python -m harness.convergence.trainer.trainer_program
+--algorithm gspo
+--device npu --folder F --out run.json`.
+
+Exit 0 when the trainer was watched to its end, whatever that was; 2 for bad usage; 4 when it could not be
+started. In-cell module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.cell_program.torch_device import device_facts
+from harness.convergence.decision import run_gates
+from harness.convergence.decision.bands import arrays
+from harness.convergence.decision.decision_rule import Rule
+from harness.convergence.smoke.smoke_program import versions
+from harness.convergence.telemetry.machine_load import Others, host_facts
+from harness.convergence.telemetry.series import encode_series
+from harness.convergence.telemetry.verl_log import VerlLog
+from harness.convergence.trainer import tiny_task, trainer_environment, trainer_recipe
+from harness.convergence.trainer.supervision import watch, zygote_client
+from harness.convergence.trainer.trainer_recipe import (
+    ENTRY,
+    ONE_STEP_OFF,
+    ONE_STEP_OFF_RECIPE,
+    RECIPES,
+    TrainerRecipe,
+)
+from harness.digest import digest_json
+from harness.errors import HarnessError, InfrastructureError, InputError
+
+SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
+MEASURED, CRASHED, HUNG = "measured", "crashed", "hung"
+# Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.
+START_UP_SECONDS = 300.0
+STEP_SECONDS = 120.0
+# Stands for every seed in the identity of a reference set.
+ANY_SEED = -1
+# A socket's path has 107 bytes, of which Ray takes 60.
+LONGEST_FOLDER = 40
+PLUGINS = ("harness.convergence.trainer.in_verl.verl_plugin",)
+DEVICE_PLUGIN = "harness.devices.sim.start.sim_plugin"
+CPU_PLUGIN = "harness.convergence.trainer.in_verl.cpu_device"
+# How many cards the simulated device has.
+CARDS = "NPU_SIM_COUNT"
+ZYGOTE = "harness.convergence.trainer.supervision.zygote"
+ONE_STEP_PLUGIN = "harness.convergence.trainer.in_verl.one_step_rollout"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="harness.convergence.trainer.trainer_program", description=__doc__.split("\n")[0]
+    )
+    result.add_argument("--algorithm", choices=trainer_recipe.ALGORITHMS, required=True)
+    result.add_argument("--device", choices=("npu", "cpu"), required=True)
+    result.add_argument("--folder", type=Path, required=True, help="existing folder for the task's files")
+    result.add_argument("--out", type=Path, required=True, help="JSON of the run, overwritten")
+    result.add_argument("--steps", type=int)
+    result.add_argument("--seed", type=int)
+    result.add_argument("--cards", type=int)
+    result.add_argument("--learning-rate", type=float)
+    result.add_argument(
+        "--one-step-off", action="store_true", help="sample one step ahead of the updates, on a card more"
+    )
+    result.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Hydra override more"
+    )
+    result.add_argument("--plugin", action="append", default=[], help="an external module for verl more")
+    result.add_argument("--live", type=Path, help="JSON of the series so far, replaced after every step")
+    result.add_argument(
+        "--stop-file", type=Path, help="end the run after the step in which this file appears"
+    )
+    result.add_argument("--start-up-seconds", type=float, default=START_UP_SECONDS)
+    result.add_argument("--step-seconds", type=float, default=STEP_SECONDS)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trainer and write what was seen of it."""
+    options = parser().parse_args(argv)
+    try:
+        result = run(options)
+    except HarnessError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    options.out.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """What the trainer did, as JSON values."""
+    chosen = _recipe(options)
+    verl = _verl()
+    host, others = host_facts(), Others()
+    folder = options.folder.resolve()
+    prepared = time.monotonic()
+    tiny_task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
+    (folder / "processes").mkdir()
+    ray_folder = _short_folder()
+    entry = _one_step_off() if options.one_step_off else ENTRY
+    settings = {
+        **trainer_recipe.overrides(
+            chosen, trainer_recipe.version_of(verl), task=folder, device=options.device
+        ),
+        **(trainer_recipe.one_step_off_overrides(entry) if options.one_step_off else {}),
+        **trainer_recipe.ray_overrides(
+            ray_folder, device=options.device, worker=_worker(options, ray_folder)
+        ),
+        **_given(options.set),
+    }
+    argv = [sys.executable, "-m", entry, *(f"{key}={value}" for key, value in settings.items())]
+    log = VerlLog("verl", steps=chosen.steps)
+    try:
+        ending = watch.run(
+            argv,
+            env=_environment(chosen, options, entry, folder / "processes"),
+            cwd=folder,
+            process_folder=folder / "processes",
+            take=lambda text: _take(log, text),
+            steps=lambda: _steps(log, others),
+            hopeless=lambda: _after_step(log, options),
+            limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
+            beside=[sys.executable, "-m", ZYGOTE, str(_socket(ray_folder))] if _forks(options) else (),
+        )
+    finally:
+        shutil.rmtree(ray_folder, ignore_errors=True)
+    return {
+        "schema": SCHEMA,
+        **_state(ending),
+        "algorithm": chosen.algorithm,
+        "recipe": chosen.as_json(),
+        "digest": _identity(chosen.digest(), options),
+        "settings": settings_digest(options),
+        "argv": argv[1:],
+        "plugins": _plugins(options, entry),
+        "versions": versions(options.device),
+        "ray": _version("ray"),
+        "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
+        "host": {**host, "others": others.share()},
+        "processes": _facts(folder / "processes"),
+        "seconds": {
+            "prepare": round(time.monotonic() - prepared - ending.seconds, 3),
+            "start_up": None if ending.start_up is None else round(ending.start_up, 3),
+            "whole": round(ending.seconds, 3),
+        },
+        "swept": ending.swept,
+        **_telemetry(log),
+    }
+
+
+def _recipe(options: argparse.Namespace) -> TrainerRecipe:
+    given = {name: getattr(options, name) for name in ("steps", "seed", "cards", "learning_rate")}
+    chosen = dataclasses.replace(
+        RECIPES[options.algorithm], **{name: value for name, value in given.items() if value is not None}
+    )
+    if chosen.steps < 1 or chosen.cards < 1 or (chosen.mini_batch * chosen.samples) % chosen.cards:
+        raise InputError(
+            f"{chosen.steps} steps on {chosen.cards} cards cannot be trained",
+            why=f"a mini-batch of {chosen.mini_batch * chosen.samples} responses is split over the cards",
+            fix="give at least one step, and 1, 2, 4 or 8 cards",
+        )
+    return chosen
+
+
+def settings_digest(options: argparse.Namespace) -> str:
+    """Which runs make a reference set with this one: those of all seeds."""
+    return _identity(dataclasses.replace(_recipe(options), seed=ANY_SEED).digest(), options)
+
+
+def _identity(digest: str, options: argparse.Namespace) -> str:
+    """What is set beside the recipe makes it another."""
+    more = {"set": _given(options.set), "one_step_off": options.one_step_off}
+    return digest_json([digest, more]) if any(more.values()) else digest
+
+
+def _verl() -> str:
+    found = _version("verl")
+    if not found:
+        raise InfrastructureError("verl is not installed here", fix="run this in a cell's environment")
+    return found
+
+
+def _one_step_off() -> str:
+    """The module that trains so in this verl."""
+    for entry in (ONE_STEP_OFF, ONE_STEP_OFF_RECIPE):
+        package, *inside = entry.split(".")
+        # Asking for the module itself would import verl.
+        spec = importlib.util.find_spec(package)
+        folders = (spec.submodule_search_locations if spec else None) or ()
+        if any(Path(folder, *inside).with_suffix(".py").is_file() for folder in folders):
+            return entry
+    raise InfrastructureError(
+        "this verl has no one-step-off-policy training",
+        why=f"there is neither {ONE_STEP_OFF} nor {ONE_STEP_OFF_RECIPE}; the wheel of 0.7.1 leaves it out",
+        fix="use verl 0.9.1, or a checkout of verl up to 0.7.0: profile twins has one",
+    )
+
+
+def _plugins(options: argparse.Namespace, entry: str) -> list[str]:
+    # Where vLLM is installed, its own engines take the weights.
+    stands_in = entry == ONE_STEP_OFF_RECIPE and importlib.util.find_spec("vllm") is None
+    return [*PLUGINS, *([ONE_STEP_PLUGIN] if stands_in else []), *options.plugin]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _given(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r} is not KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _environment(
+    chosen: TrainerRecipe, options: argparse.Namespace, entry: str, processes: Path
+) -> dict[str, str]:
+    """This process's environment and what keeps verl and Ray to themselves."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    device = [DEVICE_PLUGIN] if _simulated() else []
+    device = [CPU_PLUGIN] if options.device == "cpu" else device
+    return {
+        **inherited,
+        "VERL_USE_EXTERNAL_MODULES": ",".join([*device, *_plugins(options, entry)]),
+        trainer_environment.SEED: str(chosen.seed),
+        trainer_environment.PROCESSES: str(processes),
+        "HYDRA_FULL_ERROR": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        # The first run in a cell writes the bytecode of what verl imports: every later process is faster.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        # Actors without a device of their own may see it: verl asks there what kind of device it is.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Workers started ahead do not have verl's runtime environment, so none is ever used.
+        "RAY_prestart_worker_first_driver": "0",
+        # Ray gives its workers the lowest priority but four; on a busy machine they would wait for everybody.
+        "RAY_worker_niceness": "0",
+        # Its 8 are cut to the machine's processors at each of some 400 calls of a step, each time with two
+        # warnings that travel through Ray.
+        "TQ_NUM_THREADS": "1",
+        **({CARDS: str(chosen.cards + 1)} if options.one_step_off and _simulated() else {}),
+    }
+
+
+def _forks(options: argparse.Namespace) -> bool:
+    """Whether workers are forks: never on a real device, whose driver may not survive one.
+
+    vLLM starts its processes anew wherever it is, also in a fork.
+    """
+    return options.device == "cpu" or _simulated()
+
+
+def _socket(ray_folder: Path) -> Path:
+    return ray_folder / "zygote"
+
+
+def _worker(options: argparse.Namespace, ray_folder: Path) -> tuple[str, ...]:
+    if not _forks(options):
+        return ()
+    return (sys.executable, "-I", "-S", zygote_client.__file__, str(_socket(ray_folder)))
+
+
+def _simulated() -> bool:
+    from harness.devices.sim.start import sim_probe
+
+    return sim_probe.is_simulated()
+
+
+def _short_folder() -> Path:
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="npm-", dir=parent if len(parent) <= LONGEST_FOLDER else "/tmp"))  # noqa: S108
+
+
+def _take(log: VerlLog, text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    log.feed(text)
+
+
+def _steps(log: VerlLog, others: Others) -> int:
+    """Steps so far; asked so often that what runs meanwhile is noted here, too."""
+    others.look()
+    return max((run.steps for run in log.telemetry().runs), default=0)
+
+
+def _after_step(log: VerlLog, options: argparse.Namespace) -> str:
+    """Let others read along; why the run need not go on, by them or by a gate it has crossed, or ""."""
+    runs = log.telemetry().runs
+    if options.live is not None:
+        beside = options.live.with_suffix(".new")
+        beside.write_text(json.dumps(encode_series(runs[0].series) if runs else {}), encoding="utf-8")
+        beside.replace(options.live)
+    if options.stop_file is not None and options.stop_file.exists():
+        return options.stop_file.read_text(encoding="utf-8") or "whoever reads along has ended it"
+    gate = run_gates.crossed(arrays(runs[0].series), Rule()) if runs and "reward" in runs[0].series else None
+    return gate.reason if gate is not None else ""
+
+
+def _state(ending: watch.Ending) -> dict[str, Any]:
+    state = CRASHED if ending.returncode else MEASURED
+    if ending.returncode is None:
+        state = MEASURED if ending.hopeless else HUNG
+    return {
+        "state": state,
+        "stopped": ending.hopeless,
+        "returncode": ending.returncode,
+        "where": ending.where,
+        "stacks": [stack.as_json() for stack in ending.stacks],
+        "stack_problems": list(ending.problems),
+    }
+
+
+def _facts(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def _telemetry(log: VerlLog) -> dict[str, Any]:
+    telemetry = log.telemetry()
+    run = telemetry.runs[0] if telemetry.runs else None
+    return {
+        "series": encode_series(run.series) if run else {},
+        "complete": bool(run and run.complete),
+        "problems": [*telemetry.problems, *(run.problems if run else ())],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

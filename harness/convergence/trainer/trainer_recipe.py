@@ -1,0 +1,227 @@
+"""Settings of a tiny run of verl's trainer, and the command line they become for a version of verl.
+
+In-cell module; standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from harness.convergence.smoke.training_settings import Settings
+from harness.convergence.trainer.in_verl import reward
+from harness.convergence.trainer.tiny_task import PROMPT_TOKENS, RESPONSE_TOKENS
+from harness.errors import InputError
+
+ENTRY = "verl.trainer.main_ppo"
+# Samples one step ahead of its updates, on cards of its own: in releases, and in checkouts up to verl 0.7.0.
+# The wheel of 0.7.1 has the former's configuration without its modules.
+ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
+ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
+WEIGHT_GROUP = "harness.convergence.trainer.in_verl.weight_group"
+ALGORITHMS = ("grpo", "gspo")
+# From here on rollouts are servers.
+SERVER_MODE = (0, 7)
+# From here on rewards have a configuration group of their own.
+REWARD_GROUP = (0, 7, 1)
+# From here on the default trainer moves its data through TransferQueue.
+TRANSFER_QUEUE = (0, 9)
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerRecipe(Settings):
+    """Settings of a tiny run of verl's trainer.
+
+    mini_batch: prompts per optimizer step. epochs: passes over a step's responses. cards: devices, each with
+    a training worker of its own.
+    """
+
+    program_version: ClassVar[int] = 2
+
+    loss_mode: str
+    learning_rate: float = 1e-3
+    steps: int = 24
+    mini_batch: int = 8
+    epochs: int = 2
+    cards: int = 1
+    seed: int = 0
+
+
+# Learning rate, batch and clip ranges: with them the reward rises from 0.06 to 0.9 in 24 steps of verl 0.6.1
+# (measured). GSPO's clip range is far wider than the paper's, for the reasons given in
+# `harness.convergence.smoke.smoke_recipe`, and it must aggregate as seq-mean-token-mean: verl's default is
+# another
+# objective from 0.9.1 on.
+RECIPES = {
+    "grpo": TrainerRecipe(
+        algorithm="grpo",
+        loss_mode="vanilla",
+        loss_agg_mode="token-mean",
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.28,
+    ),
+    "gspo": TrainerRecipe(
+        algorithm="gspo",
+        loss_mode="gspo",
+        loss_agg_mode="seq-mean-token-mean",
+        clip_ratio_low=0.1,
+        clip_ratio_high=0.2,
+    ),
+}
+
+
+def version_of(text: str) -> Version:
+    """(0, 6, 1) of "0.6.1"; InputError for what starts with no number."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    if found is None:
+        raise InputError(f"{text!r} is no version of verl", fix="install a released verl in this cell")
+    return tuple(int(part) for part in found.group().split("."))
+
+
+def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) -> dict[str, str]:
+    """Hydra overrides of `ENTRY` by key.
+
+    device: npu or cpu. task: the folder that `task.write` filled.
+    """
+    asynchronous = verl >= SERVER_MODE
+    rows_per_card = recipe.rows // recipe.cards
+    settings: dict[str, Any] = {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.use_kl_in_reward": False,
+        "data.train_files": task / "train.parquet",
+        "data.val_files": task / "val.parquet",
+        "data.train_batch_size": recipe.prompts,
+        "data.val_batch_size": 1,
+        "data.max_prompt_length": PROMPT_TOKENS,
+        "data.max_response_length": RESPONSE_TOKENS,
+        # The order of the prompts is the file's, which the seed decides.
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.filter_overlong_prompts": False,
+        "actor_rollout_ref.model.path": task / "model",
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "eager",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.fsdp_config.dtype": "float32",
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision": (
+            "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+        ),
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.optim.lr": recipe.learning_rate,
+        "actor_rollout_ref.actor.optim.betas": "[0.9,0.99]",
+        "actor_rollout_ref.actor.optim.weight_decay": 0.0,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": recipe.mini_batch,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": recipe.mini_batch
+        * recipe.samples
+        // recipe.cards,
+        "actor_rollout_ref.actor.ppo_epochs": recipe.epochs,
+        "actor_rollout_ref.actor.use_kl_loss": False,
+        "actor_rollout_ref.actor.entropy_coeff": 0,
+        "actor_rollout_ref.actor.policy_loss.loss_mode": recipe.loss_mode,
+        "actor_rollout_ref.actor.loss_agg_mode": recipe.loss_agg_mode,
+        "actor_rollout_ref.actor.clip_ratio": recipe.clip_ratio_low,
+        "actor_rollout_ref.actor.clip_ratio_low": recipe.clip_ratio_low,
+        "actor_rollout_ref.actor.clip_ratio_high": recipe.clip_ratio_high,
+        "actor_rollout_ref.rollout.name": "hf",
+        "actor_rollout_ref.rollout.mode": "async" if asynchronous else "sync",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.n": recipe.samples,
+        "actor_rollout_ref.rollout.load_format": "dummy",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": rows_per_card,
+        # The rollout's log-probabilities come back with the responses; verl compares them with the trainer's.
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "trainer.device": device,
+        "trainer.n_gpus_per_node": recipe.cards,
+        "trainer.nnodes": 1,
+        "trainer.logger": '["console"]',
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": recipe.steps,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+        # Balancing sorts rows by length over the cards; on one it only decides who shares a mini-batch.
+        "trainer.balance_batch": recipe.cards > 1,
+        "trainer.default_local_dir": task / "checkpoints",
+    }
+    grouped = verl >= REWARD_GROUP
+    rewards = "reward.custom_reward_function" if grouped else "custom_reward_function"
+    settings |= {f"{rewards}.path": reward.__file__, f"{rewards}.name": "compute_score"}
+    if asynchronous:
+        settings["actor_rollout_ref.rollout.agent.num_workers"] = 1
+    if grouped:
+        settings["reward.num_workers"] = 1
+    if verl >= TRANSFER_QUEUE:
+        # Eight storage units that want a processor each, or verl waits for them for ever.
+        settings |= {
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+            "transfer_queue.backend.SimpleStorage.total_storage_size": 4096,
+        }
+    return {key: _text(value) for key, value in settings.items()}
+
+
+def one_step_off_overrides(entry: str) -> dict[str, str]:
+    """What training one step off its policy wants beside `overrides`: a card to train, and one to sample.
+
+    entry: `ONE_STEP_OFF` or `ONE_STEP_OFF_RECIPE`.
+    """
+    settings: dict[str, Any] = {
+        # The trainer's own configuration names the folder of verl's relative to a checkout.
+        "hydra.searchpath": "[pkg://verl/trainer/config]",
+        "actor_rollout_ref.hybrid_engine": False,
+        "critic.strategy": "fsdp2",
+        "trainer.n_gpus_per_node": 1,
+        "rollout.nnodes": 1,
+        "rollout.n_gpus_per_node": 1,
+    }
+    engine = "actor_rollout_ref.rollout.checkpoint_engine"
+    if entry == ONE_STEP_OFF:
+        settings |= {
+            # verl's name for HCCL, too.
+            f"{engine}.backend": "nccl",
+            f"{engine}.custom_backend_module": WEIGHT_GROUP,
+            # Two buckets of 2 GiB per process are for other models than this.
+            f"{engine}.update_weights_bucket_megabytes": 1,
+            # In bypass mode, this trainer's default, verl takes the rollout's log-probabilities for its own,
+            # so weights that never reach the rollout stay unseen.
+            "algorithm.rollout_correction.bypass_mode": False,
+        }
+    else:
+        # It hands weights to engines whose names it knows; `one_step` puts our rollout under that of vLLM.
+        settings |= {"actor_rollout_ref.rollout.name": "vllm"}
+    return {key: _text(value) for key, value in settings.items()}
+
+
+def ray_overrides(folder: Path, *, device: str, worker: Sequence[str] = ()) -> dict[str, str]:
+    """Overrides for a Ray of the run's own: never joins another, leaves everything in `folder`.
+
+    worker: the program that starts its workers, in the place of Python. 16 logical processors: verl's actors
+    ask for one each, and what they ask for is no measure of their load.
+    """
+    settings: dict[str, Any] = {
+        "ray_kwargs.ray_init.num_cpus": 16,
+        "+ray_kwargs.ray_init.address": "local",
+        "+ray_kwargs.ray_init.namespace": "npu-matrix-trainer",
+        "+ray_kwargs.ray_init._temp_dir": folder,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init.object_store_memory": 200_000_000,
+    }
+    if worker:
+        settings |= {"+ray_kwargs.ray_init.runtime_env.py_executable": f"'{shlex.join(worker)}'"}
+    if device == "cpu":
+        # verl asks Ray for GPUs where it knows no NPU; its pools ask for the resource "cpu".
+        settings |= {"+ray_kwargs.ray_init.num_gpus": 1, "+ray_kwargs.ray_init.resources.cpu": 4}
+    return {key: _text(value) for key, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,232 @@
+"""Runs one operator of the simulated device on host memory. This is the hot path: it is kept flat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from harness.devices.sim.operators.schema_plan import OperatorPlan
+from harness.devices.sim.operators.torch_internals import HOST
+
+DEVICE_TYPE = "npu"
+
+TO_HOST = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"})
+"""Operators that bring numbers to the host; `_local_scalar_dense` is torch_npu's own and waits by itself."""
+
+Compute = Callable[..., Any]
+# Stands between an operator and its CPU kernel (faults, counting); called with CPU tensors.
+Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What kernels need of the simulated device.
+
+    alias: device tensor -> CPU tensor over its memory. place: CPU tensor, device -> new device tensor.
+    randomly: (plan, compute, generator or None, device number) -> a compute that draws for that device.
+    interceptors: empty or one; may change while kernels run.
+    devices: all devices of this process. current: number of the current one.
+    """
+
+    alias: Callable[[torch.Tensor], torch.Tensor]
+    place: Callable[[torch.Tensor, torch.device], torch.Tensor]
+    randomly: Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]
+    devices: Sequence[torch.device]
+    current: Callable[[], int]
+    interceptors: list[Interceptor] = field(default_factory=list)
+    synchronise: Callable[[], None] | None = None
+
+
+def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
+    """The kernel for `plan`: arguments to CPU aliases, `compute` on them, results to the device."""
+    alias = machine.alias
+    place = machine.place
+    interceptors = machine.interceptors
+    tensors = plan.tensors
+    by_name = plan.by_name
+    mixed = plan.mixed
+    # Operators of other namespaces take lengths and the like from the host, each its own.
+    strict = plan.name.startswith("aten::")
+    tensor_type = torch.Tensor
+    only = machine.devices[0] if len(machine.devices) == 1 else None
+    plain = plan.device is None and not plan.random
+    fresh = plain and plan.returns == (None,) and only is not None and not plan.mutable and plan.single
+    in_place = plain and plan.returns == ((0, "self"),) and only is not None
+    finish = _general_finish(plan, compute, machine)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values = list(args)
+        given = len(values)
+        foreign = None
+        for position, many in tensors:
+            if position >= given:
+                break
+            value = values[position]
+            # A number can stand where the schema says Tensor.
+            if isinstance(value, tensor_type):
+                if not value.is_cpu:
+                    values[position] = alias(value)
+                elif value.dim():
+                    foreign = value
+            elif many and value is not None:
+                values[position] = [v if v is None or v.is_cpu else alias(v) for v in value]
+                foreign = foreign if mixed else _on_host(value, foreign)
+        named = kwargs
+        if kwargs:
+            named = dict(kwargs)
+            for name, value in kwargs.items():
+                if isinstance(value, tensor_type):
+                    if not value.is_cpu:
+                        named[name] = alias(value)
+                    elif strict and value.dim():
+                        foreign = value
+                elif value is not None and by_name.get(name):
+                    named[name] = [v if v is None or v.is_cpu else alias(v) for v in value]
+        if foreign is not None and not mixed:
+            _refuse_mixed(plan, foreign, (*args, *kwargs.values()))
+        if not (fresh or in_place):
+            return finish(args, kwargs, values, named)
+        result = interceptors[0](plan, compute, values, named) if interceptors else compute(*values, **named)
+        return place(result, only) if fresh else args[0]
+
+    if machine.synchronise is not None and plan.name in TO_HOST:
+        return _waiting(plan, kernel, machine.synchronise)
+    return kernel
+
+
+def _waiting(
+    plan: OperatorPlan, kernel: Callable[..., Any], synchronise: Callable[[], None]
+) -> Callable[..., Any]:
+    """A kernel that may hand numbers to the host: it waits for the device first, where what went wrong before
+    shows."""
+
+    def waiting(*args: Any, **kwargs: Any) -> Any:
+        if plan.device is not None:
+            wanted = _given(plan.device, args, kwargs)
+            leaves = wanted is not None and torch.device(wanted).type != DEVICE_TYPE
+        else:
+            # copy_ writes its first argument; _copy_from and _copy_from_and_resize their second.
+            written = args[0 if plan.base == "copy_" else 1]
+            leaves = written.is_cpu
+        if leaves:
+            synchronise()
+        return kernel(*args, **kwargs)
+
+    return waiting
+
+
+def _on_host(tensors: Sequence[torch.Tensor | None], known: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor of the list that is on the host and no mere number, or the one already known."""
+    return next(
+        (tensor for tensor in tensors if tensor is not None and tensor.is_cpu and tensor.dim()), known
+    )
+
+
+def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[Any]) -> None:
+    for value in others:
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{tensor.device} and {foreign.device}! (when running {plan.name})"
+                )
+
+
+def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
+    """Runs what is not a plain operator: device arguments, random numbers, out=, several results."""
+    interceptors = machine.interceptors
+
+    def finish(args: Any, kwargs: Mapping[str, Any], values: list[Any], named: dict[str, Any]) -> Any:
+        target = _target(plan, machine, args, kwargs)
+        if plan.device is not None and target is not None and target.type == DEVICE_TYPE:
+            _replace(plan.device, values, named, HOST)
+        run = compute
+        if plan.random:
+            generator = _given(plan.generator, args, kwargs)
+            index = target.index if target is not None else machine.current()
+            run = machine.randomly(plan, compute, generator, index)
+        result = interceptors[0](plan, run, values, named) if interceptors else run(*values, **named)
+        for argument in plan.mutable:
+            _write_back(machine, _given(argument, args, kwargs), _given(argument, values, named))
+        return _results(plan, machine, args, kwargs, result, target)
+
+    return finish
+
+
+def _given(argument: tuple[int, str] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if argument is None:
+        return None
+    position, name = argument
+    return args[position] if position < len(args) else kwargs.get(name)
+
+
+def _replace(argument: tuple[int, str], values: list[Any], named: dict[str, Any], value: Any) -> None:
+    position, name = argument
+    if position < len(values):
+        values[position] = value
+    else:
+        named[name] = value
+
+
+def _target(
+    plan: OperatorPlan, machine: Machine, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.device | None:
+    """The device fresh results belong on, with its number."""
+    if plan.device is not None:
+        wanted = _given(plan.device, args, kwargs)
+        if wanted is not None:
+            wanted = torch.device(wanted)
+            if wanted.type != DEVICE_TYPE:
+                return wanted
+            return machine.devices[machine.current() if wanted.index is None else wanted.index]
+    if len(machine.devices) == 1:
+        return machine.devices[0]
+    found: torch.Tensor | None = None
+    for value in (*args, *kwargs.values()):
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:
+                continue
+            if found is None:
+                found = tensor
+            elif tensor.get_device() != found.get_device() and not plan.mixed:
+                _refuse_mixed(plan, tensor, (found,))
+    return machine.devices[machine.current() if found is None else found.get_device()]
+
+
+def _write_back(machine: Machine, original: Any, host: Any) -> None:
+    """An out= tensor that had no storage, or that the operator resized, takes over the host result."""
+    if not isinstance(original, torch.Tensor) or original.is_cpu or host.shape == original.shape:
+        return
+    original.resize_(host.shape)
+    machine.alias(original).copy_(host)
+
+
+def _results(
+    plan: OperatorPlan,
+    machine: Machine,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    result: Any,
+    target: torch.device | None,
+) -> Any:
+    if not plan.returns:
+        return None
+    if len(plan.returns) == 1:
+        if plan.returns[0] is not None:
+            return _given(plan.returns[0], args, kwargs)
+        return _placed(machine, result, target)
+    return tuple(
+        _given(source, args, kwargs) if source is not None else _placed(machine, value, target)
+        for source, value in zip(plan.returns, result, strict=True)
+    )
+
+
+def _placed(machine: Machine, value: Any, target: torch.device | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        return machine.place(value, target) if target is not None and target.type == DEVICE_TYPE else value
+    if isinstance(value, (list, tuple)):
+        return [_placed(machine, entry, target) for entry in value]
+    return value

@@ -1,0 +1,66 @@
+"""Device memory is host memory: device tensors as CPU tensors without a copy, and results back."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from harness.devices.sim.operators.torch_internals import HOST, host_bytes, neg_view
+
+# Flat CPU tensors over device storages are kept for reuse: making one costs as much as a small operator.
+_KEPT_BASES = 4096
+
+
+def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function from a device tensor to a CPU tensor over the same memory.
+
+    The device tensor must outlive the alias. A tensor without storage gives a fresh empty CPU tensor, which
+    can be resized.
+    """
+    bases: dict[tuple[int, int, Any], torch.Tensor] = {}
+
+    def alias(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if not size:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=HOST)
+        key = (storage.data_ptr(), size, tensor.dtype)
+        base = bases.get(key)
+        if base is None:
+            if len(bases) >= _KEPT_BASES:
+                bases.clear()
+            base = bases[key] = host_bytes(*key)
+        view = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        if tensor.is_conj():
+            view = view.conj()
+        return neg_view(view) if tensor.is_neg() else view
+
+    return alias
+
+
+def placer(
+    alias: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor, torch.device], torch.Tensor]:
+    """A function that puts a CPU result into a new device tensor of the same shape and strides (one copy)."""
+    move = ctypes.memmove
+    empty_strided = torch.empty_strided
+
+    def place(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if result.layout is not torch.strided:
+            raise NotImplementedError(f"the simulated device holds no {result.layout} tensors")
+        out = empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device)
+        size = result.numel() * result.element_size()
+        if not size:
+            return out
+        source = result.data_ptr()
+        # Lazy results (conjugates, negatives, zeros without memory) are copied the long way.
+        if source and result.is_contiguous() and not result.is_conj() and not result.is_neg():
+            move(out.data_ptr(), source, size)
+        else:
+            alias(out).copy_(result)
+        return out
+
+    return place

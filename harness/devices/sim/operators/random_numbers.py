@@ -1,0 +1,100 @@
+"""Random numbers of the simulated device, driven by torch_npu's own generators.
+
+A device generator holds a seed and an offset. Every random operator draws from a CPU generator made from
+both and advances the offset, so manual_seed, get/set_rng_state, fork_rng, checkpointing and a user's own
+`torch.Generator("npu")` all behave as on the device, and host and device streams stay apart.
+The numbers are not those of the hardware.
+
+`NPU_SIM_RNG=host` draws from torch's CPU generator instead, to compare a program with its CPU run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Compute
+from harness.devices.sim.operators.schema_plan import OperatorPlan
+
+VARIABLE = "NPU_SIM_RNG"
+# A Philox counter step per operator, as device kernels take at least.
+_OFFSET_STEP = 4
+_MASK = (1 << 64) - 1
+
+
+def random_source(
+    defaults: Sequence[torch.Generator],
+) -> Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]:
+    """The `randomly` of a Machine, for the devices' default generators."""
+    if os.environ.get(VARIABLE, "device") == "host":
+        return _from_host
+
+    def randomly(
+        plan: OperatorPlan, compute: Compute, generator: torch.Generator | None, index: int
+    ) -> Compute:
+        if generator is not None and generator.device.type != DEVICE_TYPE:
+            raise RuntimeError(
+                f"Expected a '{DEVICE_TYPE}' device type for generator but found '{generator.device.type}'"
+            )
+        seed = _next_seed(generator if generator is not None else defaults[index])
+        if plan.generator is not None:
+            return _with_generator(plan.generator, compute, torch.Generator().manual_seed(seed))
+        return _with_default_seed(compute, seed)
+
+    return randomly
+
+
+def use_host_generator(npu: Any) -> None:
+    """With `NPU_SIM_RNG=host`, make `torch.npu`'s generator state that of the CPU generator."""
+    if os.environ.get(VARIABLE, "device") != "host":
+        return
+    npu.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
+    npu.set_rng_state = lambda state, *_args, **_kwargs: torch.set_rng_state(state)
+    npu.manual_seed = npu.manual_seed_all = lambda seed: torch.default_generator.manual_seed(int(seed))
+
+
+def _from_host(
+    plan: OperatorPlan, compute: Compute, _generator: torch.Generator | None, _index: int
+) -> Compute:
+    if plan.generator is None:
+        return compute
+    return _with_generator(plan.generator, compute, torch.default_generator)
+
+
+def _next_seed(generator: torch.Generator) -> int:
+    offset = int(generator.get_offset())
+    generator.set_offset(offset + _OFFSET_STEP)
+    start = int(generator.initial_seed())
+    if offset == 0:
+        return start & _MASK
+    # splitmix64, so that neighbouring offsets give unrelated streams
+    value = (start + offset * 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
+    return value ^ value >> 31
+
+
+def _with_generator(argument: tuple[int, str], compute: Compute, generator: torch.Generator) -> Compute:
+    position, name = argument
+
+    def drawing(*args: Any, **kwargs: Any) -> Any:
+        if position < len(args):
+            return compute(*args[:position], generator, *args[position + 1 :], **kwargs)
+        return compute(*args, **{**kwargs, name: generator})
+
+    return drawing
+
+
+def _with_default_seed(compute: Compute, seed: int) -> Compute:
+    def drawing(*args: Any, **kwargs: Any) -> Any:
+        kept = torch.get_rng_state()
+        torch.default_generator.manual_seed(seed)
+        try:
+            return compute(*args, **kwargs)
+        finally:
+            torch.set_rng_state(kept)
+
+    return drawing

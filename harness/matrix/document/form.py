@@ -1,0 +1,125 @@
+"""Whether a document has the form of matrix.yaml.
+
+The models in `schema` decide it and word the problems. Importing pydantic and building them takes several
+times as long as everything else a plan does, so a document is first held against the JSON schema they export,
+which is committed; only one that does not fit it (or a checkout without the file) goes to the models.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from harness.errors import Problem
+from harness.matrix.document.yaml_positions import Document
+from harness.package import IMPORT_ROOT
+
+SCHEMA_FILE = Path("docs/schema/matrix.schema.json")
+_ANNOTATIONS = {"title", "description", "default", "$schema", "$defs", "examples"}
+
+
+def checked(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """The document's data and what is wrong with its form.
+
+    Entries with problems are left out of the data; it is None when too little is left to read on.
+    """
+    schema = _committed_schema()
+    if schema is not None and fits(document.data, schema, schema):
+        return document.data, []
+    from harness.matrix.document.problems import explain
+
+    return explain(document)
+
+
+def fits(data: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Whether `data` satisfies `node` of `schema`; False too for any keyword this does not know."""
+    return all(_holds(keyword, node, data, schema) for keyword in node if keyword not in _ANNOTATIONS)
+
+
+def _holds(keyword: str, node: dict[str, Any], data: Any, schema: dict[str, Any]) -> bool:
+    value = node[keyword]
+    match keyword:
+        case "type":
+            return _is_type(data, value)
+        case "const":
+            return type(data) is type(value) and bool(data == value)
+        case "enum":
+            return isinstance(data, str) and data in value
+        case "pattern":
+            return not isinstance(data, str) or _matches(value, data)
+        case "minLength" | "minItems" | "minProperties":
+            return not isinstance(data, str | list | dict) or len(data) >= value
+        case "maxLength":
+            return not isinstance(data, str) or len(data) <= value
+        case "minimum" | "maximum":
+            sign = 1 if keyword == "minimum" else -1
+            return not isinstance(data, int) or sign * data >= sign * value
+        case "required":
+            return not isinstance(data, dict) or all(name in data for name in value)
+        case "properties":
+            return not isinstance(data, dict) or all(
+                fits(data[name], value[name], schema) for name in value if name in data
+            )
+        case "additionalProperties" | "patternProperties":
+            return not isinstance(data, dict) or _others_fit(keyword, node, data, schema)
+        case "propertyNames":
+            return not isinstance(data, dict) or all(fits(name, value, schema) for name in data)
+        case "items":
+            return not isinstance(data, list) or all(fits(item, value, schema) for item in data)
+        case "anyOf" | "oneOf":
+            return any(fits(data, branch, schema) for branch in value)
+        case "$ref":
+            return fits(data, schema["$defs"][value.rpartition("/")[2]], schema)
+    return False
+
+
+def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema: dict[str, Any]) -> bool:
+    if keyword == "patternProperties":
+        patterns = node[keyword].items()
+        return all(
+            fits(item, below, schema)
+            for name, item in data.items()
+            for pattern, below in patterns
+            if _matches(pattern, name)
+        )
+    others = [
+        item
+        for name, item in data.items()
+        if name not in node.get("properties", {})
+        and not any(_matches(pattern, name) for pattern in node.get("patternProperties", {}))
+    ]
+    below = node[keyword]
+    return (
+        not others if below is False else below is True or all(fits(item, below, schema) for item in others)
+    )
+
+
+def _matches(pattern: str, word: str) -> bool:
+    # `$` of Python's expressions also matches before a final line break.
+    return re.search(pattern, word) is not None and not word.endswith("\n")
+
+
+def _is_type(data: Any, names: str | list[str]) -> bool:
+    # A number in the schema is for editors; here only whole ones are not text already.
+    kinds: dict[type, set[str]] = {
+        str: {"string"},
+        int: {"integer", "number"},
+        bool: {"boolean"},
+        type(None): {"null"},
+        dict: {"object"},
+        list: {"array"},
+    }
+    wanted = {names} if isinstance(names, str) else set(names)
+    return bool(kinds.get(type(data), set()) & wanted)
+
+
+@functools.cache
+def _committed_schema() -> dict[str, Any] | None:
+    try:
+        schema: dict[str, Any] = json.loads((IMPORT_ROOT / SCHEMA_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return schema

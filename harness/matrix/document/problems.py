@@ -1,0 +1,178 @@
+"""What pydantic says of a document, told with positions, plain words and the nearest known key."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import Problem
+from harness.matrix.document.matrix_schema import MatrixFile, json_schema
+from harness.matrix.document.suggest import did_you_mean
+from harness.matrix.document.yaml_positions import Document, NodePath
+
+_SHOWN = 60
+_STAND_INS: dict[str, Any] = {
+    "format": 1,
+    "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
+    "pins": {"require": "x", "reason": "-", "source": "-"},
+    "overrides": {"override": "x", "reason": "-", "source": "-"},
+}
+
+
+def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """What is left of the data without the entries that have problems of form, and these problems.
+
+    So what the other entries refer to can be checked in the same pass. None when too little is left.
+    """
+    problems: list[Problem] = []
+    data = document.data
+    while True:
+        try:
+            MatrixFile.model_validate(data)
+        except ValidationError as error:
+            places = [(detail, *_place(document.data, detail)) for detail in error.errors(include_url=False)]
+        else:
+            return data, problems
+        problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
+        data = _prune(data, [(path, detail["type"] == "extra_forbidden") for detail, path, _ in places])
+        if data is None:
+            return None, problems
+
+
+def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
+    """The document's path of a pydantic location, whose tags of union branches are dropped."""
+    path: list[str | int] = []
+    key = detail["type"] == "extra_forbidden"
+    parts = list(detail["loc"])
+    for index, part in enumerate(parts):
+        if part == "[key]":
+            key = True
+        elif isinstance(data, dict) and (part in data or index == len(parts) - 1):
+            path.append(part)
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            path.append(part)
+            data = data[part]
+    return tuple(path), key
+
+
+def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, key: bool) -> Problem:
+    name, kind, context = (path[-1] if path else ""), detail["type"], detail.get("ctx", {})
+    where = document.where(path, key=key)
+    if kind == "extra_forbidden":
+        return Problem(f"unknown key {name!r}", where, fix=did_you_mean(str(name), _known_keys(path[:-1])))
+    if kind == "missing":
+        return Problem(f"key {name!r} is missing", document.where(path[:-1]), fix=f"add '{name}:'")
+    if kind in {"string_type", "dict_type", "list_type", "int_type", "bool_type", "model_type"}:
+        wanted = {"string": "text", "dict": "a mapping", "model": "a mapping", "list": "a list"}
+        wanted |= {"int": "a whole number", "bool": "true or false"}
+        what = f"{_name(path)} must be {wanted[kind.removesuffix('_type')]}, not {_shown(detail['input'])}"
+        return Problem(what, where)
+    if kind == "literal_error":
+        expected = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+        what = f"{_name(path)} must be {context['expected']}, not {_shown(detail['input'])}"
+        return Problem(what, where, fix=did_you_mean(str(detail["input"]), expected))
+    if kind == "string_pattern_mismatch":
+        what = f"{_shown(detail['input'])} is not a name that can be used here"
+        return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
+    if kind in {"too_short", "string_too_short"} and context["min_length"] == 1:
+        return Problem(f"{_name(path)} must not be empty", where)
+    if kind in {"too_long", "string_too_long"} and isinstance(detail["input"], str):
+        return Problem(f"{_name(path)} is longer than {context['max_length']} characters", where)
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    return Problem(f"{_name(path)} {message[:1].lower()}{message[1:]}", where)
+
+
+def _name(path: Iterable[str | int]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return f"'{text}'" if text else "the file"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _known_keys(path: NodePath) -> list[str]:
+    """The keys a mapping at `path` may have, read from the JSON schema."""
+    schema = _schema()
+    options = [schema]
+    for part in path:
+        options = [branch for option in options for branch in _step(schema, option, part)]
+    return sorted({key for option in options for key in option.get("properties", {})})
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
+
+
+def _step(schema: dict[str, Any], node: dict[str, Any], part: str | int) -> list[dict[str, Any]]:
+    places = (
+        [node.get("items")]
+        if isinstance(part, int)
+        else [
+            node.get("properties", {}).get(part),
+            node.get("additionalProperties"),
+            *node.get("patternProperties", {}).values(),
+        ]
+    )
+    below = next((place for place in places if isinstance(place, dict)), None)
+    return _resolve(schema, below) if below is not None else []
+
+
+def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
+    if "$ref" in node:
+        return _resolve(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
+    branches = [*node.get("anyOf", []), *node.get("oneOf", [])]
+    return [leaf for branch in branches for leaf in _resolve(schema, branch)] or [node]
+
+
+def _prune(data: Any, places: Iterable[tuple[NodePath, bool]]) -> Any:
+    """A copy of `data` without the entries the paths are in, or None when the rest says too little.
+
+    Of an entry with a key that is unknown (True) only this key goes: the rest of it can still be read.
+    """
+    if not isinstance(data, dict):
+        return None
+    pruned = copy.deepcopy(data)
+    for path, is_unknown_key in places:
+        if is_unknown_key and _drop_key(pruned, path):
+            continue
+        section = path[0] if path else ""
+        entries = pruned.get(section)
+        if len(path) > 1 and isinstance(entries, dict):
+            entries.pop(path[1], None)
+        elif len(path) > 1 and isinstance(entries, list) and isinstance(path[1], int):
+            # Its place stays taken, so that the positions of the others still hold.
+            entries[path[1]] = _STAND_INS[str(section)]
+        elif section in {"format", "profiles"}:
+            pruned[section] = _STAND_INS[str(section)]
+        else:
+            pruned.pop(section, None)
+    return pruned if pruned != data else None
+
+
+def _drop_key(data: Any, path: NodePath) -> bool:
+    """Whether there was such a key to take out."""
+    for part in path[:-1]:
+        if isinstance(data, dict):
+            data = data.get(part)
+        else:
+            data = (
+                data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+            )
+    if not (path and isinstance(data, dict) and path[-1] in data):
+        return False
+    del data[path[-1]]
+    return True

@@ -1,0 +1,233 @@
+"""Reads matrix.yaml: its form, then what its names and versions refer to; all problems at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InputError, Problem
+from harness.matrix.cells.cell import Finding
+from harness.matrix.cells.pins import placeholders
+from harness.matrix.document.form import checked
+from harness.matrix.document.yaml_positions import Document, NodePath, load_yaml, parse_yaml
+from harness.matrix.migrations.migration import read_migration
+from harness.matrix.model.constraints import Condition, Table
+from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.model.versions import Scheme
+from harness.matrix.reading.read_profiles import read_profile
+from harness.matrix.reading.read_rules import read_constraint, read_pin_rule, read_table
+from harness.matrix.reading.resolve_names import Resolver, mapping, text, texts
+
+MAX_PROBLEMS = 100
+_UNTIL = re.compile(r"(?P<axis>[a-z][a-z0-9_]*)\s+(?P<specifier>\S.*)")
+Entry = dict[str, Any]
+
+
+def load_matrix(path: Path) -> Matrix:
+    """The matrix in the file; InputError holds every problem found, each with file, line and column."""
+    return _load(load_yaml(path))
+
+
+def parse_matrix(source: str, file: Path | str = "matrix.yaml") -> Matrix:
+    """The matrix in the text `source`; `file` names it in errors."""
+    return _load(parse_yaml(source, file))
+
+
+def _load(document: Document) -> Matrix:
+    data, problems = checked(document)
+    problems = sorted([*document.problems, *problems], key=_position)
+    if data is None:
+        raise InputError.of(problems[:MAX_PROBLEMS])
+    loader = _Loader(document)
+    matrix = loader.matrix(data)
+    problems = sorted([*problems, *loader.problems], key=_position)
+    if problems:
+        raise InputError.of(problems[:MAX_PROBLEMS])
+    return matrix
+
+
+def _position(problem: Problem) -> tuple[int, int]:
+    return (problem.where.line, problem.where.column) if problem.where else (0, 0)
+
+
+class _Loader(Resolver):
+    """Builds the model from data whose form has been checked (see `schema`)."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.tables: dict[str, Table] = {}
+
+    def matrix(self, data: Entry) -> Matrix:
+        """All of the file, in its order."""
+        # Axes and tables come first: the others are read with them.
+        for name, entry in data["axes"].items():
+            self.axes[name] = self._axis(name, entry)
+        for name, entry in data.get("published", {}).items():
+            self.tables[name] = read_table(self, name, entry)
+        recipes = data.get("recipes", {})
+        stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
+        pins, overrides = data.get("pins", []), data.get("overrides", [])
+        matrix = Matrix(
+            file=self.document.file,
+            axes=self.axes,
+            stacks=stacks,
+            published=self.tables,
+            constraints={
+                name: read_constraint(self, self.tables, name, entry)
+                for name, entry in data.get("constraints", {}).items()
+            },
+            pin_rules=tuple(read_pin_rule(self, ("pins", index), entry) for index, entry in enumerate(pins)),
+            override_rules=tuple(
+                read_pin_rule(self, ("overrides", index), entry) for index, entry in enumerate(overrides)
+            ),
+            recipes={name: self._recipe(name, recipes) for name in recipes},
+            profiles={
+                name: read_profile(self, name, entry, list(stacks))
+                for name, entry in data["profiles"].items()
+            },
+            runners={name: self._runner(name, entry) for name, entry in data.get("runners", {}).items()},
+            expectations={
+                name: self._expectation(name, entry) for name, entry in data.get("expectations", {}).items()
+            },
+            migrations={
+                name: read_migration(self, name, entry) for name, entry in data.get("migrations", {}).items()
+            },
+        )
+        return matrix.moved({})
+
+    def _axis(self, name: str, entry: Entry) -> Axis:
+        path: NodePath = ("axes", name)
+        axis = Axis(
+            name=name,
+            title=text(entry["title"]),
+            scheme=Scheme(entry["scheme"]),
+            source=text(entry["source"]),
+            package=text(entry.get("package", "")),
+            on_index=entry.get("on_index", True),
+            repository=text(entry.get("repository", "")),
+            tag=text(entry.get("tag", "")),
+            build_env=mapping(entry.get("build_env")),
+            extra_index=tuple(texts(entry.get("extra_index", []))),
+            values={value: mapping(facts) for value, facts in entry.get("values", {}).items()},
+            where=self.document.where(path, key=True),
+        )
+        if axis.tag and (self.attempt((*path, "tag"), lambda: placeholders(axis.tag)) or ()) != ("version",):
+            self.problem(
+                (*path, "tag"), f"tag {axis.tag!r} must contain {{version}}", fix="such as v{version}"
+            )
+        if axis.package and not axis.on_index and not axis.repository:
+            self.problem(path, f"axis {name!r} is on no index and has no repository", fix="add 'repository:'")
+        for value in axis.values:
+            version = self.attempt((*path, "values", value), functools.partial(axis.parse, value), key=True)
+            if version is not None and str(version) != value:
+                self.problem((*path, "values", value), f"write {value!r} as {version}", key=True)
+        return axis
+
+    def _stack(self, name: str, entry: Entry) -> Stack:
+        path: NodePath = ("stacks", name)
+        axes = self.values((*path, "axes"), entry["axes"])
+        return Stack(
+            name=name,
+            title=text(entry["title"]),
+            source=text(entry["source"]),
+            axes={axis: str(version) for axis, version in axes.items()},
+            recipe=self.recipe(path, entry),
+            findings=self._findings(path, entry),
+            notes=tuple(texts(entry.get("notes", []))),
+            provenance={axis: self.document.where((*path, "axes", axis)) for axis in axes},
+            where=self.document.where(path, key=True),
+        )
+
+    def _findings(self, path: NodePath, entry: Entry) -> tuple[Finding, ...]:
+        found = []
+        for index, finding in enumerate(entry.get("findings", [])):
+            at: NodePath = (*path, "findings", index)
+            axes = finding.get("axes", [])
+            for position, axis in enumerate(axes):
+                self.axis((*at, "axes", position), axis)
+            what, source = text(finding["what"]), text(finding["source"])
+            found.append(Finding(what=what, source=source, axes=tuple(axes), where=self.document.where(at)))
+        return tuple(found)
+
+    def _recipe(self, name: str, recipes: dict[str, Entry]) -> Recipe:
+        path: NodePath = ("recipes", name)
+        entry, bases = recipes[name], self._bases(name, recipes)
+        chain = [*(recipes[base] for base in reversed(bases)), entry]
+        return Recipe(
+            name=name,
+            title=text(entry["title"]),
+            kind=entry.get("kind", "train"),
+            algorithm=text(entry["algorithm"]),
+            entry=text(entry["entry"]),
+            overrides={key: value for base in chain for key, value in base.get("overrides", {}).items()},
+            env={key: value for base in chain for key, value in mapping(base.get("env")).items()},
+            nodes=entry.get("nodes", 1),
+            cards=entry.get("cards", 1),
+            model=text(entry["model"]),
+            source=text(entry["source"]),
+            bases=tuple(bases),
+            findings=self._findings(path, entry),
+            notes=tuple(texts(entry.get("notes", []))),
+            where=self.document.where(path, key=True),
+        )
+
+    def _bases(self, name: str, recipes: dict[str, Entry]) -> list[str]:
+        """The recipes it builds on, the nearest first."""
+        chain = [name]
+        while base := recipes[chain[-1]].get("base"):
+            at: NodePath = ("recipes", chain[-1], "base")
+            if base in chain:
+                if name == chain[-1]:
+                    self.problem(at, f"recipes build on each other: {' -> '.join([*chain, base])}")
+                break
+            if not self.known(at, "recipe", base, self.names("recipes")) or base not in recipes:
+                break
+            chain.append(base)
+        return chain[1:]
+
+    def _runner(self, name: str, entry: Entry) -> Runner:
+        return Runner(
+            name=name,
+            title=text(entry["title"]),
+            kind=entry["kind"],
+            devices=tuple(entry["devices"]),
+            labels=mapping(entry.get("labels")),
+            where=self.document.where(("runners", name), key=True),
+        )
+
+    def _expectation(self, name: str, entry: Entry) -> Expectation:
+        path: NodePath = ("expectations", name)
+        cells = entry["cells"]
+        date, version = self._until((*path, "until"), text(entry["until"]))
+        return Expectation(
+            id=name,
+            cells=cells if isinstance(cells, str) else "",
+            conditions=() if isinstance(cells, str) else self.conditions((*path, "cells"), cells),
+            check=text(entry["check"]),
+            state=entry["state"],
+            because=tuple(text(word) for word in entry.get("because", ())),
+            reason=text(entry["reason"]),
+            source=text(entry["source"]),
+            owner=text(entry["owner"]),
+            until_date=date,
+            until_version=version,
+            where=self.document.where(path, key=True),
+        )
+
+    def _until(self, path: NodePath, word: str) -> tuple[dt.date | None, Condition | None]:
+        try:
+            return dt.date.fromisoformat(word), None
+        except ValueError:
+            match = _UNTIL.fullmatch(word)
+        if match is None:
+            self.problem(path, f"{word!r} is no date and no condition", fix="2027-01-31, or 'verl >=0.7.0'")
+            return None, None
+        axis = self.axis(path, match["axis"])
+        specifier = self.specifier(path, axis, match["specifier"]) if axis else None
+        if axis is None or specifier is None:
+            return None, None
+        return None, Condition(axis=axis.name, specifiers=(specifier,))

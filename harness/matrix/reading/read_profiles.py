@@ -1,0 +1,80 @@
+"""Reads `profiles:`: what one command plans, as selections of stacks and of products of values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.errors import Location
+from harness.matrix.document.yaml_positions import NodePath
+from harness.matrix.model.definitions import LeftOut, Profile, Selection
+from harness.matrix.reading.resolve_names import Resolver, text, texts
+
+Entry = dict[str, Any]
+
+
+def read_profile(resolver: Resolver, name: str, entry: Entry, stacks: list[str]) -> Profile:
+    """The profile in `entry`, whose form has been checked; `stacks` is what `all` means.
+
+    What is wrong is noted by `resolver`.
+    """
+    path: NodePath = ("profiles", name, "select")
+    parts = enumerate(entry["select"])
+    return Profile(
+        name=name,
+        title=text(entry["title"]),
+        select=tuple(_selection(resolver, (*path, index), part, stacks) for index, part in parts),
+        without=tuple(
+            LeftOut(
+                check=check,
+                reason=text(reason),
+                where=resolver.document.where(("profiles", name, "without", check), key=True),
+            )
+            for check, reason in entry.get("without", {}).items()
+        ),
+        where=resolver.document.where(("profiles", name), key=True),
+    )
+
+
+def _selection(resolver: Resolver, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
+    if ("stacks" in entry) == ("product" in entry):
+        resolver.problem(path, "a selection needs one of 'stacks' and 'product'")
+    if "stacks" in entry and ("with" in entry or "recipe" in entry):
+        resolver.problem(path, "'with' and 'recipe' belong to 'product'; stacks bring their own")
+    wanted = entry.get("stacks", [])
+    for index, stack in enumerate(wanted if isinstance(wanted, list) else []):
+        resolver.known((*path, "stacks", index), "stack", stack, resolver.names("stacks"))
+    if isinstance(wanted, str) and wanted != "all":
+        resolver.problem((*path, "stacks"), f"'stacks' is a list or all, not {wanted!r}", fix=f"[{wanted}]")
+    product, provenance = _product(resolver, (*path, "product"), entry)
+    fixed = resolver.values((*path, "with"), entry.get("with"))
+    for axis, version in fixed.items():
+        provenance[axis, str(version)] = resolver.document.where((*path, "with", axis))
+        if axis in product:
+            resolver.problem((*path, "with", axis), f"{axis!r} is in 'product' and in 'with'", fix="keep one")
+    return Selection(
+        stacks=tuple(stacks if wanted == "all" else texts(wanted)),
+        product=product,
+        fixed={axis: str(version) for axis, version in fixed.items()},
+        recipe=resolver.recipe(path, entry),
+        provenance=provenance,
+        where=resolver.document.where(path),
+    )
+
+
+def _product(
+    resolver: Resolver, path: NodePath, entry: Entry
+) -> tuple[dict[str, tuple[str, ...]], dict[tuple[str, str], Location]]:
+    product: dict[str, tuple[str, ...]] = {}
+    provenance: dict[tuple[str, str], Location] = {}
+    for name, words in entry.get("product", {}).items():
+        axis = resolver.axis((*path, name), name, key=True)
+        if axis is None:
+            continue
+        for index, word in enumerate(texts(words)):
+            version = resolver.value((*path, name, index), axis, word)
+            if version is not None and (name, str(version)) in provenance:
+                resolver.problem((*path, name, index), f"{version} is listed twice", fix="keep one")
+            elif version is not None:
+                provenance[name, str(version)] = resolver.document.where((*path, name, index))
+        product[name] = tuple(value for axis_name, value in provenance if axis_name == name)
+    return product, provenance

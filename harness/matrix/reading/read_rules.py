@@ -1,0 +1,115 @@
+"""Reads what restricts cells: published tables, constraints over them, and pins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.matrix.cells.pins import check_template, placeholders
+from harness.matrix.document.yaml_positions import NodePath
+from harness.matrix.model.constraints import Agreement, Constraint, Listing, Requirement, Table, table_listing
+from harness.matrix.model.definitions import Axis, PinRule
+from harness.matrix.reading.resolve_names import Resolver, text, texts
+
+Entry = dict[str, Any]
+
+
+def read_table(resolver: Resolver, name: str, entry: Entry) -> Table:
+    """The published table in `entry`, whose form has been checked; what is wrong is noted by `resolver`."""
+    path: NodePath = ("published", name)
+    table = Table(
+        name=name,
+        title=text(entry["title"]),
+        source=text(entry["source"]),
+        date=text(entry["date"]),
+        key=entry["key"],
+        columns=tuple(texts(entry["columns"])),
+        rows=tuple(tuple(None if cell is None else text(cell) for cell in row) for row in entry["rows"]),
+        where=resolver.document.where(path, key=True),
+    )
+    if not resolver.known((*path, "key"), "column", table.key, table.columns):
+        return table
+    seen: set[str | None] = set()
+    for index, row in enumerate(table.rows):
+        at: NodePath = (*path, "rows", index)
+        if len(row) != len(table.columns):
+            what = f"the row has {len(row)} fields, the table {len(table.columns)} columns"
+            resolver.problem(at, what, fix=f"columns: {', '.join(table.columns)}; null where nothing is said")
+            continue
+        key = row[table.columns.index(table.key)]
+        if key in seen or key is None:
+            resolver.problem(at, f"a second row for {key!r}" if key else f"the row has no {table.key}")
+        seen.add(key)
+    return table
+
+
+def read_constraint(resolver: Resolver, tables: Mapping[str, Table], name: str, entry: Entry) -> Constraint:
+    """The constraint in `entry`; `tables` are those it may refer to."""
+    path: NodePath = ("constraints", name)
+    if ("require" in entry) == ("forbid" in entry):
+        resolver.problem(path, f"constraint {name!r} needs one of 'require' and 'forbid'", key=True)
+    return Constraint(
+        id=name,
+        when=resolver.conditions((*path, "when"), entry.get("when")),
+        require=tuple(
+            rule
+            for axis, rule_entry in entry.get("require", {}).items()
+            for rule in _requirement(resolver, tables, (*path, "require"), axis, rule_entry)
+        ),
+        forbid=resolver.conditions((*path, "forbid"), entry.get("forbid")),
+        reason=text(entry["reason"]),
+        source=text(entry["source"]),
+        where=resolver.document.where(path, key=True),
+    )
+
+
+def _requirement(
+    resolver: Resolver, tables: Mapping[str, Table], path: NodePath, axis: str, entry: Any
+) -> Sequence[Requirement]:
+    if not isinstance(entry, dict):
+        return resolver.conditions(path, {axis: entry})
+    at: NodePath = (*path, axis)
+    known = resolver.axis(at, axis, key=True)
+    if "same_as" in entry:
+        other = resolver.axis((*at, "same_as"), entry["same_as"])
+        part = entry.get("part", "nominal")
+        return [Agreement(axis=axis, other=other.name, part=part)] if known and other else []
+    return _listing(resolver, tables, at, known, entry) if known else []
+
+
+def _listing(
+    resolver: Resolver, tables: Mapping[str, Table], path: NodePath, axis: Axis, entry: Entry
+) -> list[Listing]:
+    name = entry["table"]
+    if not resolver.known((*path, "table"), "table", name, resolver.names("published")) or name not in tables:
+        return []
+    table, column = tables[name], entry.get("column", axis.name)
+    at: NodePath = (*path, "column") if "column" in entry else (*path, "table")
+    if not resolver.known(at, f"column of table {name!r}", column, table.columns):
+        return []
+    if table.key not in table.columns or any(len(row) != len(table.columns) for row in table.rows):
+        return []
+    if resolver.axis(("published", name, "key"), table.key) is None:
+        return []
+    schemes = {known.name: known.scheme for known in resolver.axes.values()}
+    listing = resolver.attempt(path, lambda: table_listing(table, axis.name, column, schemes))
+    return [listing] if listing else []
+
+
+def read_pin_rule(resolver: Resolver, path: NodePath, entry: Entry) -> PinRule:
+    """The pin or override in `entry`."""
+    field = "require" if "require" in entry else "override"
+    template = text(entry[field])
+    axes = resolver.attempt((*path, field), lambda: placeholders(template))
+    for axis in axes or ():
+        resolver.axis((*path, field), axis)
+    if axes is not None:
+        resolver.attempt((*path, field), lambda: check_template(template, axes))
+    return PinRule(
+        when=resolver.conditions((*path, "when"), entry.get("when")),
+        template=template,
+        reason=text(entry["reason"]),
+        source=text(entry["source"]),
+        axes=axes or (),
+        where=resolver.document.where(path),
+    )

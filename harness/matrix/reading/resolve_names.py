@@ -1,0 +1,118 @@
+"""Turns words of matrix.yaml into versions, conditions and names that exist, collecting what is wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from harness.errors import Problem
+from harness.matrix.document.suggest import did_you_mean
+from harness.matrix.document.yaml_positions import Document, NodePath
+from harness.matrix.model.constraints import Condition
+from harness.matrix.model.definitions import Axis
+from harness.matrix.model.versions import Specifier, Version, parse_specifier
+
+T = TypeVar("T")
+
+
+def text(value: str | int) -> str:
+    """What was written: an unquoted 9 is an integer in YAML."""
+    return str(value)
+
+
+def texts(value: Any) -> list[str]:
+    """One or several words, as a list."""
+    return [text(item) for item in value] if isinstance(value, list) else [text(value)]
+
+
+def mapping(value: Mapping[str, str | int] | None) -> dict[str, str]:
+    """Names and words."""
+    return {name: text(item) for name, item in (value or {}).items()}
+
+
+class Resolver:
+    """A wrong word becomes a problem with its position, and what it belongs to goes on without it."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self.axes: dict[str, Axis] = {}
+
+    def problem(self, path: NodePath, what: str, *, fix: str = "", key: bool = False) -> None:
+        """Note a problem of the value at `path`, or of its key."""
+        self.problems.append(Problem(what, self.document.where(path, key=key), fix=fix))
+
+    def attempt(self, path: NodePath, parse: Callable[[], T], *, key: bool = False) -> T | None:
+        """What `parse` returns; its ValueError becomes a problem at `path`."""
+        try:
+            return parse()
+        except ValueError as error:
+            self.problem(path, str(error), key=key)
+            return None
+
+    def names(self, section: str) -> list[str]:
+        """Names in the file, also of entries that are wrong themselves, so that one error is not two."""
+        entries = self.document.data.get(section)
+        return [str(name) for name in entries] if isinstance(entries, dict) else []
+
+    def known(self, path: NodePath, kind: str, name: str, known: Iterable[str], *, key: bool = False) -> bool:
+        """Whether `name` is one of `known`; a problem with the nearest of them if not."""
+        if name in known:
+            return True
+        self.problem(path, f"unknown {kind} {name!r}", fix=did_you_mean(name, known), key=key)
+        return False
+
+    def recipe(self, path: NodePath, entry: Mapping[str, Any]) -> str:
+        """The recipe that the entry at `path` names, or "" when it names none."""
+        name = entry.get("recipe", "")
+        if name:
+            self.known((*path, "recipe"), "recipe", name, self.names("recipes"))
+        return str(name)
+
+    def axis(self, path: NodePath, name: str, *, key: bool = False) -> Axis | None:
+        """The axis called `name`; None when there is none, or when its own entry is wrong."""
+        return self.axes.get(name) if self.known(path, "axis", name, self.names("axes"), key=key) else None
+
+    def value(self, path: NodePath, axis: Axis, word: str) -> Version | None:
+        """A value of the axis."""
+        version = self.attempt(path, functools.partial(axis.parse, word))
+        return version if version is not None and self._allowed(path, axis, version) else None
+
+    def values(self, path: NodePath, words: Mapping[str, str | int] | None) -> dict[str, Version]:
+        """A mapping of axes to values."""
+        values: dict[str, Version] = {}
+        for name, word in (words or {}).items():
+            axis = self.axis((*path, name), name, key=True)
+            version = self.value((*path, name), axis, text(word)) if axis else None
+            if version is not None:
+                values[name] = version
+        return values
+
+    def conditions(self, path: NodePath, words: Mapping[str, Any] | None) -> tuple[Condition, ...]:
+        """A mapping of axes to specifiers, or to lists of which one must hold."""
+        conditions = []
+        for name, options in (words or {}).items():
+            at: NodePath = (*path, name)
+            axis = self.axis(at, name, key=True)
+            if axis is None:
+                continue
+            places = [
+                (*at, index) if isinstance(options, list) else at for index in range(len(texts(options)))
+            ]
+            specifiers = [
+                self.specifier(place, axis, word) for place, word in zip(places, texts(options), strict=True)
+            ]
+            conditions.append(Condition(axis=name, specifiers=tuple(one for one in specifiers if one)))
+        return tuple(conditions)
+
+    def specifier(self, path: NodePath, axis: Axis, word: str) -> Specifier | None:
+        """A specifier over the values of the axis."""
+        specifier = self.attempt(path, functools.partial(parse_specifier, axis.scheme, word))
+        for clause in specifier.clauses if specifier else ():
+            if clause.version is not None and not self._allowed(path, axis, clause.version):
+                return None
+        return specifier
+
+    def _allowed(self, path: NodePath, axis: Axis, version: Version) -> bool:
+        return not axis.values or self.known(path, f"value of axis {axis.name}", str(version), axis.values)

@@ -1,0 +1,103 @@
+"""What is written in matrix.yaml and has no effect: it misleads whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from harness.errors import Problem
+from harness.matrix.cells.pins import resolve_rules
+from harness.matrix.cells.product_expansion import expand
+from harness.matrix.model.constraints import Constraint
+
+if TYPE_CHECKING:
+    from harness.matrix.model.version_matrix import Matrix
+
+
+def idle_parts(matrix: Matrix) -> Iterator[Problem]:
+    """Axis values, constraints, stacks, recipes, expectations and pin rules that no cell is touched by."""
+    yield from _values(matrix)
+    yield from _products(matrix)
+    yield from _constraints(matrix)
+    yield from _stacks_and_recipes(matrix)
+    cells = [(cell, matrix.versions(cell.axes)) for cell in matrix.all_cells]
+    for expectation in matrix.expectations.values():
+        if not any(expectation.covers(cell, versions) for cell, versions in cells):
+            yield Problem(
+                f"expectation {expectation.id!r} covers no cell", expectation.where, fix="remove it"
+            )
+    for rule in (*matrix.pin_rules, *matrix.override_rules):
+        if not any(resolve_rules((rule,), versions) for _, versions in cells):
+            yield Problem(f"rule {rule.template!r} applies to no cell", rule.where, fix="remove it")
+
+
+def _values(matrix: Matrix) -> Iterator[Problem]:
+    combinations = [cell.axes for cell in matrix.all_cells]
+    selections = [selection for profile in matrix.profiles.values() for selection in profile.select]
+    used = {(axis, value) for axes in combinations for axis, value in axes.items()}
+    used |= {(axis, value) for one in selections for axis, values in one.product.items() for value in values}
+    axes_used = {axis for axis, _ in used}
+    for axis in matrix.axes.values():
+        if axis.name not in axes_used:
+            yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where)
+            continue
+        for value in axis.values:
+            if (axis.name, value) not in used:
+                yield Problem(f"no cell uses value {value!r} of axis {axis.name!r}", axis.where)
+
+
+def _products(matrix: Matrix) -> Iterator[Problem]:
+    """Values that a product lists and of which rules leave no cell."""
+    for profile in matrix.profiles.values():
+        found = matrix.cells(profile.name)
+        used = {pair for cell in found.cells if not cell.stack for pair in cell.axes.items()}
+        listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
+        if listed and not used:
+            yield Problem(f"rules leave no cell of the products of profile {profile.name!r}", profile.where)
+            continue
+        for (axis, value), where in listed.items():
+            if (axis, value) not in used:
+                rules = {part.constraint for part in found.excluded if part.axes.get(axis) == value}
+                yield Problem(
+                    f"no cell of profile {profile.name!r} has {axis} {value}",
+                    where,
+                    why=f"excluded by {', '.join(sorted(rules))}" if rules else "",
+                )
+
+
+def _constraints(matrix: Matrix) -> Iterator[Problem]:
+    for constraint in matrix.constraints.values():
+        if not _bites(matrix, constraint):
+            yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where)
+
+
+def _bites(matrix: Matrix, constraint: Constraint) -> bool:
+    """Whether any stack or combination violates it, also those that others exclude as well."""
+    if any(constraint.violation(matrix.versions(stack.axes)) for stack in matrix.stacks.values()):
+        return True
+    for profile in matrix.profiles.values():
+        for selection in profile.select:
+            # Only the axes it reads matter, so the product is small however large the profile is.
+            product = {
+                axis: [matrix.axes[axis].parse(text) for text in texts]
+                for axis, texts in selection.product.items()
+                if axis in constraint.axes
+            }
+            found = expand(product, matrix.versions(selection.fixed), [constraint])
+            if product and any(part.constraint is not None for part in found):
+                return True
+    return False
+
+
+def _stacks_and_recipes(matrix: Matrix) -> Iterator[Problem]:
+    selections = [selection for profile in matrix.profiles.values() for selection in profile.select]
+    selected = {name for selection in selections for name in selection.stacks}
+    for stack in matrix.stacks.values():
+        moved = matrix.migrations.get(stack.name)
+        if (moved.stack if moved else stack.name) not in selected:
+            yield Problem(f"stack {stack.name!r} is in no profile", stack.where)
+    wanted = {stack.recipe for stack in matrix.stacks.values()} | {one.recipe for one in selections}
+    built_on = {base for name in wanted if name for base in matrix.recipes[name].bases}
+    for recipe in matrix.recipes.values():
+        if recipe.name not in wanted | built_on:
+            yield Problem(f"no cell uses recipe {recipe.name!r}", recipe.where)

@@ -1,0 +1,52 @@
+"""Program in the cell: one actor update through verl's own classes, recorded tensor by tensor.
+
+    python -m harness.numerics.actor.actor_program --role reference --out reference.npz
+    python -m harness.numerics.actor.actor_program --role device --reference reference.npz --out device.json
+
+The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
+every operation off by what the contract permits; how far those scatter is each tensor's tolerance. The
+device runs twice, once more while operators are traced, once under each seeded fault, and with packed rows
+and fused attention. In bf16 (autocast by verl) every product of a linear layer is recomputed besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.cell_program.exit_status import run_role
+from harness.numerics.actor import actor_device, actor_reference
+from harness.numerics.actor.actor_case import DEFAULT_SEED
+from harness.numerics.actor.actor_update import CONTRACTS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.numerics.actor.actor_program", description="one actor update"
+    )
+    parser.add_argument("--role", choices=("reference", "device"), required=True)
+    parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
+    parser.add_argument("--reference", type=Path, help="what the reference wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--compute", choices=tuple(CONTRACTS), default="float32", help="by verl's autocast")
+    parser.add_argument("--path", default="", help="verl's class that trains; its default one without")
+    arguments = parser.parse_args(argv)
+    given = {"compute": arguments.compute, "path": arguments.path}
+
+    def work() -> Mapping[str, Any]:
+        if arguments.role == "reference":
+            return actor_reference.reference(arguments.out, arguments.seed, **given)
+        return actor_device.device(
+            arguments.device, arguments.reference, arguments.out, arguments.seed, **given
+        )
+
+    return run_role(f"{arguments.role} of an actor update", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

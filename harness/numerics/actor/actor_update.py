@@ -1,0 +1,139 @@
+"""One update through verl's own classes: the model, the batch, what is recorded of it, and where it runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import ActorCase, Arrays
+from harness.numerics.actor.actor_faults import ActorFault
+from harness.numerics.actor.matmul_check import Products
+from harness.numerics.actor.recorder import GRADIENT, OUTPUT, PARAMETER, Recorder
+from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
+
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
+"""What an update that verl computes in a format promises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where an update runs: device, dtype, and the mode (a context) every operation runs under."""
+
+    torch: Any
+    device: str
+    dtype: Any
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """On the device; floating-point arrays in the dtype."""
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor
+
+
+def run_update(
+    case: ActorCase,
+    setting: Setting,
+    targets: Arrays | None,
+    recorder: Recorder,
+    *,
+    mode: Any,
+    fault: ActorFault | None = None,
+    path: str = "",
+    products: Products | None = None,
+) -> Arrays:
+    """Log-probabilities, then the update by the path of that name; everything goes to the recorder, matrix
+    products to `products`. Returns the targets used."""
+    from harness.numerics.actor.verl_workers import actor_class
+
+    torch = setting.torch
+    model = build_model(case, setting)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
+    actor = actor_class(path)(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    parameters = list(model.named_parameters())
+
+    def before_step(*_: Any) -> None:
+        for name, parameter in parameters:
+            recorder.note(GRADIENT, name, parameter.grad)
+
+    optimizer.register_step_pre_hook(before_step)
+    _keep_optimizer_in_fp32(optimizer, mode)
+    broken = fault.broken(model) if fault else nullcontext()
+    watched = products.watching(model) if products else nullcontext()
+    tokens = {name: setting.tensor(array) for name, array in case.tokens().items()}
+    # The recorder looks first: to watch products each layer gets an input of its own.
+    with broken, recorder.watching(model), watched, mode:
+        log_probs, entropy = actor.log_probs(tokens)
+        valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
+        # Masked before either is recorded: both are what the model's operators made.
+        scores = {"log_prob": log_probs * valid, "entropy": entropy * valid}
+        for name, tensor in scores.items():
+            recorder.note(OUTPUT, name, tensor)
+        if targets is None:
+            targets = case.targets(log_probs.detach().cpu().double().numpy())
+        metrics = actor.update(tokens, {name: setting.tensor(array) for name, array in targets.items()})
+    for name in sorted(metrics):
+        recorder.note(OUTPUT, name, torch.tensor(metrics[name], dtype=torch.float64))
+    for name, parameter in parameters:
+        recorder.note(PARAMETER, name, parameter)
+    return targets
+
+
+def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
+    """Whatever the model computes in, verl's optimizer steps in fp32, and so do perturbed runs."""
+    contract = getattr(mode, "contract", None)
+    if contract is None:
+        return
+    optimizer.register_step_pre_hook(lambda *_: setattr(mode, "contract", FP32))
+    optimizer.register_step_post_hook(lambda *_: setattr(mode, "contract", contract))
+
+
+def build_model(case: ActorCase, setting: Setting) -> Any:
+    """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
+    transformers = import_module("transformers")
+    config = transformers.Qwen2Config(**case.model)
+    config._attn_implementation = case.attention  # noqa: SLF001 - transformers has no other way before construction
+    model = transformers.Qwen2ForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        parameter.data = setting.torch.from_numpy(case.draw(name, tuple(parameter.shape)))
+    return model.to(device=setting.device, dtype=setting.dtype)
+
+
+def tracing(torch: Any, names: list[str]) -> Any:
+    """A mode that notes every operator that computes; those that only move numbers are left out."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from harness.numerics.arithmetic.stochastic import EXACT
+
+    class Tracing(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
+                return NotImplemented
+            if func.namespace != "profiler" and func.overloadpacket.__name__ not in EXACT:
+                names.append(str(func).rpartition(".")[0].removeprefix("aten."))
+            return func(*args, **(kwargs or {}))
+
+    return Tracing()
+
+
+def start(kind: str = "cpu") -> Any:
+    """torch and a process group of one, which verl's classes ask for."""
+    torch = import_module("torch")
+    if kind == "npu":
+        import_module("torch_npu")
+    torch.manual_seed(0)
+    store = Path(tempfile.mkdtemp()) / "store"
+    backend = {"npu": "hccl", "cuda": "nccl"}.get(kind, "gloo")
+    if kind == "npu":
+        torch.npu.set_device(0)
+    torch.distributed.init_process_group(backend, init_method=store.as_uri(), rank=0, world_size=1)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        os.environ.setdefault(name, value)
+    return torch

@@ -1,0 +1,102 @@
+"""The numbers that verl's policy loss clips by, and how far each is from a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import ActorCase
+
+Values = NDArray[np.float64]
+
+#: (log-ratios, their distances from the nearest bound): one call of the loss.
+Keep = Callable[[Values, Values], None]
+Margin = Callable[[Values], Values]
+
+
+def clip_margin(case: ActorCase, log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Distance of each log-ratio from the nearest bound of the policy loss, in the same units."""
+    update = case.update
+    bounds = [1 - float(update["clip_ratio_low"]), 1 + float(update["clip_ratio_high"]), DUAL_CLIP]
+    return np.asarray(np.min([np.abs(log_ratio - math.log(bound)) for bound in bounds], axis=0))
+
+
+DUAL_CLIP = 3.0
+"""verl's default `clip_ratio_c`."""
+
+
+@contextmanager
+def watched_loss(update: Mapping[str, Any], margin: Margin, keep: Keep) -> Iterator[None]:
+    """verl's policy loss of `update["loss_mode"]`, telling the log-ratios that it clips by; the distance is
+    infinite where padding or an advantage of zero makes the decision void.
+
+    A release without a registry of losses tells nothing.
+    """
+    registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
+    name = update["loss_mode"]
+    if name not in registry:
+        yield
+        return
+    original: Callable[..., Any] = registry[name]
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        old, new, advantages, mask = (
+            kwargs[key].detach().cpu().double().numpy()
+            for key in ("old_log_prob", "log_prob", "advantages", "response_mask")
+        )
+        ratio = (new - old) * mask
+        if name == "gspo":
+            ratio = ratio.sum(axis=1, keepdims=True) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        matters = (
+            ((mask != 0) & (advantages != 0))
+            if ratio.shape == mask.shape
+            else (advantages != 0).any(1)[:, None]
+        )
+        keep(ratio, np.where(matters, margin(ratio), np.inf))
+        return original(*args, **kwargs)
+
+    registry[name] = watched
+    try:
+        yield
+    finally:
+        registry[name] = original
+
+
+@dataclass(kw_only=True)
+class Clips:
+    """Clip decisions of an exact update, and how far other runs of it are from them."""
+
+    case: ActorCase
+    exact: list[tuple[Values, Values]] = field(default_factory=list)
+    drift: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """One run; the first is the exact one."""
+        calls: list[tuple[Values, Values]] = []
+        with watched_loss(
+            self.case.update, partial(clip_margin, self.case), lambda *call: calls.append(call)
+        ):
+            yield
+        if not self.exact:
+            self.exact, self.drift = calls, [0.0] * len(calls)
+            return
+        for number, ((found, _), (wanted, _)) in enumerate(zip(calls, self.exact, strict=True)):
+            self.drift[number] = max(self.drift[number], float(np.abs(found - wanted).max(initial=0.0)))
+
+    def slack(self, safety: float) -> float | None:
+        """The smallest distance from a bound, in units of `safety` times the largest drift of that call; not
+        above 1 means that rounding may decide. None when no decision was seen."""
+        ratios = [
+            float(np.min(margin, initial=np.inf)) / max(safety * drift, 1e-300)
+            for (_, margin), drift in zip(self.exact, self.drift, strict=True)
+        ]
+        return float(f"{min(*ratios, 1e300):.4g}") if ratios else None

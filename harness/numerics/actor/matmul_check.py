@@ -1,0 +1,192 @@
+"""Matrix products of a model's linear layers, each recomputed in float64 from the operands the device had.
+
+A whole update in bf16 scatters by more than a product with coarse partial sums is off. One product by itself
+is rounded once: with bf16 operands and fp32 accumulation nearly every element is a single number, which the
+device gives or does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.arithmetic.contract import FORMATS, Array, Contract, round_to
+
+OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = "the output", "the gradient for the input", "the weight's gradient"
+
+
+#: Lowest and highest legal result, and the exact one.
+Interval = tuple[Array, Array, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """One product: the layer's name, what it gives, which call, its elements and how many are outside.
+
+    worst: the largest distance from the exact result, in units in the last place of the io format.
+    """
+
+    name: str
+    what: str
+    call: int
+    elements: int
+    wrong: int
+    worst: float
+
+
+@dataclass(kw_only=True)
+class Products:
+    """Judges every product of the layers it watches; they round to the contract's io format."""
+
+    contract: Contract
+    found: list[Product] = field(default_factory=list)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @contextmanager
+    def watching(self, model: Any) -> Iterator[None]:
+        """Judge the forward and backward products of all linear layers."""
+        handles = []
+        for name, module in model.named_modules():
+            if type(module).__name__ != "Linear":
+                continue
+            layer = _Layer(name=name, module=module, judge=self._judge)
+            handles.append(module.register_forward_pre_hook(layer.before))
+            handles.append(module.register_forward_hook(layer.after))
+            handles.append(module.weight.register_hook(layer.weight_gradient))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _judge(self, name: str, what: str, found: Array, legal: Callable[[Contract], Interval]) -> None:
+        """Whether every element of `found` is in its interval."""
+        low, high, exact = legal(self.contract)
+        outside = ~((found >= low) & (found <= high))
+        unit = 2 * FORMATS[self.contract.io].unit_roundoff
+        distance = np.abs(found - exact) / np.maximum(unit * np.abs(exact), FORMATS[self.contract.io].flush)
+        key = (name, what)
+        self.found.append(
+            Product(
+                name=name,
+                what=what,
+                call=self.calls[key],
+                elements=int(outside.size),
+                wrong=int(outside.sum()),
+                worst=float(distance[outside].max(initial=0.0)),
+            )
+        )
+        self.calls[key] += 1
+
+
+def interval(contract: Contract, left: Array, right: Array, bias: Array | None = None) -> Interval:
+    """Lowest and highest legal result of `left @ right + bias`, and the exact one.
+
+    Operands are rounded to the io format, partial sums have the unit roundoff of accumulation (`growth` of
+    them, running error analysis), the result is rounded to the io format once; a bias may be added before or
+    after that.
+    """
+    left, right = round_to(left, contract.io), round_to(right, contract.io)
+    exact = left @ right
+    terms = left.shape[-1]
+    error = (
+        contract.safety * contract.growth(terms) * contract.unit_sum * (np.abs(left) @ np.abs(right))
+        + FORMATS[contract.accumulate].flush
+    )
+    low, high = exact - error, exact + error
+    if bias is None:
+        return round_to(low, contract.io), round_to(high, contract.io), exact
+    bias = round_to(bias, contract.io)
+    once = round_to(low + bias, contract.io), round_to(high + bias, contract.io)
+    twice = tuple(round_to(round_to(side, contract.io) + bias, contract.io) for side in (low, high))
+    return np.minimum(once[0], twice[0]), np.maximum(once[1], twice[1]), exact + bias
+
+
+def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
+    """As `interval` for the sum over the first axis of `left[i].T @ right[i]`.
+
+    The weight's gradient of a layer without bias, whose product is a batched one (`matmul_backward`): either
+    one product, or one for each row of the batch, rounded to the io format and summed in fp32.
+    """
+    parts = [interval(contract, one.T, other) for one, other in zip(left, right, strict=True)]
+    low, high, exact = interval(contract, rows(left).T, rows(right))
+    bottom, top = (np.sum([part[side] for part in parts], axis=0) for side in (0, 1))
+    largest = np.sum([np.maximum(np.abs(part[0]), np.abs(part[1])) for part in parts], axis=0)
+    error = contract.safety * contract.growth(len(parts)) * contract.unit_sum * largest
+    bottom, top = round_to(bottom - error, contract.io), round_to(top + error, contract.io)
+    return np.minimum(low, bottom), np.maximum(high, top), exact
+
+
+@dataclass(kw_only=True)
+class _Layer:
+    """Hooks of one linear layer; `given` and `arrived` are the operands of its backward products."""
+
+    name: str
+    module: Any
+    judge: Callable[..., None]
+    given: Any = None
+    arrived: Any = None
+
+    def before(self, _module: Any, args: Any) -> Any:
+        """The layer's input, as a tensor of this layer alone: its gradient is this layer's share."""
+        if not args[0].requires_grad:
+            return None
+        return (args[0].view_as(args[0]), *args[1:])
+
+    def after(self, module: Any, args: Any, output: Any) -> None:
+        """Judge the forward product, keep operands for the backward ones."""
+        self.given = batched(args[0])
+        weight, bias = values(module.weight).T, None if module.bias is None else values(module.bias)
+        self.judge(
+            self.name,
+            OUTPUT,
+            rows(values(output)),
+            lambda contract: interval(contract, rows(self.given), weight, bias),
+        )
+        if output.requires_grad:
+            output.register_hook(self._arrives)
+        if args[0].requires_grad:
+            args[0].register_hook(self._input_gradient)
+
+    def _arrives(self, gradient: Any) -> None:
+        self.arrived = batched(gradient)
+
+    def _input_gradient(self, gradient: Any) -> None:
+        weight = values(self.module.weight)
+        self.judge(
+            self.name,
+            INPUT_GRADIENT,
+            rows(values(gradient)),
+            lambda contract: interval(contract, rows(self.arrived), weight),
+        )
+
+    def weight_gradient(self, gradient: Any) -> None:
+        """Judge the weight's gradient of this pass, before it is added to others."""
+        self.judge(
+            self.name,
+            WEIGHT_GRADIENT,
+            values(gradient),
+            lambda contract: interval_of_sum(contract, self.arrived, self.given),
+        )
+
+
+def values(tensor: Any) -> NDArray[np.float64]:
+    """A tensor's numbers on the host."""
+    return np.asarray(tensor.detach().cpu().double().numpy())
+
+
+def batched(tensor: Any) -> NDArray[np.float64]:
+    """A tensor's numbers as (batch, rows, features)."""
+    found = values(tensor)
+    return found.reshape(-1, *found.shape[-2:]) if found.ndim > 1 else found[None, None]
+
+
+def rows(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """An array as a matrix of its last dimension."""
+    return array.reshape(-1, array.shape[-1])

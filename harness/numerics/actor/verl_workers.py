@@ -1,0 +1,277 @@
+"""verl's own classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
+
+`DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do, and
+what 0.7 does where `trainer.use_legacy_worker_impl=disable`. Which of them a release has is asked of the
+installed package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from types import SimpleNamespace
+from typing import Any
+
+from harness.errors import NothingSelectedError
+from harness.numerics.actor.actor_case import PROMPT, RESPONSE, ActorCase
+
+LEGACY = "verl.workers.actor.dp_actor"
+ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+ENGINE_WORKER = "verl.workers.engine_workers"
+
+SHORT_MASK = (
+    "without use_remove_padding this verl's engine gives a row an attention mask only as long as its "
+    "response (verl issue 6278, mended in 0.8.0); here it was given whole rows"
+)
+
+Tensors = Mapping[str, Any]
+
+
+def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
+    """The paths this verl trains with, the default first; NothingSelectedError when none is known here."""
+    paths: list[type[LegacyActor | EngineActor]] = []
+    if _has(LEGACY):
+        paths.append(LegacyActor)
+    # Older releases have the engine, but no worker that trains a policy with it.
+    if _has(ENGINE) and (not paths or _has(ENGINE_WORKER)):
+        paths.append(EngineActor)
+    if not paths:
+        raise NothingSelectedError(
+            "this verl has no actor that can be driven here",
+            why=f"neither {LEGACY} nor {ENGINE} is in it",
+            fix="leave the check `actor` out for this cell",
+        )
+    return tuple(paths)
+
+
+def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
+    """The path of that name, the default one without; NothingSelectedError when this verl has none such."""
+    paths = actor_classes()
+    found = next((path for path in paths if path.name == name), None) if name else paths[0]
+    if found is None:
+        raise NothingSelectedError(f"this verl does not train with {name}", fix="leave the path out")
+    return found
+
+
+def finding(path: str) -> str:
+    """What the path of that name gets wrong on every device and is spared here, or ""."""
+    return SHORT_MASK if actor_class(path) is EngineActor and _masks_are_short() else ""
+
+
+def _masks_are_short() -> bool:
+    padding = import_module("verl.workers.utils.padding")
+    return not hasattr(padding, "build_attention_mask_from_nested")
+
+
+def _has(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class LegacyActor:
+    """`DataParallelPPOActor`: compute_log_prob and update_policy over a DataProto."""
+
+    name = "DataParallelPPOActor"
+
+    def __init__(self, model: Any, optimizer: Any, case: ActorCase, _device: str) -> None:
+        config = import_module("verl.workers.config")
+        update = dict(case.update)
+        update.pop("lr")
+        loss_mode = update.pop("loss_mode", "vanilla")
+        self.update_size = update["ppo_mini_batch_size"]
+        self.micro = update["ppo_micro_batch_size_per_gpu"]
+        wanted = {
+            "strategy": "fsdp",
+            "rollout_n": 1,
+            "use_dynamic_bsz": False,
+            "use_torch_compile": False,
+            "use_remove_padding": case.packed,
+            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
+            "fsdp_config": config.FSDPEngineConfig(dtype=case.compute),
+            **update,
+        }
+        self.actor = import_module(LEGACY).DataParallelPPOActor(
+            _offered(config.FSDPActorConfig, wanted), model, optimizer
+        )
+
+    def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of the responses, (batch, response)."""
+        found = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
+        # A pair up to 0.7.0, then by name.
+        return (found["log_probs"], found["entropys"]) if isinstance(found, dict) else tuple(found)
+
+    def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
+        """All mini-batches of one update; metrics as lists."""
+        metrics = self.actor.update_policy(self._data({**tokens, **targets}))
+        return {
+            name: list(found) if isinstance(found, (list, tuple)) else [found]
+            for name, found in metrics.items()
+        }
+
+    def _data(self, tensors: Tensors) -> Any:
+        data = import_module("verl").DataProto.from_single_dict(_with_responses(tensors))
+        data.meta_info = {
+            "micro_batch_size": self.micro,
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+            "multi_turn": False,
+        }
+        return data
+
+
+class EngineActor:
+    """`FSDPEngineWithLMHead` on a plain module: infer_batch and train_batch over a TensorDict of jagged
+    tensors."""
+
+    name = "FSDPEngineWithLMHead"
+
+    def __init__(self, model: Any, optimizer: Any, case: ActorCase, device: str) -> None:
+        engine_module: Any = import_module(ENGINE)
+        functional = import_module("verl.utils.torch_functional")
+        config = import_module("verl.workers.config")
+        self.case = case
+        if device == "cpu":
+            # verl knows no CPU platform; this process has no other device.
+            engine_module.get_device_id = lambda: "cpu"
+            engine_module.get_device_name = lambda: "cpu"
+        else:
+            patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
+            # 0.7 asks for nothing, later releases for the model's configuration.
+            patches(*[None for _ in signature(patches).parameters])
+        if case.compute == "float32":
+            # 0.7 computes in bfloat16 whatever is asked for, so autocast ends where the model begins.
+            model.register_forward_pre_hook(
+                lambda *_: import_module("torch").set_autocast_enabled(device, False)
+            )
+        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead, packed=case.packed)
+        settings = {
+            "module": model,
+            "optimizer": optimizer,
+            "optimizer_config": SimpleNamespace(clip_grad=case.update["grad_clip"]),
+            "compute_entropy_from_logits": functional.entropy_from_logits,
+            "_autocast_dtype": getattr(import_module("torch"), case.compute),
+        }
+        for name, value in settings.items():
+            setattr(self.engine, name, value)
+        update = {name: case.update[name] for name in case.update if name not in {"lr", "grad_clip"}}
+        loss_mode = update.pop("loss_mode", "vanilla")
+        wanted = {
+            "strategy": "fsdp",
+            "rollout_n": 1,
+            "use_dynamic_bsz": False,
+            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
+            **update,
+        }
+        actor = _offered(config.ActorConfig, wanted)
+        self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
+
+    def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
+        """Log-probabilities and entropies of the responses, (batch, response)."""
+        padded = import_module("verl.workers.utils.padding").no_padding_2_padding
+        self.engine.module.eval()
+        data = self._data(tokens)
+        output = self.engine.infer_batch(data)["model_output"]
+        return padded(output["log_probs"], data), padded(output["entropy"], data)
+
+    def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
+        """One train_batch for each mini-batch; metrics as lists."""
+        size = self.case.update["ppo_mini_batch_size"]
+        batch = {**tokens, **targets}
+        self.engine.module.train()
+        metrics: dict[str, list[float]] = {}
+        for first in range(0, len(next(iter(batch.values()))), size):
+            rows = {name: tensor[first : first + size] for name, tensor in batch.items()}
+            output = self.engine.train_batch(self._data(rows), self.loss)
+            metrics.setdefault("loss", []).extend(output["loss"])
+            metrics.setdefault("grad_norm", []).append(output["metrics"]["grad_norm"])
+        return metrics
+
+    def _data(self, tensors: Tensors) -> Any:
+        torch = import_module("torch")
+        tensordict = import_module("tensordict").TensorDict
+        utilities = import_module("verl.utils.tensordict_utils")
+        tensors = _with_responses(tensors)
+        mask = tensors["attention_mask"].bool()
+        jagged = {
+            name: torch.nested.as_nested_tensor(
+                [row[kept] for row, kept in zip(tensors[name], mask, strict=True)], layout=torch.jagged
+            )
+            for name in ("input_ids", "position_ids")
+        }
+        dense = {name: tensor for name, tensor in tensors.items() if name not in jagged}
+        size = len(mask)
+        loss_mask = tensors["response_mask"]
+        if _masks_are_short():
+            counted = [
+                torch.cat([torch.zeros_like(row[: len(row) - RESPONSE]), row[-RESPONSE:]])[row.bool()]
+                for row in tensors["attention_mask"]
+            ]
+            loss_mask = torch.nested.as_nested_tensor(counted, layout=torch.jagged)
+        data = tensordict(
+            {
+                **dense,
+                **jagged,
+                "prompts": tensors["input_ids"][:, :PROMPT],
+                "loss_mask": loss_mask,
+            },
+            batch_size=[size],
+        )
+        utilities.assign_non_tensor(
+            data,
+            max_seq_len=PROMPT + RESPONSE,
+            max_response_len=RESPONSE,
+            use_remove_padding=self.case.packed,
+            use_dynamic_bsz=False,
+            micro_batch_size_per_gpu=self.case.update["ppo_micro_batch_size_per_gpu"],
+            temperature=1.0,
+            calculate_entropy=True,
+            global_batch_size=size,
+            pad_token_id=0,
+        )
+        return data
+
+
+def _offered(config: Any, wanted: Mapping[str, Any]) -> Any:
+    """A configuration with those of the wanted settings that this release has."""
+    return config(**{name: value for name, value in wanted.items() if name in config.__dataclass_fields__})
+
+
+def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
+    """An engine around a module that nothing wraps: its methods are verl's, its set-up is not run."""
+
+    class Plain(engine):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.engine_config = SimpleNamespace(
+                entropy_checkpointing=False, entropy_from_logits_with_chunking=False
+            )
+            self.ulysses_sequence_parallel_size = 1
+            self.ulysses_device_mesh = None
+            self.use_ulysses_sp = False
+            self.use_remove_padding = packed
+            self.pad_to_length = False
+            self.scaler = None
+            self._qat_enabled = False
+            self.mode = None
+
+        def get_data_parallel_group(self) -> Any:
+            """The default group, of one process."""
+            return None
+
+        def get_data_parallel_size(self) -> int:
+            """One process."""
+            return 1
+
+    return Plain()
+
+
+def _with_responses(tensors: Tensors) -> dict[str, Any]:
+    return {
+        **tensors,
+        "responses": tensors["input_ids"][:, PROMPT:],
+        "response_mask": tensors["attention_mask"][:, PROMPT:],
+    }

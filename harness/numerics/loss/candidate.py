@@ -1,0 +1,129 @@
+"""A candidate: any callable from a case to a value and its gradient. Whatever it does ends in a result,
+never in a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.loss.cases.case import Case, read_npz, write_npz
+
+FORMAT = "npu-matrix-loss-results/1"
+LONGEST_MESSAGE = 400
+
+
+class UnsupportedCaseError(Exception):
+    """Raised by a candidate that does not offer what a case asks for; the message says what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a candidate returned: value (shape () or (batch, tokens)) and gradient, or why there is none."""
+
+    value: NDArray[Any] | float | None = None
+    gradient: NDArray[Any] | None = None
+    error: str = ""
+    unsupported: str = ""
+    seconds: float = 0.0
+
+
+Candidate = Callable[[Case], Result]
+
+
+def evaluate(
+    candidate: Candidate, cases: Iterable[Case], *, before: Callable[[Case], None] | None = None
+) -> dict[str, Result]:
+    """Results by case name; exceptions and values that are no real arrays become errors of their case.
+
+    `before` is called ahead of each case, so that a process that is killed leaves behind which case it hung
+    in.
+    """
+    results = {}
+    for case in cases:
+        if before is not None:
+            before(case)
+        results[case.name] = evaluate_one(candidate, case)
+    return results
+
+
+def evaluate_one(candidate: Candidate, case: Case) -> Result:
+    """One evaluation, whatever happens in it (KeyboardInterrupt and SystemExit pass through)."""
+    started = time.monotonic()
+    try:
+        result = candidate(case)
+        checked = _checked(result)
+    except UnsupportedCaseError as error:
+        checked = Result(unsupported=_shortened(str(error)) or "the candidate does not offer this")
+    except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
+        checked = Result(error=f"raised {type(error).__name__}: {_shortened(str(error))}")
+    return Result(
+        value=checked.value,
+        gradient=checked.gradient,
+        error=checked.error,
+        unsupported=checked.unsupported,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _checked(result: object) -> Result:
+    if not isinstance(result, Result):
+        return Result(error=f"returned {type(result).__name__}, not a Result")
+    value, gradient = _real("value", result.value), _real("gradient", result.gradient)
+    for part in (value, gradient):
+        if isinstance(part, str):
+            return Result(error=part)
+    if value is None and not result.error and not result.unsupported:
+        return Result(error="returned no value")
+    return Result(value=value, gradient=gradient, error=result.error, unsupported=result.unsupported)  # type: ignore[arg-type]
+
+
+def _real(name: str, part: object) -> NDArray[Any] | str | None:
+    if part is None:
+        return None
+    array = np.asarray(part)
+    if array.dtype.kind != "f":
+        return f"{name} has dtype {array.dtype}, not a floating-point one"
+    return array.astype(np.float64)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 3] + "..."
+
+
+def save_results(file: Path, results: Mapping[str, Result], facts: Mapping[str, Any]) -> None:
+    """Write results by name with facts about how they were obtained."""
+    arrays: dict[str, NDArray[Any]] = {}
+    entries = {}
+    for number, (name, result) in enumerate(results.items()):
+        parts = [part for part in ("value", "gradient") if getattr(result, part) is not None]
+        arrays.update({f"{number}.{part}": np.asarray(getattr(result, part)) for part in parts})
+        entries[name] = {
+            "number": number,
+            "arrays": parts,
+            "error": result.error,
+            "unsupported": result.unsupported,
+            "seconds": result.seconds,
+        }
+    write_npz(file, {"format": FORMAT, "facts": dict(facts), "results": entries}, arrays)
+
+
+def load_results(file: Path) -> tuple[dict[str, Result], dict[str, Any]]:
+    """Results by name, and the facts; InputError when the file is not one of ours."""
+    index, arrays = read_npz(file, FORMAT)
+    results = {
+        name: Result(
+            error=entry["error"],
+            unsupported=entry["unsupported"],
+            seconds=entry["seconds"],
+            **{part: arrays[f"{entry['number']}.{part}"] for part in entry["arrays"]},
+        )
+        for name, entry in index["results"].items()
+    }
+    return results, dict(index["facts"])

@@ -1,0 +1,186 @@
+"""Judge a candidate's result against the reference intervals: pass, fail or ill-posed, with reasons."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.arithmetic.contract import Array, Contract
+from harness.numerics.loss.candidate import Result
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Expected, ExpectedGradient
+from harness.numerics.loss.formulas.loss_reference import reference
+
+MOST_UNDECIDED = 0.2
+"""Share of tokens whose clip decision is noise above which a dtype cannot carry the loss. A convention, on
+which no verdict of the battery hangs: over six seeds its cases have at most 0.05 where compute is fp32. In 16
+bits they have at most 0.14, or at least 0.30 where the clip range is as narrow as numbers are apart."""
+
+HUGE = 1e300
+
+TIE_PARTS = (0.0, 0.5, 1.0)
+"""A token passes no gradient, all of it, or at a floating-point tie of `maximum` half of it."""
+
+
+class LossStatus(str, enum.Enum):
+    """Outcome of one case. Ill-posed is neither right nor wrong: this dtype cannot carry this loss."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a credential
+    FAIL = "fail"
+    ILL_POSED = "ill-posed"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossVerdict:
+    """What is said of one result.
+
+    budget: largest error over its tolerance (legal evaluations stay below 1; a number to trend).
+    scale: <g, g_ref> / <g_ref, g_ref> over decided elements; 1 when right, 2 for a doubled gradient, None
+    without gradient.
+    """
+
+    status: LossStatus
+    reasons: tuple[str, ...] = ()
+    budget: float = 0.0
+    scale: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result may be used."""
+        return self.status is LossStatus.PASS
+
+
+def judge(case: Case, result: Result, expected: Expected | None = None) -> LossVerdict:
+    """Judge `result` for `case`; `expected` is `reference(case)` unless it was computed before, elsewhere."""
+    if result.unsupported:
+        return LossVerdict(status=LossStatus.UNSUPPORTED, reasons=(result.unsupported,))
+    if result.error:
+        return LossVerdict(status=LossStatus.FAIL, reasons=(result.error,), budget=HUGE)
+    intervals = reference(case) if expected is None else expected
+    if intervals.overflow:
+        reason = f"an intermediate exceeds the range of {case.contract.compute}"
+        return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,))
+    reasons = _shape_reasons(case, result, intervals)
+    if reasons:
+        return LossVerdict(status=LossStatus.FAIL, reasons=tuple(reasons), budget=HUGE)
+    value_reasons, budget = _judge_value(_given(result.value), intervals)
+    reasons += value_reasons
+    scale: float | None = None
+    if intervals.gradient is not None and result.gradient is not None:
+        gradient_reasons, gradient_budget, scale = _judge_gradient(
+            result.gradient, intervals.gradient, case.contract
+        )
+        reasons += gradient_reasons
+        budget = max(budget, gradient_budget)
+    if not reasons and intervals.undecided_share > MOST_UNDECIDED:
+        reason = f"{intervals.undecided_share:.0%} of the clip decisions are rounding noise"
+        return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,), budget=budget, scale=scale)
+    status = LossStatus.FAIL if reasons else LossStatus.PASS
+    return LossVerdict(status=status, reasons=tuple(reasons), budget=budget, scale=scale)
+
+
+def _shape_reasons(case: Case, result: Result, expected: Expected) -> list[str]:
+    reasons = []
+    if np.shape(_given(result.value)) != expected.value.shape:
+        reasons.append(f"value has shape {np.shape(_given(result.value))}, not {expected.value.shape}")
+    if expected.gradient is None:
+        return reasons
+    wanted = expected.gradient.exact.shape
+    if result.gradient is None:
+        reasons.append(f"no gradient by {case.gradient_of}")
+    elif result.gradient.shape != wanted:
+        reasons.append(f"gradient has shape {result.gradient.shape}, not {wanted}")
+    return reasons
+
+
+def _given(value: NDArray[Any] | float | None) -> NDArray[Any]:
+    return np.asarray(np.nan if value is None else value, dtype=np.float64)
+
+
+def _judge_value(value: Array, expected: Expected) -> tuple[list[str], float]:
+    if not np.isfinite(value).all():
+        bad = int((~np.isfinite(value)).sum())
+        return [_counted("value is not finite", bad, value.size)], HUGE
+    outside = (value < expected.value_low) | (value > expected.value_high)
+    half_width = np.maximum(expected.value_high - expected.value_low, 0.0) / 2
+    budget = _ratio(np.abs(value - expected.value), half_width)
+    if not outside.any():
+        return [], min(budget, 1.0)
+    worst = _worst(np.abs(value - expected.value) * outside)
+    detail = f"got {value[worst]:.9g}, reference {expected.value[worst]:.9g} (+-{half_width[worst]:.2g})"
+    return [f"{_counted('value is outside its interval', int(outside.sum()), value.size)}: {detail}"], budget
+
+
+def _judge_gradient(
+    gradient: Array, expected: ExpectedGradient, contract: Contract
+) -> tuple[list[str], float, float | None]:
+    reasons = []
+    finite = np.isfinite(gradient)
+    if not finite.all():
+        reasons.append(_counted("gradient is not finite", int((~finite).sum()), gradient.size))
+    known = np.where(finite, gradient, HUGE)
+    leaks = expected.zero & finite & (gradient != 0)
+    if leaks.any():
+        place = _worst(np.abs(known) * leaks)
+        what = _counted(
+            "gradient is not exactly 0 on padding or clipped tokens", int(leaks.sum()), gradient.size
+        )
+        reasons.append(f"{what}: {gradient[place]:.3g} at {_place(place)}")
+    outside = ((known < expected.low) | (known > expected.high)) & ~expected.zero & finite
+    if outside.any():
+        place = _worst(np.where(outside, np.abs(known - expected.exact), 0.0))
+        what = _counted("gradient is outside its interval", int(outside.sum()), gradient.size)
+        exact = expected.exact[place]
+        reasons.append(f"{what}: {gradient[place]:.6g} at {_place(place)}, reference {exact:.6g}")
+    if not reasons:
+        reasons += _row_reasons(gradient, expected, contract)
+    decided = ~expected.zero & ~expected.undecided
+    # The last rounding, to the io format, is nobody's fault and would hide what is left in 16-bit formats.
+    error = np.maximum(np.abs(known - expected.exact) - contract.io_rounding(expected.exact), 0.0)
+    budget = _ratio(error[decided], expected.tolerance[decided])
+    return reasons, budget, _scale(gradient, expected) if finite.all() else None
+
+
+def _row_reasons(gradient: Array, expected: ExpectedGradient, contract: Contract) -> list[str]:
+    """Tokens that share one ratio share one clip decision, also where rounding may decide either way."""
+    rows = expected.rows
+    if rows is None:
+        return []
+    for row in np.unique(rows[expected.undecided]):
+        tokens = (rows == row) & expected.undecided
+        full = expected.full[tokens]
+        tolerance = expected.tolerance[tokens] + 2 * contract.io_rounding(full)
+        if not any((np.abs(gradient[tokens] - part * full) <= tolerance).all() for part in TIE_PARTS):
+            return ["tokens of one sequence take different clip decisions though they share one ratio"]
+    return []
+
+
+def _scale(gradient: Array, expected: ExpectedGradient) -> float | None:
+    exact = np.where(expected.undecided, 0.0, expected.exact)
+    norm = float((exact * exact).sum())
+    return float((gradient * exact).sum() / norm) if norm > 0 else None
+
+
+def _ratio(error: NDArray[Any], tolerance: NDArray[Any]) -> float:
+    if error.size == 0:
+        return 0.0
+    with np.errstate(over="ignore"):
+        ratios = np.where(error == 0, 0.0, error / np.maximum(tolerance, 1 / HUGE))
+    return float(min(ratios.max(), HUGE))
+
+
+def _counted(text: str, count: int, size: int) -> str:
+    return text if size == 1 else f"{text} ({count} of {size})"
+
+
+def _worst(error: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(int(axis) for axis in np.unravel_index(int(np.argmax(error)), error.shape))
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return "[" + ", ".join(str(axis) for axis in index) + "]"

@@ -1,0 +1,40 @@
+"""The battery: seeded, self-contained cases that make wrong losses observable.
+
+Inputs matter more than thresholds: a naive battery (Gaussian log-ratios, no padding, clip 0.2) makes 34 of
+64 semantic mutants observable at all; this one all 64. Names do not depend on the seed. Cases under another
+contract than fp32 carry its name (`policy/grpo-near/token-mean@bf16-io`).
+"""
+
+from __future__ import annotations
+
+from harness.numerics.arithmetic.contract import BF16_IO, FP32, Contract
+from harness.numerics.loss.cases import other_cases, policy_cases
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.cases.case_builder import Builder
+
+DEFAULT_SEED = 20250718
+"""Any number would do; 2025-07-18 is near GSPO's publication."""
+
+
+def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Case, ...]:
+    """All cases for one contract, deterministic in the seed."""
+    builder = Builder(seed, contract)
+    cases = [
+        *policy_cases.grpo(builder),
+        *policy_cases.gspo(builder),
+        *policy_cases.production(builder),
+        *other_cases.divergences(builder),
+        *other_cases.logits(builder),
+    ]
+    if contract.io == "fp32":
+        cases += [
+            *other_cases.advantages(builder),
+            *other_cases.aggregations(builder),
+            *other_cases.weights(builder),
+        ]
+    return tuple(cases)
+
+
+def default_battery(seed: int = DEFAULT_SEED) -> tuple[Case, ...]:
+    """What a cell is asked: fp32 and bf16 io, both with fp32 arithmetic, which is what verl promises."""
+    return (*battery(seed=seed, contract=FP32), *battery(seed=seed, contract=BF16_IO))

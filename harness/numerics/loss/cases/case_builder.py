@@ -1,0 +1,134 @@
+"""Builds the cases of a battery: seeded streams, names, rounding to the contract, settings that a format can
+decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.arithmetic.contract import FP32, Contract
+from harness.numerics.loss.cases import case_inputs
+from harness.numerics.loss.cases.case import REQUIRED, ROBUSTNESS, Case
+
+FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+COARSEST_DECIDED = 2.0**-12
+"""Unit roundoff above which arithmetic counts as 16-bit: that of fp16 is 2^-11, that of fp32 2^-24."""
+
+COARSE_CLIP = {"clip_ratio_low": 0.3, "clip_ratio_high": 0.4}
+COARSE_MEANS = (0.1, -0.1, 0.2, -0.2, 0.6, -0.6, 0.9, -0.9)
+"""For arithmetic in 16 bits, which cannot tell narrower bounds apart: next to 1 the numbers of bf16 are 2^-8
+and 2^-7 apart, and an exponential may be three of them off. Mean log-ratios keep that far from the bounds."""
+
+NO_SETTINGS: Mapping[str, Any] = {}
+
+Drift = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
+
+
+class Builder:
+    """Names and rounds cases; each family draws from its own stream, so that adding one does not change the
+    others."""
+
+    def __init__(self, seed: int, contract: Contract) -> None:
+        self.seed = seed
+        self.contract = contract
+        self.suffix = "" if contract is FP32 else f"@{contract.name}"
+
+    def rng(self, family: str) -> np.random.Generator:
+        """The stream of one family of cases."""
+        return np.random.default_rng([self.seed, *family.encode()])
+
+    def case(
+        self,
+        name: str,
+        arrays: dict[str, NDArray[Any]],
+        gradient_of: str,
+        settings: dict[str, Any],
+        *,
+        requires: Sequence[str] = (),
+        severity: str = REQUIRED,
+    ) -> Case:
+        """A case; arrays are rounded to the contract's io format."""
+        return Case(
+            name=name + self.suffix,
+            operation=name.split("/", maxsplit=1)[0],
+            contract=self.contract,
+            inputs=case_inputs.for_device(self.contract, arrays),
+            gradient_of=gradient_of,
+            settings=settings,
+            requires=tuple(requires),
+            severity=severity,
+        )
+
+    def policy(
+        self,
+        family: str,
+        drift: Drift,
+        *,
+        modes: Sequence[str] = FOUR_MODES,
+        shape: tuple[int, int] = (16, 64),
+        lengths: str = "mixed",
+        advantage: str = "group",
+        capped: bool = True,
+        adapts: bool = False,
+        padding: str = "as-drawn",
+        weighted: bool = False,
+        row_means: Sequence[float] = (),
+        requires: Sequence[str] = (),
+        settings: Mapping[str, Any] = NO_SETTINGS,
+    ) -> Iterator[Case]:
+        """One case per aggregation mode over the same inputs.
+
+        capped: the new log-probability stays below 0. adapts: arithmetic in 16 bits gets a clip range that it
+        can decide; without it such a case is ill-posed there, as the paper's range is. row_means:
+        mean log-ratio of each sequence, repeated.
+        """
+        if adapts and self.contract.unit > COARSEST_DECIDED:
+            settings, row_means = {**settings, **COARSE_CLIP}, COARSE_MEANS
+        rng = self.rng(family)
+        mask = case_inputs.mask(rng, *shape, lengths)
+        old = case_inputs.old_log_probs(rng, *shape)
+        moved = drift(rng, *shape)
+        new = old + (case_inputs.recentred(moved, mask, row_means) if row_means else moved)
+        arrays: dict[str, NDArray[Any]] = {
+            "old_log_prob": old,
+            "log_prob": np.minimum(new, -1e-5) if capped else new,
+            "advantages": case_inputs.advantages(rng, *shape, advantage),
+            "response_mask": mask,
+        }
+        if weighted:
+            arrays["rollout_is_weights"] = np.minimum(np.exp(rng.normal(0.0, 0.3, shape)), 2.0)
+            requires = (*requires, "rollout_is_weights")
+        _fill_padding(arrays, padding)
+        loss_mode = "gspo" if family.startswith("gspo") else "vanilla"
+        base = {"loss_mode": loss_mode, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
+        for mode in modes:
+            yield self.case(
+                f"policy/{family}/{mode}",
+                arrays,
+                "log_prob",
+                {**base, **settings, "loss_agg_mode": mode},
+                requires=(loss_mode, *requires, *_needs(mode, settings)),
+                severity=ROBUSTNESS if padding == "not-finite" else REQUIRED,
+            )
+
+
+def _needs(mode: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    needs = ("token-sum",) if mode == "token-sum" else ()
+    return (*needs, "global_denominators") if "batch_num_tokens" in settings else needs
+
+
+def _fill_padding(arrays: dict[str, NDArray[Any]], style: str) -> None:
+    """Whatever stands in padding must not matter: large finite numbers, or NaN and infinities."""
+    if style == "as-drawn":
+        return
+    garbage = {
+        "finite": {"old_log_prob": -60.0, "log_prob": 60.0, "advantages": 7.0},
+        "not-finite": {"old_log_prob": -np.inf, "log_prob": np.nan, "advantages": 7.0},
+    }[style]
+    padding = arrays["response_mask"] == 0
+    for name, value in garbage.items():
+        arrays[name] = np.where(padding, value, arrays[name])

@@ -1,0 +1,186 @@
+"""Cases of policy losses: GRPO and GSPO on, near, off and far from the policy, edges, production sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.loss.cases import case_inputs
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.cases.case_builder import FOUR_MODES, Builder, Drift
+
+TWO_MODES = ("token-mean", "seq-mean-token-mean")
+GSPO_MODE = ("seq-mean-token-mean",)
+PAPER_CLIP = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}
+"""GSPO, arXiv:2507.18071, section 5.1."""
+
+PAPER_MEANS = (1e-4, -1e-4, 2e-4, -2e-4, 6e-4, -6e-4, 9e-4, -9e-4)
+"""Mean log-ratios inside and outside the paper's clip range, so that every draw has both."""
+
+GLOBAL_BATCH = {"dp_size": 4, "batch_num_tokens": 2600, "global_batch_size": 64, "loss_scale_factor": 100}
+PRODUCTION = {
+    "batch_num_tokens": 2048 * 600,
+    "global_batch_size": 2048,
+    "loss_scale_factor": 8192,
+}
+"""A micro-batch of 8 responses of a 128 x 16 batch with 600 tokens on average, as GSPO recipes on 16 cards
+run it: gradients near 5e-7."""
+
+
+def _tokens(spread: float) -> Drift:
+    return lambda rng, batch, tokens: case_inputs.token_drift(rng, batch, tokens, spread)
+
+
+def _rows(row: float, token: float) -> Drift:
+    return lambda rng, batch, tokens: case_inputs.row_drift(rng, batch, tokens, row, token)
+
+
+def grpo(build: Builder) -> Iterator[Case]:
+    """GRPO at every distance from the policy, with every shape of the mask."""
+    yield from build.policy("grpo-on", _tokens(1e-3), modes=(*FOUR_MODES, "token-sum"))
+    yield from build.policy("grpo-near", _tokens(0.08))
+    yield from build.policy("grpo-off", _tokens(0.6), advantage="sequence")
+    yield from build.policy(
+        "grpo-far", _far_tokens, advantage="token", capped=False, settings={"clip_ratio_c": 10.0}
+    )
+    yield from build.policy("grpo-edge", _tokens(0.3), lengths="edge", padding="finite", advantage="sequence")
+    yield from build.policy("grpo-skew", _tokens(0.1), lengths="skew", shape=(16, 128))
+    yield from build.policy("grpo-weighted", _tokens(0.2), weighted=True, modes=TWO_MODES)
+    yield from build.policy("grpo-turns", _tokens(0.2), lengths="turns", modes=TWO_MODES)
+    yield from build.policy("grpo-large", _tokens(0.05), shape=(64, 512), modes=TWO_MODES)
+    yield from build.policy("grpo-global", _tokens(0.1), settings=GLOBAL_BATCH)
+    yield from build.policy("grpo-padding-not-finite", _tokens(0.1), padding="not-finite", modes=TWO_MODES)
+
+
+def _far_tokens(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
+    """Heavy tails, and the first two tokens of each sequence beyond the clamp of the log-ratio at 20."""
+    drift = rng.standard_t(2, (batch, tokens)) * 1.2
+    drift[:, :2] = (-25.0, 25.0)
+    return drift
+
+
+def gspo(build: Builder) -> Iterator[Case]:
+    """GSPO likewise, with the paper's clip range and with wider ones."""
+    narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
+    yield from build.policy(
+        "gspo-on",
+        _rows(3e-4, 2e-3),
+        shape=(16, 128),
+        modes=(*FOUR_MODES, "token-sum"),
+        settings=PAPER_CLIP,
+        row_means=PAPER_MEANS,
+        capped=False,
+    )
+    yield from build.policy(
+        "gspo-near", _rows(1e-3, 0.02), settings=PAPER_CLIP, row_means=PAPER_MEANS, capped=False
+    )
+    yield from build.policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", capped=False, adapts=True)
+    yield from build.policy(
+        "gspo-far", _far_rows, advantage="alternating", capped=False, settings={"clip_ratio_high": 0.2}
+    )
+    yield from build.policy(
+        "gspo-edge",
+        _rows(0.05, 0.1),
+        lengths="edge",
+        padding="finite",
+        advantage="sequence",
+        capped=False,
+        adapts=True,
+        settings=narrow,
+    )
+    yield from build.policy(
+        "gspo-skew",
+        _rows(0.02, 0.05),
+        lengths="skew",
+        shape=(16, 128),
+        capped=False,
+        adapts=True,
+        settings={"clip_ratio_low": 0.01, "clip_ratio_high": 0.01},
+    )
+    yield from build.policy(
+        "gspo-weighted",
+        _rows(0.05, 0.1),
+        weighted=True,
+        modes=GSPO_MODE,
+        capped=False,
+        adapts=True,
+        settings=narrow,
+    )
+    yield from build.policy(
+        "gspo-turns",
+        _rows(0.05, 0.1),
+        lengths="turns",
+        modes=GSPO_MODE,
+        capped=False,
+        adapts=True,
+        settings=narrow,
+    )
+    yield from build.policy(
+        "gspo-large",
+        _rows(5e-4, 0.02),
+        shape=(64, 512),
+        modes=TWO_MODES,
+        settings=PAPER_CLIP,
+        row_means=PAPER_MEANS,
+        capped=False,
+    )
+    yield from build.policy(
+        "gspo-token",
+        _rows(0.1, 0.1),
+        advantage="token",
+        modes=GSPO_MODE,
+        capped=False,
+        adapts=True,
+        settings={"clip_ratio_low": 0.1, "clip_ratio_high": 0.1},
+    )
+    yield from build.policy(
+        "gspo-global",
+        _rows(0.05, 0.1),
+        modes=TWO_MODES,
+        capped=False,
+        adapts=True,
+        settings={**narrow, **GLOBAL_BATCH},
+    )
+    yield from build.policy(
+        "gspo-padding-not-finite",
+        _rows(0.05, 0.1),
+        padding="not-finite",
+        modes=GSPO_MODE,
+        capped=False,
+        settings=narrow,
+    )
+
+
+def _far_rows(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
+    """Every fifth sequence is beyond the clamp of the sequence ratio at e^10."""
+    beyond = np.arange(batch)[:, None] % 5 == 1
+    level = np.where(beyond, 12.0, rng.normal(0.0, 4.0, (batch, 1)))
+    return np.asarray(level + rng.normal(0.0, 0.5, (batch, tokens)))
+
+
+def production(build: Builder) -> Iterator[Case]:
+    """One micro-batch of a production step: by global denominators, and as releases without them scale it."""
+    shape = (8, 1024)
+    scaled = {"scale": 8 / 2048}
+    grpo, gspo = _tokens(0.03), _rows(6e-4, 0.02)
+    yield from build.policy("grpo-production", grpo, shape=shape, settings=PRODUCTION)
+    yield from build.policy(
+        "gspo-production",
+        gspo,
+        shape=shape,
+        settings={**PRODUCTION, **PAPER_CLIP},
+        row_means=PAPER_MEANS,
+        capped=False,
+    )
+    yield from build.policy("grpo-accumulated", grpo, shape=shape, modes=TWO_MODES, settings=scaled)
+    yield from build.policy(
+        "gspo-accumulated",
+        gspo,
+        shape=shape,
+        modes=GSPO_MODE,
+        settings={**scaled, **PAPER_CLIP},
+        row_means=PAPER_MEANS,
+        capped=False,
+    )

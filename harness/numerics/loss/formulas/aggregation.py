@@ -1,0 +1,96 @@
+"""From a matrix of token losses to a scalar: d(loss)/d(token loss) of every aggregation mode.
+
+Modes and their names are verl's (`agg_loss`): with mask m, L_i = sum_t m_it, N = sum m, S = #{i: L_i > 0},
+horizon H and data-parallel size d,
+  token-mean               m / N * d
+  token-sum                m * d
+  seq-mean-token-sum       m / S * d
+  seq-mean-token-mean      m / (L_i S) * d
+  seq-mean-token-sum-norm  m / (S H) * d
+N and S are those of the micro-batch unless the settings give those of the global batch. A sequence without
+tokens adds nothing and is not counted; a batch without tokens has loss 0 and gradient 0.
+
+Older releases compute something else in places; two settings describe that (see `profile`):
+`sum_norm` "horizon" leaves out 1/S (verl up to 0.7.0), `empty_rows` "counted" takes S = number of rows (up
+to 0.6.0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.arithmetic.contract import Array, Contract, Mask
+from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.loss.cases.case import Case
+
+MODES = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+
+OPERATIONS_OF = {
+    "token-mean": 3,
+    "token-sum": 1,
+    "seq-mean-token-sum": 3,
+    "seq-mean-token-mean": 6,
+    "seq-mean-token-sum-norm": 4,
+}
+"""Rounded operations between a token loss and its share of the scalar: mask, length, count and dp factors,
+and the guards (1e-8 added to a denominator, at most half a unit roundoff) that implementations add."""
+
+
+def coefficients(mask: NDArray[Any], case: Case) -> Bounded:
+    """d(loss)/d(token loss) for each token, shape (batch, tokens), zero on padding.
+
+    ValueError for an unknown `loss_agg_mode`.
+    """
+    mode = case.setting("loss_agg_mode", "token-mean")
+    exact = _exact(np.asarray(mask, dtype=np.float64), case, mode)
+    operations = OPERATIONS_OF[mode]
+    contract = case.contract
+    largest = max(
+        float(case.setting("batch_num_tokens", mask.sum())),
+        float(case.setting("loss_scale_factor", mask.shape[-1])),
+    )
+    overflow = largest > contract.largest
+    return Bounded(exact, operations * contract.unit * np.abs(exact), contract, overflow)
+
+
+def _exact(mask: Array, case: Case, mode: str) -> Array:
+    lengths = mask.sum(axis=-1)
+    counted = lengths.size if case.setting("empty_rows") == "counted" else int((lengths > 0).sum())
+    tokens = float(case.setting("batch_num_tokens", max(mask.sum(), 1.0)))
+    sequences = float(case.setting("global_batch_size", max(counted, 1)))
+    horizon = float(case.setting("loss_scale_factor", mask.shape[-1]))
+    share = 1.0 if case.setting("sum_norm") == "horizon" else sequences
+    denominators: dict[str, Array | float] = {
+        "token-mean": tokens,
+        "token-sum": 1.0,
+        "seq-mean-token-sum": sequences,
+        "seq-mean-token-mean": np.maximum(lengths, 1.0)[:, None] * sequences,
+        "seq-mean-token-sum-norm": horizon * share,
+    }
+    if mode not in denominators:
+        raise ValueError(f"unknown loss_agg_mode {mode!r}; known: {', '.join(MODES)}")
+    factor = float(case.setting("dp_size", 1)) * float(case.setting("scale", 1.0))
+    return np.asarray(mask / denominators[mode] * factor)
+
+
+def total(token_losses: Bounded, weights: Bounded, valid: Mask, contract: Contract) -> Bounded:
+    """The scalar loss: weighted sum over valid tokens.
+
+    The factors of the mode may be applied before or after the sum, hence their rounding counts on the sum of
+    magnitudes.
+    """
+    shares = token_losses * weights
+    rounding = np.where(valid, np.abs(shares.value), 0.0).sum()
+    relative = np.where(
+        weights.value != 0, weights.error / np.where(weights.value == 0, 1.0, np.abs(weights.value)), 0.0
+    )
+    return shares.sum(where=valid).widened(float(relative.max(initial=0.0)) * rounding + contract.underflow)

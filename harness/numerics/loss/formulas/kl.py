@@ -1,0 +1,72 @@
+"""KL estimators between policy and reference policy (Schulman 2020, "Approximating KL divergence"; names as
+in verl).
+
+With d = log_prob - ref_log_prob: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = clip(e^x - x - 1, -10, 10) with x =
+clip(-d, -20, 20). Gradients by log_prob: 1, sign d, d, and -(e^x - 1) where neither clip applies. A trailing
+"+" keeps the value and takes the gradient of k2 (straight-through, verl's `kl_penalty`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.numerics.arithmetic.contract import Mask
+from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Branches, Expected, expect_loss, open_branches
+from harness.numerics.loss.formulas import aggregation
+
+ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+ARGUMENT_CLAMP = 20.0
+VALUE_CLAMP = 10.0
+
+
+def kl(case: Case) -> Expected:
+    """Expected aggregated KL loss and gradient by `log_prob`; inputs log_prob, ref_log_prob,
+    response_mask."""
+    contract = case.contract
+    valid = case.inputs["response_mask"] != 0
+    new, ref = (
+        Bounded.exact(np.where(valid, case.inputs[name], 0.0).astype(np.float64), contract)
+        for name in ("log_prob", "ref_log_prob")
+    )
+    estimator = str(case.settings["kl_penalty"])
+    distance = new - ref
+    value, gradient, branches = _estimate(estimator.rstrip("+"), distance, valid)
+    if estimator.endswith("+"):
+        gradient, branches = distance, open_branches(valid)
+    share = aggregation.coefficients(valid, case)
+    loss = aggregation.total(value, share, valid, contract)
+    return expect_loss(loss, gradient * share, valid, branches)
+
+
+def _estimate(name: str, distance: Bounded, valid: Mask) -> tuple[Bounded, Bounded, Branches]:
+    contract = distance.contract
+    kind = ALIASES.get(name, name)
+    if kind == "k1":
+        return distance, Bounded.exact(np.ones(valid.shape), contract), open_branches(valid)
+    if kind == "abs":
+        sign = Bounded.exact(np.sign(distance.value), contract)
+        return Bounded(np.abs(distance.value), distance.error, contract), sign, open_branches(valid)
+    if kind == "k2":
+        return distance * distance * 0.5, distance, open_branches(valid)
+    if kind == "k3":
+        return _k3(distance, valid)
+    raise ValueError(f"unknown kl_penalty {name!r}")
+
+
+def _k3(distance: Bounded, valid: Mask) -> tuple[Bounded, Bounded, Branches]:
+    contract = distance.contract
+    argument = (-distance).clip(-ARGUMENT_CLAMP, ARGUMENT_CLAMP)
+    power = argument.exp()
+    raw = power - argument - 1.0
+    beyond = np.abs(distance.value) - ARGUMENT_CLAMP
+    above = raw.value - VALUE_CLAMP
+    argument_margin = contract.safety * distance.error + 2 * ARGUMENT_CLAMP * contract.unit
+    value_margin = contract.safety * raw.error + 2 * VALUE_CLAMP * contract.unit
+    branches = Branches(
+        active=valid & (beyond <= 0) & (above <= 0),
+        undecided=(np.abs(beyond) <= argument_margin) | (np.abs(above) <= value_margin),
+        half=np.zeros_like(valid),
+    )
+    return raw.clip(-VALUE_CLAMP, VALUE_CLAMP), -(power - 1.0), branches

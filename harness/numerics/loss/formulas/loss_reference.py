@@ -1,0 +1,44 @@
+"""The float64 reference: numpy only, closed-form gradients, nothing shared with torch, its autograd or
+verl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Expected, expect_loss, open_branches
+from harness.numerics.loss.formulas import aggregation
+from harness.numerics.loss.formulas.advantage import advantage
+from harness.numerics.loss.formulas.kl import kl
+from harness.numerics.loss.formulas.policy_loss import policy
+from harness.numerics.loss.formulas.rollout_weights import weights
+from harness.numerics.loss.formulas.softmax import entropy, logprob
+
+
+def aggregate(case: Case) -> Expected:
+    """Expected aggregate of a given matrix and its gradient; inputs losses, response_mask (batch, tokens)."""
+    valid = case.inputs["response_mask"] != 0
+    losses = Bounded.exact(np.where(valid, case.inputs["losses"], 0.0).astype(np.float64), case.contract)
+    share = aggregation.coefficients(valid, case)
+    loss = aggregation.total(losses, share, valid, case.contract)
+    return expect_loss(loss, share, valid, open_branches(valid))
+
+
+REFERENCES: Mapping[str, Callable[[Case], Expected]] = {
+    "policy": policy,
+    "aggregation": aggregate,
+    "kl": kl,
+    "advantage": advantage,
+    "entropy": entropy,
+    "logprob": logprob,
+    "weights": weights,
+}
+
+
+def reference(case: Case) -> Expected:
+    """What a correct implementation may return for `case`; KeyError for an unknown operation or a missing
+    setting."""
+    return REFERENCES[case.operation](case)

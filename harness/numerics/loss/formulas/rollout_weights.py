@@ -1,0 +1,51 @@
+"""Rollout-correction weights: truncated importance sampling and IcePop, per token or per sequence.
+
+w = exp(clip(old_log_prob - rollout_log_prob, -20, 20)) (per sequence: of the sum over valid tokens), times
+the mask. Truncated (TIS, "Your efficient RL framework secretly brings you off-policy RL training", Yao et
+al. 2025): min(w, upper). IcePop (Ling team 2025, "Small leak can sink a great ship"): w where lower <= w <=
+upper, else 0. No gradient flows through a weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from harness.numerics.arithmetic.contract import Mask
+from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Expected, expect_values
+
+CLAMP = 20.0
+
+
+def weights(case: Case) -> Expected:
+    """Expected weights (batch, tokens); inputs old_log_prob, rollout_log_prob, response_mask."""
+    contract = case.contract
+    valid = case.inputs["response_mask"] != 0
+    old, rollout = (
+        Bounded.exact(np.where(valid, case.inputs[name], 0.0).astype(np.float64), contract)
+        for name in ("old_log_prob", "rollout_log_prob")
+    )
+    log_ratio = old - rollout
+    if case.settings["rollout_is"] == "sequence":
+        log_ratio = log_ratio.sum(-1, where=valid).column()
+    raw = log_ratio.clip(-CLAMP, CLAMP).exp().spread(valid.shape)
+    upper = float(case.settings["upper"])
+    lower = case.setting("lower")
+    if lower is None:
+        return expect_values(raw.clip(high=upper), valid)
+    return _icepop(raw, float(lower), upper, valid)
+
+
+def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> Expected:
+    margin = raw.contract.safety * raw.error + 3 * raw.contract.unit * np.maximum(np.abs(raw.value), 1.0)
+    kept = (raw.value >= lower) & (raw.value <= upper) & valid
+    undecided = valid & ((np.abs(raw.value - lower) <= margin) | (np.abs(raw.value - upper) <= margin))
+    surely = expect_values(raw, kept | undecided)
+    return replace(
+        surely,
+        value=np.where(kept, surely.value, 0.0),
+        value_low=np.where(undecided, np.minimum(surely.value_low, 0.0), surely.value_low),
+    )

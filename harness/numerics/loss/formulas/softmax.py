@@ -1,0 +1,74 @@
+"""Entropy and log-probability of logits, with gradients by the logits.
+
+With p = softmax(x): H = logsumexp(x) - sum p x and dH/dx = -p (x - sum p x); log p_y = x_y - logsumexp(x) and
+d/dx = onehot(y) - p.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.numerics.arithmetic.contract import Mask
+from harness.numerics.arithmetic.error_bounds import Bounded
+from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.expected import Branches, Expected, expect_loss, open_branches
+from harness.numerics.loss.formulas import aggregation
+
+
+def entropy(case: Case) -> Expected:
+    """Expected aggregated entropy and gradient by `logits` (batch, tokens, vocabulary)."""
+    logits, valid = _logits(case)
+    contract = case.contract
+    normaliser, probability = _log_sum_exp(logits)
+    mean = (probability * logits).sum(-1)
+    share = aggregation.coefficients(valid, case)
+    loss = aggregation.total(normaliser - mean, share, valid, contract)
+    gradient = -(probability * (logits - mean.column()))
+    # Autograd forms p twice, by softmax and by exp(x - logsumexp), and cancels one against the other.
+    terms = (
+        6 * np.abs(logits.value)
+        + 6 * np.abs(normaliser.value)[..., None]
+        + 6 * np.abs(mean.value)[..., None]
+        + 8
+    )
+    gradient = gradient.widened(probability.value * contract.unit * terms)
+    return expect_loss(loss, gradient * share.column(), *_open(valid, logits.value.shape))
+
+
+def logprob(case: Case) -> Expected:
+    """Expected weighted sum of log-probabilities of `labels` and its gradient by `logits`.
+
+    `weights` (batch, tokens) multiply the log-probabilities and stand for the incoming gradient of a policy
+    loss.
+    """
+    logits, valid = _logits(case)
+    contract = case.contract
+    labels = case.inputs["labels"][..., None]
+    normaliser, probability = _log_sum_exp(logits)
+    chosen = np.take_along_axis(logits.value, labels, axis=-1)[..., 0]
+    weights = Bounded.exact(np.where(valid, case.inputs["weights"], 0.0).astype(np.float64), contract)
+    loss = ((Bounded.exact(chosen, contract) - normaliser) * weights).sum(where=valid)
+    one_hot = np.zeros_like(logits.value)
+    np.put_along_axis(one_hot, labels, 1.0, axis=-1)
+    terms = 2 * np.abs(logits.value) + 2 * np.abs(normaliser.value)[..., None] + 4
+    wide = probability.widened(probability.value * contract.unit * terms)
+    gradient = (Bounded.exact(one_hot, contract) - wide) * weights.column()
+    return expect_loss(loss, gradient, *_open(valid, logits.value.shape))
+
+
+def _logits(case: Case) -> tuple[Bounded, Mask]:
+    valid = case.inputs["response_mask"] != 0
+    logits = np.where(valid[..., None], case.inputs["logits"], 0.0).astype(np.float64)
+    return Bounded.exact(logits, case.contract), valid
+
+
+def _open(valid: Mask, shape: tuple[int, ...]) -> tuple[Mask, Branches]:
+    spread = np.broadcast_to(valid[..., None], shape)
+    return spread, open_branches(spread)
+
+
+def _log_sum_exp(logits: Bounded) -> tuple[Bounded, Bounded]:
+    largest = logits.value.max(axis=-1)
+    powers = (logits - largest[..., None]).exp()
+    total = powers.sum(-1)
+    return Bounded.exact(largest, logits.contract) + total.log(), powers / total.column()

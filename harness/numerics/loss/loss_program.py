@@ -1,0 +1,103 @@
+"""In-cell program: evaluate the battery with verl's own losses on a device and write what came out.
+
+    python -m harness.numerics.loss.loss_program --cases cases.npz --out results.npz --device npu:0
+
+The results file holds a value and a gradient per case and the facts: device, versions, the file of verl's
+losses and its digest, seconds. With `--faults` the self-test cases are evaluated again under each seeded
+fault. Beside the results a `.progress` file names the case being evaluated, so that a hang can be told apart
+from a crash, and where. Exit code 0 when it could measure, also when what it measured is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.cell_program.torch_device import device_facts
+from harness.errors import HarnessError
+from harness.numerics.loss.candidate import evaluate, save_results
+from harness.numerics.loss.cases.case import Case, load_cases
+from harness.numerics.loss.loss_faults import evaluate_faulty
+from harness.numerics.loss.verl_adapters import VerlCandidate
+
+AUTO = "auto"
+
+
+def progress_file(out: Path) -> Path:
+    """Where the name of the case being evaluated stands."""
+    return out.with_name(out.name + ".progress")
+
+
+def emit(cases: Sequence[Case], out: Path, *, device: str, verl_version: str, faults: bool) -> dict[str, Any]:
+    """Evaluate `cases`, write `out`, return the facts."""
+    started = time.monotonic()
+    candidate = VerlCandidate(device)
+    loaded = time.monotonic()
+    progress = progress_file(out)
+    results = evaluate(candidate, cases, before=lambda case: _note(progress, case.name))
+    evaluated = time.monotonic()
+    if faults:
+        _note(progress, "self-test")
+        results.update(evaluate_faulty(candidate, cases))
+    facts = {
+        "device": device_facts(device),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **candidate.facts(),
+        "seconds": {
+            "import": round(loaded - started, 3),
+            "battery": round(evaluated - loaded, 3),
+            "faults": round(time.monotonic() - evaluated, 3),
+        },
+    }
+    if verl_version != AUTO:
+        facts["verl"] = verl_version
+    save_results(out, results, facts)
+    progress.unlink(missing_ok=True)
+    return facts
+
+
+def _note(progress: Path, name: str) -> None:
+    progress.write_text(name, encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.numerics.loss.loss_program", description="evaluate a loss battery"
+    )
+    parser.add_argument("--cases", type=Path, required=True, help="battery file, written by the harness")
+    parser.add_argument("--out", type=Path, required=True, help="where results are written")
+    parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
+    parser.add_argument(
+        "--verl-version", default=AUTO, help="version to record; auto asks the installed package"
+    )
+    parser.add_argument(
+        "--faults", action="store_true", help="also evaluate the self-test cases under seeded faults"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        cases = load_cases(arguments.cases)
+        facts = emit(
+            cases,
+            arguments.out,
+            device=arguments.device,
+            verl_version=arguments.verl_version,
+            faults=arguments.faults,
+        )
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"{len(cases)} cases with verl {facts['verl']} on {arguments.device}: {facts['seconds']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

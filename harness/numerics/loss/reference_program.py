@@ -1,0 +1,85 @@
+"""The reference in a process of its own, in which neither torch nor torch_npu nor verl can be imported.
+
+    python -m harness.numerics.loss.reference_program --cases cases.npz --out reference.npz --verl-version
+    0.9.1
+
+For every case the standard objective; where that release computes another one, also that, named
+`case::actual`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import HarnessError, InfrastructureError
+from harness.numerics.loss.cases.case import Case, load_cases
+from harness.numerics.loss.expected import Expected, save_expected
+from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.release_objectives import Profile, profile_of
+
+BLOCKED = ("torch", "torch_npu", "verl", "tensordict", "transformers")
+ACTUAL = "::actual"
+"""Appended to a case's name for the objective that a release really computes."""
+
+
+def block_frameworks() -> None:
+    """Make the blocked packages unimportable; InfrastructureError when one is loaded already."""
+    loaded = [name for name in BLOCKED if sys.modules.get(name) is not None]
+    if loaded:
+        raise InfrastructureError(
+            f"{', '.join(loaded)} is loaded in the reference process",
+            why="the reference must share no code with what it judges",
+            fix="start the reference as its own program: python -m harness.numerics.loss.reference_program",
+        )
+    for name in BLOCKED:
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
+def references(cases: Iterable[Case], profile: Profile) -> dict[str, Expected]:
+    """Intervals of every case by name, and of what the profile's release computes where that differs."""
+    intervals = {}
+    for case in cases:
+        intervals[case.name] = reference(case)
+        actual, differences = profile.actual(case)
+        if differences:
+            intervals[case.name + ACTUAL] = reference(actual)
+    return intervals
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.numerics.loss.reference_program", description="float64 reference"
+    )
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--verl-version", default="", help="release whose real objective is wanted as well")
+    arguments = parser.parse_args(argv)
+    started = time.monotonic()
+    try:
+        block_frameworks()
+        cases = load_cases(arguments.cases)
+        intervals = references(cases, profile_of(arguments.verl_version))
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    facts = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "frameworks_loaded": [name for name in BLOCKED if sys.modules.get(name) is not None],
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    save_expected(arguments.out, intervals, facts)
+    print(f"{len(intervals)} references for {len(cases)} cases in {facts['seconds']} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

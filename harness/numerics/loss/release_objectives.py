@@ -1,0 +1,121 @@
+"""Which objective each verl release really computes, where it differs from the standard one.
+
+Found by judging the releases' own functions against the standard reference, then read in their sources
+(`verl/trainer/ppo/core_algos.py`, `agg_loss` and `compute_policy_loss_gspo`). What can be seen from a
+function's signature is not here but asked of the functions themselves (`adapters.capabilities`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.numerics.loss.cases.case import Case
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One way in which a range of releases computes something else than the standard objective.
+
+    last: newest release that differs. applies: which cases it concerns. changes: the settings that describe
+    it.
+    """
+
+    id: str
+    last: Version
+    what: str
+    source: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    applies: Callable[[Case], bool]
+
+
+def _is_gspo(case: Case) -> bool:
+    return bool(
+        case.setting("loss_mode") == "gspo" and case.setting("loss_agg_mode") != "seq-mean-token-mean"
+    )
+
+
+def _is_sum_norm(case: Case) -> bool:
+    mode = str(case.setting("loss_agg_mode", ""))
+    return mode == "seq-mean-token-sum-norm" and str(case.setting("loss_mode", "")) != "gspo"
+
+
+def _has_empty_row(case: Case) -> bool:
+    mask = case.inputs.get("response_mask")
+    averaged = str(case.setting("loss_agg_mode", "")).startswith("seq-mean")
+    return mask is not None and averaged and bool((mask.sum(axis=-1) == 0).any())
+
+
+DIFFERENCES = (
+    Difference(
+        id="gspo-ignores-loss-agg-mode",
+        last=(0, 9, 0),
+        what="GSPO ignores loss_agg_mode and always computes seq-mean-token-mean",
+        source="verl 0.6.0 to 0.9.0, core_algos.compute_policy_loss_gspo; honoured from 0.9.1",
+        changes={"loss_agg_mode": "seq-mean-token-mean"},
+        applies=_is_gspo,
+    ),
+    Difference(
+        id="sum-norm-without-sequences",
+        last=(0, 7, 0),
+        what="seq-mean-token-sum-norm divides by the horizon only, not by sequences, without dp_size",
+        source="verl up to 0.7.0, core_algos.agg_loss; changed in 0.7.1",
+        changes={"sum_norm": "horizon", "dp_size": 1},
+        applies=_is_sum_norm,
+    ),
+    Difference(
+        id="empty-sequences-counted",
+        last=(0, 6, 0),
+        what="sequences without a valid token count in the mean over sequences",
+        source="verl up to 0.6.0, core_algos.agg_loss; excluded from 0.6.1",
+        changes={"empty_rows": "counted"},
+        applies=_has_empty_row,
+    ),
+)
+
+MISSING_CAPABILITIES = {
+    "global_denominators": "the loss depends on how a batch is packed into micro-batches: agg_loss takes no "
+    "global denominators",
+    "rollout_is_weights": "policy losses take no rollout_is_weights",
+    "gspo": "there is no GSPO loss",
+    "token-sum": "there is no token-sum aggregation",
+    "kl:k3+": "the straight-through estimator k3+ is not implemented",
+    "weights": "there are no rollout-correction weights with this interface",
+    "weights:icepop": "rollout-correction weights cannot be cut from below (IcePop)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The objective of one release: the standard one with `differences`."""
+
+    version: str
+    differences: tuple[Difference, ...]
+
+    def actual(self, case: Case) -> tuple[Case, tuple[Difference, ...]]:
+        """The case as this release computes it, and what differs; the case itself where nothing does."""
+        concerned = []
+        for difference in self.differences:
+            if difference.applies(case):
+                case = case.with_settings(**difference.changes)
+                concerned.append(difference)
+        return case, tuple(concerned)
+
+
+def profile_of(version: str) -> Profile:
+    """The profile of a verl version; a version that names no release counts as the newest: the standard
+    objective."""
+    parsed = parse_release(version)
+    applicable = () if parsed is None else tuple(entry for entry in DIFFERENCES if parsed <= entry.last)
+    return Profile(version=version, differences=applicable)
+
+
+def parse_release(version: str) -> Version | None:
+    """`0.7.0.dev0` gives (0, 7, 0): development versions behave as the release they lead to. None when there
+    is none."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(part or 0) for part in match.groups()) if match else None

@@ -1,0 +1,125 @@
+"""The twin run's case: ten small steps of reinforcement learning whose every random number the host draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import MODEL, PROMPT, RESPONSE, ActorCase, Arrays
+from harness.numerics.arithmetic.contract import BF16_NATIVE, FP16_NATIVE, FP32, Contract, round_to
+
+STEPS = 10
+GROUPS, GROUP = 2, 4
+HOST = "host"
+
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE, "float16": FP16_NATIVE}
+
+UPDATE: Mapping[str, Any] = {
+    "ppo_mini_batch_size": 4,
+    "ppo_micro_batch_size_per_gpu": 4,
+    "clip_ratio": 0.06,
+    "clip_ratio_low": 0.06,
+    "clip_ratio_high": 0.08,
+    "loss_agg_mode": "token-mean",
+    "loss_mode": "vanilla",
+    "entropy_coeff": 0.01,
+    "use_kl_loss": False,
+    # Far above the norm that occurs: clipping would hide what scales all gradients.
+    "grad_clip": 1e4,
+    "lr": 1e-3,
+}
+"""Two optimizer steps per batch; the second is off-policy, and the clip range is narrow enough to bind."""
+
+EPSILON = 1e-4
+"""Adam's. With its default of 1e-8 a gradient that is nothing but rounding errors, as that of a key's bias
+(softmax does not see it), moves its parameter by a whole learning rate in a direction of its own."""
+
+STOP = 1
+"""The token that ends a response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinCase(ActorCase):
+    """An `ActorCase` whose responses the policy samples itself, step after step.
+
+    sampling: `host`, or what else draws the tokens. dtype: torch's name of the format computed in.
+    """
+
+    model: Mapping[str, Any] = field(default_factory=lambda: {**MODEL, "hidden_size": 32, "vocab_size": 48})
+    update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
+    steps: int = STEPS
+    dtype: str = "float32"
+    sampling: str = HOST
+
+    @property
+    def contract(self) -> Contract:
+        """What the device's arithmetic promises."""
+        return CONTRACTS[self.dtype]
+
+    def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """As for one update, but matrices that keep the size of what passes through them: roundings grow
+        less, and ten steps stay within the horizon."""
+        drawn = super().draw(name, shape)
+        # Rounded for both twins: what a 16-bit format cannot hold is no rounding error of the device.
+        return round_to(drawn / 1.5 if len(shape) > 1 else drawn, self.contract.io).astype(np.float32)
+
+    def prompts(self, step: int) -> NDArray[np.int64]:
+        """(rows, PROMPT) tokens; each prompt stands in the rows of one group."""
+        rng = np.random.default_rng([self.seed, 10, step])
+        drawn = rng.integers(2, self.model["vocab_size"], (GROUPS, PROMPT))
+        return np.repeat(drawn, GROUP, axis=0)
+
+    def noise(self, step: int) -> NDArray[np.float64]:
+        """Gumbel noise (rows, RESPONSE, vocabulary): the largest of logits plus it is a sample of the
+        softmax (Gumbel 1954; Maddison, Tarlow and Minka 2014)."""
+        rng = np.random.default_rng([self.seed, 11, step])
+        return rng.gumbel(size=(GROUPS * GROUP, RESPONSE, self.model["vocab_size"]))
+
+    def batch(self, prompts: NDArray[Any], responses: NDArray[Any]) -> Arrays:
+        """What verl's actor reads: ids, mask and positions, (rows, PROMPT + RESPONSE)."""
+        ids = np.concatenate([prompts, responses], axis=1)
+        kept = np.cumsum(responses == STOP, axis=1) - (responses == STOP) == 0
+        mask = np.concatenate([np.ones_like(prompts), kept.astype(np.int64)], axis=1)
+        positions = np.arange(ids.shape[1])[None] + np.zeros_like(ids)
+        return {"input_ids": ids * mask, "attention_mask": mask, "position_ids": positions}
+
+    def advantages(self, tokens: Arrays) -> NDArray[np.float32]:
+        """GRPO's, of a reward that any response can be given: the share of places with an even token.
+
+        On the host in float64: the check `loss` judges verl's own, and two equal rewards whose difference is
+        a rounding error would be a coin toss here.
+        """
+        mask = tokens["attention_mask"][:, PROMPT:]
+        rewards = (mask * (tokens["input_ids"][:, PROMPT:] % 2 == 0)).sum(axis=1) / RESPONSE
+        grouped = rewards.reshape(-1, GROUP)
+        centred = grouped - grouped.mean(axis=1, keepdims=True)
+        equal = (grouped == grouped[:, :1]).all(axis=1, keepdims=True)
+        normalised = np.where(equal, 0.0, centred / (grouped.std(axis=1, ddof=1, keepdims=True) + 1e-6))
+        return np.asarray(normalised.reshape(-1, 1) * mask, dtype=np.float32)
+
+
+def blindness(case: TwinCase) -> str:
+    """Why twins cannot be compared under these settings, whatever they compute; "" when they can.
+
+    What depends on the numbers, such as a learning rate under which roundings grow too fast, shows in the
+    horizon (`twin_run`).
+    """
+    if case.sampling != HOST:
+        return (
+            f"tokens are sampled by {case.sampling}: its random numbers cannot be drawn again on the CPU, so "
+            "the twins answer differently from the first token on"
+        )
+    if case.contract is not FP32:
+        # The zone of `policy`: a ratio within three unit roundoffs of a bound may be either side of it.
+        zone = 3 * case.contract.unit
+        narrow = min(float(case.update["clip_ratio_low"]), float(case.update["clip_ratio_high"]))
+        if narrow <= zone:
+            return (
+                f"the clip range of {narrow:g} is not above the {zone:.2g} within which {case.dtype} decides "
+                "by rounding on which side of a bound a ratio near 1 is"
+            )
+    return ""

@@ -1,0 +1,182 @@
+"""The steps of one twin: sampling from the host's noise, log-probabilities and update by verl, all kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import PROMPT, RESPONSE, Arrays
+from harness.numerics.actor.actor_update import Setting, build_model
+from harness.numerics.actor.clip_decisions import clip_margin, watched_loss
+from harness.numerics.actor.recorder import BACKWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+from harness.numerics.twin.twin_case import EPSILON, TwinCase
+from harness.numerics.twin.twin_faults import Clock, TwinFault
+
+Values = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class Trail:
+    """What one twin leaves behind, step after step.
+
+    values: by label `step/kind/call/name/part`. decisions: by step, numbers that something is decided by and
+    their distances from the boundary. tokens: what was sampled, (rows, RESPONSE) each step.
+    """
+
+    values: dict[str, Values] = field(default_factory=dict)
+    decisions: dict[str, tuple[Values, Values]] = field(default_factory=dict)
+    tokens: list[NDArray[np.int64]] = field(default_factory=list)
+
+
+def follow(
+    case: TwinCase,
+    setting: Setting,
+    script: Sequence[NDArray[np.int64]] | None,
+    *,
+    mode: Any,
+    sample: bool = True,
+    steps: int | None = None,
+    fault: TwinFault | None = None,
+) -> Trail:
+    """The steps of one twin.
+
+    script: the exact twin's responses, which are trained on instead of one's own, so that a token that
+    differs is one finding and not the end of the comparison; None for the exact twin. sample: whether tokens
+    are drawn one by one, or all logits computed at once over the script (enough to see how far roundings take
+    them).
+    """
+    from harness.numerics.actor.verl_workers import actor_class
+
+    torch, trail = setting.torch, Trail()
+    model = build_model(case, setting)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
+    actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    clock = Clock()
+    broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
+    loss = watched_loss(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
+    with mode, loss, broken:
+        for step in range(case.steps if steps is None else steps):
+            clock.step = step
+            prompts = case.prompts(step)
+            given = None if script is None else script[step]
+            scores, sampled = _sample(case, setting, model, prompts, step, None if sample else given)
+            trail.tokens.append(sampled)
+            responses = sampled if given is None else given
+            recorder = Recorder(sink=partial(_keep, trail, step))
+            tokens = case.batch(prompts, responses)
+            log_probs = _log_probs(actor, model, tokens, setting, recorder)
+            _decide_tokens(trail, step, scores, tokens["attention_mask"], responses)
+            _update(actor, model, optimizer, tokens, log_probs, case, setting, recorder)
+    return trail
+
+
+def _keep(trail: Trail, step: int, event: Event, values: Values) -> None:
+    if event.kind == BACKWARD:
+        # The parameters' gradients tell the module; this would double what is kept.
+        return
+    trail.values[f"{step}/{event.label}"] = values
+
+
+def _sample(
+    case: TwinCase,
+    setting: Setting,
+    model: Any,
+    prompts: NDArray[Any],
+    step: int,
+    script: NDArray[np.int64] | None,
+) -> tuple[Values, NDArray[np.int64]]:
+    """Scores (rows, RESPONSE, vocabulary), logits plus noise, and the tokens with the largest."""
+    torch, noise = setting.torch, case.noise(step)
+
+    def logits(ids: NDArray[Any]) -> Values:
+        given = setting.tensor(ids).to(setting.device)
+        with torch.no_grad():
+            found = model(input_ids=given, use_cache=False).logits
+        return np.asarray(found.detach().cpu().double().numpy())
+
+    model.eval()
+    if script is not None:
+        ids = np.concatenate([prompts, script], axis=1)
+        scores = logits(ids)[:, PROMPT - 1 : -1] + noise
+        return scores, scores.argmax(axis=-1)
+    ids, found = prompts, []
+    for place in range(RESPONSE):
+        found.append(logits(ids)[:, -1] + noise[:, place])
+        ids = np.concatenate([ids, found[-1].argmax(axis=-1)[:, None]], axis=1)
+    return np.stack(found, axis=1), ids[:, PROMPT:]
+
+
+def _decide_tokens(
+    trail: Trail, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
+) -> None:
+    """Keep scores, and by how much the chosen token beats each other one, where the response still runs."""
+    kept = mask[:, PROMPT:] != 0
+    trail.values[f"{step}/{OUTPUT}/0/scores/"] = scores * kept[..., None]
+    own = np.take_along_axis(scores, chosen[..., None], axis=-1)
+    ahead = np.where(np.arange(scores.shape[-1]) == chosen[..., None], np.inf, own - scores)[kept]
+    trail.decisions[f"{step}/tokens"] = (ahead, ahead)
+
+
+def _log_probs(actor: Any, model: Any, tokens: Arrays, setting: Setting, recorder: Recorder) -> Any:
+    """Log-probabilities of the responses by verl's actor, recorded module by module."""
+    given = {name: setting.tensor(array) for name, array in tokens.items()}
+    with recorder.watching(model):
+        log_probs, entropy = actor.log_probs(given)
+    valid = given["attention_mask"][:, -RESPONSE:].to(log_probs.device)
+    recorder.note(OUTPUT, "log_prob", log_probs * valid)
+    recorder.note(OUTPUT, "entropy", entropy * valid)
+    return log_probs.detach().cpu().to(setting.dtype)
+
+
+def _update(
+    actor: Any,
+    model: Any,
+    optimizer: Any,
+    tokens: Arrays,
+    log_probs: Any,
+    case: TwinCase,
+    setting: Setting,
+    recorder: Recorder,
+) -> None:
+    """verl's update: what its forward passes hold, gradients and parameters at each optimizer step, in the
+    order of their making."""
+    called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
+    parameters = sorted(
+        model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
+    )
+
+    def before_step(*_: Any) -> None:
+        # Gradients flow from the module called last to the first: the first wrong one is where a fault sits.
+        for name, parameter in reversed(parameters):
+            recorder.note(GRADIENT, name, parameter.grad)
+
+    def after_step(*_: Any) -> None:
+        for name, parameter in parameters:
+            recorder.note(PARAMETER, name, parameter)
+
+    targets = {"old_log_probs": log_probs, "advantages": setting.tensor(case.advantages(tokens))}
+    handles = [
+        optimizer.register_step_pre_hook(before_step),
+        optimizer.register_step_post_hook(after_step),
+    ]
+    try:
+        # What a fault changes first that begins in the middle of an update is in its forward pass.
+        with recorder.watching(model):
+            metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name in sorted(metrics):
+        recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
+
+
+def _decide_clips(trail: Trail, ratio: Values, margin: Values) -> None:
+    step = len(trail.tokens) - 1
+    call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
+    trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)

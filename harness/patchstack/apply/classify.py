@@ -1,0 +1,357 @@
+"""The verdict on one patch and one tree: what git would say, and what git does not see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from harness.patchstack.apply.hunk_apply import (
+    Applied,
+    FileChange,
+    Misfit,
+    NotApplied,
+    apply_patch,
+    place_hunks,
+)
+from harness.patchstack.apply.merge_candidates import difference, sides
+from harness.patchstack.apply.patch_verdict import Failure, HunkPlace, PatchVerdict, Verdict
+from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError
+from harness.patchstack.format.diff_parser import parse_patch
+from harness.patchstack.format.diff_writer import render_patch
+from harness.patchstack.format.enclosing_symbols import (
+    enclosing,
+    enclosing_quickly,
+    heading_problem,
+    same_place,
+)
+from harness.patchstack.format.line_endings import describe, may_be_endings, reencoded
+from harness.sources.tree import File, HasBlobs, Tree, blob_id
+
+#: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.
+_TELLING_BYTES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readable:
+    """A patch as read: parsed, or why it cannot be."""
+
+    name: str
+    patch: Patch | None
+    error: CorruptPatchError | UnsafePatchError | None = None
+
+
+def read_patch(name: str, data: bytes) -> Readable:
+    """Parse a patch; a bad one is a verdict, not an exception."""
+    try:
+        return Readable(name=name, patch=parse_patch(data))
+    except (CorruptPatchError, UnsafePatchError) as error:
+        return Readable(name=name, patch=None, error=error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A patch that does not apply as it is, and all there is to look at. `explain`: work the reasons out."""
+
+    name: str
+    patch: Patch
+    tree: Tree
+    blobs: HasBlobs | None
+    done: NotApplied
+    explain: bool
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        if not self.explain:
+            return ()
+        return tuple(f"{rejection.path}: {rejection.why}" for rejection in self.done.rejections)
+
+    @property
+    def rebase(self) -> str:
+        """The command that makes the patch for this tree."""
+        return f"npu-matrix patches rebase {self.name} --to {self.tree.label}"
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        if not self.explain:
+            return ()
+        return tuple(
+            Failure(path=rejection.path, hunk=rejection.hunk, why=rejection.why)
+            for rejection in self.done.rejections
+        )
+
+
+def classify(
+    readable: Readable, tree: Tree, blobs: HasBlobs | None = None, *, explain: bool = True
+) -> PatchVerdict:
+    """The verdict on a patch and a tree. `blobs` gives the files it was made from, by its index lines.
+
+    Without `explain` the verdict comes without reasons, places, files and candidate, and sooner.
+    """
+    patch = readable.patch
+    if patch is None:
+        return _unreadable(readable)
+    done = apply_patch(patch, tree, every_reason=explain)
+    if isinstance(done, Applied):
+        return _applied(readable.name, done, patch.stray, blobs, explain=explain)
+    case = _Case(name=readable.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
+    if any(rejection.unsafe for rejection in done.rejections):
+        return _failed(case, Verdict.UNSAFE, "do not use this patch; ask its author what it is for")
+    for attempt in (_already, _missing, _endings, _three_way, _drifted):
+        found = attempt(case)
+        if found:
+            return found
+    return _conflict(case)
+
+
+def _unreadable(readable: Readable) -> PatchVerdict:
+    error = readable.error
+    unsafe = isinstance(error, UnsafePatchError)
+    return PatchVerdict(
+        patch=readable.name,
+        verdict=Verdict.UNSAFE if unsafe else Verdict.CORRUPT,
+        reasons=(f"line {error.line}: {error.why}" if error else "it could not be read",),
+        remedies=(
+            "do not use this patch; ask its author what it is for"
+            if unsafe
+            else "write the patch again with `git diff`; hand-edited hunks need their counts corrected",
+        ),
+    )
+
+
+def _failed(case: _Case, verdict: Verdict, remedy: str) -> PatchVerdict:
+    return PatchVerdict(
+        patch=case.name, verdict=verdict, reasons=case.reasons, remedies=(remedy,), failures=case.failures
+    )
+
+
+def _applied(
+    name: str, done: Applied, stray: tuple[int, ...], blobs: HasBlobs | None, *, explain: bool
+) -> PatchVerdict:
+    problems = [problem for change in done.changes for problem in _misplacements(change, blobs)]
+    places = tuple(place for change in done.changes for place in _places(change)) if explain else ()
+    offset = done.offset
+    if problems:
+        return PatchVerdict(
+            patch=name,
+            verdict=Verdict.MISPLACED,
+            offset=offset,
+            reasons=tuple(problems),
+            remedies=("look at the place by hand, then write the patch again against this version",),
+            places=places,
+        )
+    reasons = [f"lines have moved by {offset:+d} at most"] if offset else []
+    reasons += [f"line {line} of the patch is below the end of its hunk and is left out" for line in stray]
+    return PatchVerdict(
+        patch=name,
+        verdict=Verdict.OFFSET if offset else Verdict.CLEAN,
+        offset=offset,
+        reasons=tuple(reasons),
+        places=places,
+        files=done.files if explain else {},
+    )
+
+
+def _places(change: FileChange) -> list[HunkPlace]:
+    data = change.before.data if change.before else b""
+    return [
+        HunkPlace(
+            path=change.patch.path,
+            line=placement.line,
+            offset=placement.offset,
+            symbol=".".join(
+                enclosing_quickly(change.patch.source, data, placement.line + placement.hunk.first_change)
+            ),
+        )
+        for placement in change.placements
+    ]
+
+
+def _misplacements(change: FileChange, blobs: HasBlobs | None) -> list[str]:
+    file, before = change.patch, change.before
+    if before is None or not change.placements:
+        return []
+    base = blobs.blob(file.index_old) if blobs and file.index_old else None
+    if base is None and file.index_old and blob_id(before.data).startswith(file.index_old):
+        return []
+    if base is None:
+        problems = [
+            heading_problem(file.source, placement.hunk.section, before.data, placement.line)
+            for placement in change.placements
+        ]
+        return [
+            f"{file.source}:{placement.line}: {why}"
+            for placement, why in zip(change.placements, problems, strict=True)
+            if why
+        ]
+    return [] if base == before.data else _moved(change, base, before.data)
+
+
+def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
+    """Hunks that stand in another function or class than in the file the patch was made from."""
+    path = change.patch.source
+    problems = []
+    for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
+        at = new.line + new.hunk.first_change
+        now = enclosing_quickly(path, data, at)
+        if was == now or same_place(was, now, base, data):
+            continue
+        before, after = enclosing(base, line), enclosing(data, at)
+        if before != after and not same_place(before, after, base, data):
+            problems.append(
+                f"{path}:{new.line}: the hunk was written for {'.'.join(before) or 'the module'!r} "
+                f"and lands in {'.'.join(after) or 'the module'!r}"
+            )
+    return problems
+
+
+@lru_cache(maxsize=256)
+def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Of each hunk the first changed line and its definitions in the file the patch was made from.
+
+    Empty when the patch does not apply to that.
+    """
+    placed = place_hunks(file.hunks, base)
+    if isinstance(placed, Misfit):
+        return ()
+    lines = [one.line + one.hunk.first_change for one in placed[1]]
+    return tuple((line, enclosing_quickly(file.source, base, line)) for line in lines)
+
+
+def _already(case: _Case) -> PatchVerdict | None:
+    undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
+    if isinstance(undone, Applied):
+        return _upstream(case, "the tree has exactly what the patch would make of it")
+    again = reencoded(case.patch.undo, case.tree) if may_be_endings(case.patch, undone) else None
+    if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
+        return _upstream(case, "the tree has what the patch would make of it, with other line endings")
+    return None
+
+
+def _upstream(case: _Case, reason: str) -> PatchVerdict:
+    return PatchVerdict(
+        patch=case.name,
+        verdict=Verdict.ALREADY_UPSTREAM,
+        reasons=(reason,),
+        remedies=("end the patch's version range before this version",),
+    )
+
+
+def _missing(case: _Case) -> PatchVerdict | None:
+    if not any(rejection.missing for rejection in case.done.rejections):
+        return None
+    return _failed(
+        case,
+        Verdict.MISSING_TARGET,
+        "find where upstream moved the code to, or end the patch's version range before this version",
+    )
+
+
+def _endings(case: _Case) -> PatchVerdict | None:
+    again = reencoded(case.patch, case.tree) if may_be_endings(case.patch, case.done) else None
+    applied = apply_patch(again, case.tree) if again else None
+    if again is None or not isinstance(applied, Applied):
+        return None
+    reasons = [
+        f"{rejection.path} has {describe(case.tree.read(rejection.path))} line endings, the patch has others"
+        for rejection in case.done.rejections
+    ]
+    return PatchVerdict(
+        patch=case.name,
+        verdict=Verdict.LINE_ENDINGS,
+        offset=applied.offset,
+        reasons=tuple(reasons),
+        remedies=(f"take the patch re-encoded with the file's own endings: {case.rebase}",),
+        places=tuple(place for change in applied.changes for place in _places(change))
+        if case.explain
+        else (),
+        failures=case.failures,
+        files=applied.files if case.explain else {},
+        candidate=render_patch(again) if case.explain else None,
+    )
+
+
+def _three_way(case: _Case) -> PatchVerdict | None:
+    both = sides(case.patch, case.tree, case.blobs)
+    if not both or any(one.hopeless for one in both):
+        return None
+    merged = [(one, one.merge()) for one in both]
+    if any(result.conflicts for _one, result in merged):
+        return None
+    if all(result.data == one.ours.data for one, result in merged):
+        return _upstream(case, "every change is there already, though the lines around it have changed since")
+    return PatchVerdict(
+        patch=case.name,
+        verdict=Verdict.MERGED,
+        reasons=case.reasons,
+        remedies=(f"review the merged patch and take it as the body for this version: {case.rebase}",),
+        failures=case.failures,
+        files={one.file.path: File(data=result.data, mode=one.ours.mode) for one, result in merged}
+        if case.explain
+        else {},
+        candidate=difference({one.file.path: (one.ours.data, result.data) for one, result in merged})
+        if case.explain
+        else None,
+    )
+
+
+def _drifted(case: _Case) -> PatchVerdict | None:
+    """Already upstream though the context has changed and the original file is not at hand."""
+    if any(file.change is not Change.MODIFY or not file.hunks for file in case.patch.files):
+        return None
+    for file in case.patch.files:
+        data = case.tree.read(file.source)
+        if not all(_is_there(data, *group) for hunk in file.hunks for group in _groups(hunk.lines)):
+            return None
+    return _upstream(
+        case, "every line it adds is there and every line it removes is gone; the context has changed since"
+    )
+
+
+def _groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
+    """Each run of changed lines as (removed, added)."""
+    groups: list[tuple[bytes, bytes]] = []
+    removed = added = b""
+    for op, text in [*lines, (b" ", b"")]:
+        if op == b"-":
+            removed += text
+        elif op == b"+":
+            added += text
+        elif removed or added:
+            groups.append((removed, added))
+            removed = added = b""
+    return groups
+
+
+def _is_there(data: bytes, removed: bytes, added: bytes) -> bool:
+    telling = len(b"".join(added.split())) >= _TELLING_BYTES
+    whole = b"\n" + data
+    return telling and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
+
+
+def _conflict(case: _Case) -> PatchVerdict:
+    return PatchVerdict(
+        patch=case.name,
+        verdict=Verdict.CONFLICT,
+        reasons=(*case.reasons, *(_partly_upstream(case) if case.explain else ())),
+        remedies=(f"make a body for this version: {case.rebase}",),
+        failures=case.failures,
+    )
+
+
+def _partly_upstream(case: _Case) -> list[str]:
+    rejected = {rejection.path for rejection in case.done.rejections}
+    found = []
+    for file in case.patch.files:
+        if file.source not in rejected or file.change is not Change.MODIFY:
+            continue
+        data = case.tree.read(file.source)
+        there = [
+            number
+            for number, hunk in enumerate(file.hunks, start=1)
+            if not isinstance(place_hunks((hunk.reversed(),), data), Misfit)
+            and isinstance(place_hunks((hunk,), data), Misfit)
+        ]
+        if there:
+            numbers = ", ".join(map(str, there))
+            found.append(f"{file.source}: hunk {numbers} of {len(file.hunks)} is already upstream")
+    return found

@@ -1,0 +1,107 @@
+"""A whole stack on one tree: patches in order, and what they need of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.digest import digest_bytes
+from harness.patchstack.apply.classify import Readable, classify, read_patch
+from harness.patchstack.apply.patch_verdict import PatchVerdict, Verdict
+from harness.sources.tree import File, HasBlobs, OverlayTree, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackResult:
+    """What a stack did to a tree.
+
+    verdicts: of each patch, in order, over the tree as the patches before it left it.
+    alone: of each patch over the untouched tree.
+    files: every path the whole stack changes, with its final content (None: removed). Empty unless `applies`.
+    before: the same paths as they were (None: not there).
+    """
+
+    verdicts: tuple[PatchVerdict, ...]
+    alone: tuple[PatchVerdict, ...]
+    files: Mapping[str, File | None] = field(default_factory=dict, repr=False)
+    before: Mapping[str, File | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def applies(self) -> bool:
+        """Whether every patch goes in as it is, or is upstream: a stack is applied whole or not at all."""
+        return all(
+            verdict.verdict.applies or verdict.verdict is Verdict.ALREADY_UPSTREAM
+            for verdict in self.verdicts
+        )
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """Sentences on patches that apply only together with earlier ones, or only without them."""
+        found = []
+        for together, alone in zip(self.verdicts, self.alone, strict=True):
+            if together.verdict.applies and not alone.verdict.applies:
+                found.append(
+                    f"{together.patch} needs an earlier patch of the stack: alone it is {alone.verdict}"
+                )
+            elif alone.verdict.applies and not together.verdict.applies:
+                found.append(f"{together.patch} clashes with an earlier patch: alone it is {alone.verdict}")
+        return tuple(found)
+
+    def digests(self) -> dict[str, dict[str, str | None]]:
+        """Path -> SHA-256 before and after; None where there is no file."""
+        return {
+            path: {
+                "pre": digest_bytes(before.data) if (before := self.before[path]) else None,
+                "post": digest_bytes(after.data) if after else None,
+            }
+            for path, after in sorted(self.files.items())
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Verdicts, relations and digests; no contents."""
+        return {
+            "applies": self.applies,
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "relations": list(self.relations),
+            "files": self.digests(),
+        }
+
+
+def apply_stack(
+    tree: Tree, bodies: Iterable[tuple[str, bytes]], blobs: HasBlobs | None = None
+) -> StackResult:
+    """Apply (name, patch text) pairs in order.
+
+    A patch that does not apply changes nothing, and the next one is tried without it.
+    """
+    readables = [read_patch(name, data) for name, data in bodies]
+    return apply_readable(tree, readables, blobs)
+
+
+def apply_readable(tree: Tree, readables: Iterable[Readable], blobs: HasBlobs | None = None) -> StackResult:
+    """As `apply_stack`, with patches that are parsed already."""
+    changes: dict[str, File | None] = {}
+    verdicts, alone = [], []
+    for readable in readables:
+        verdict = classify(readable, OverlayTree(base=tree, changes=changes) if changes else tree, blobs)
+        verdicts.append(verdict)
+        alone.append(classify(readable, tree, blobs) if changes else verdict)
+        if verdict.verdict.applies:
+            changes.update(verdict.files)
+    result = StackResult(verdicts=tuple(verdicts), alone=tuple(alone))
+    if not result.applies:
+        return result
+    before = {path: _file(tree, path) for path in changes}
+    files = {path: file for path, file in changes.items() if file != before[path]}
+    return StackResult(
+        verdicts=result.verdicts,
+        alone=result.alone,
+        files=files,
+        before={path: before[path] for path in files},
+    )
+
+
+def _file(tree: Tree, path: str) -> File | None:
+    mode = tree.mode(path)
+    return None if mode is None else File(data=tree.read(path), mode=mode)

@@ -1,0 +1,145 @@
+"""Writing an applied stack into a real folder: all files or none, even when the machine stops half way.
+
+New contents are written beside the old files first, then a journal, then every file is renamed into place.
+A stop before the journal leaves the old files; a stop after it leaves what the next call finishes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.digest import digest_bytes, digest_file
+from harness.errors import InfrastructureError, InputError, Location
+from harness.patchstack.apply.stack_apply import StackResult
+from harness.sources.tree import EXECUTABLE, SYMLINK, DirectoryTree, File, link_above, path_problem
+
+JOURNAL = ".npu-matrix-patches.json"
+_SUFFIX = ".npu-matrix-new"
+
+
+def install(result: StackResult, folder: Path) -> tuple[str, ...]:
+    """Write what a stack changes into `folder` and return the changed paths.
+
+    InputError when the folder's files are not those the stack was applied to, or would be written through a
+    symbolic link; InfrastructureError when writing fails. In both cases the old files are in place.
+    """
+    recover(folder)
+    if not result.applies:
+        raise InputError(
+            "this stack does not apply, so nothing was written",
+            why="; ".join(f"{verdict.patch}: {verdict.verdict}" for verdict in result.verdicts),
+            fix="see the verdicts of `npu-matrix patches check`",
+        )
+    _check(result, folder)
+    written: list[Path] = []
+    try:
+        for path, file in result.files.items():
+            if file is not None:
+                written.append(_write_beside(folder / path, file))
+        digests = {path: digest_bytes(file.data) if file else None for path, file in result.files.items()}
+        _write_journal(folder, digests)
+    except OSError as error:
+        for file_beside in written:
+            file_beside.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"the patched files could not be written below {folder}",
+            why=str(error),
+            fix="free space or correct the permissions; the old files are untouched",
+        ) from error
+    recover(folder)
+    return tuple(sorted(result.files))
+
+
+def recover(folder: Path) -> bool:
+    """Finish an installation that stopped after its journal was written; True when there was one."""
+    journal = folder / JOURNAL
+    try:
+        digests: Mapping[str, str | None] = json.loads(journal.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise InfrastructureError(
+            f"{journal} is damaged", why=str(error), fix="make this environment anew"
+        ) from error
+    for path, digest in digests.items():
+        problem = path_problem(path)
+        if problem:
+            raise InfrastructureError(
+                f"{journal} is damaged", why=f"{problem} in {path!r}", fix="make this environment anew"
+            )
+        target = folder / path
+        beside = target.with_name(target.name + _SUFFIX)
+        if digest is None:
+            target.unlink(missing_ok=True)
+        else:
+            if beside.is_file():
+                beside.replace(target)
+            _verify(target, digest)
+        _forget_compiled(target)
+    journal.unlink()
+    return True
+
+
+def _check(result: StackResult, folder: Path) -> None:
+    tree = DirectoryTree(root=folder)
+    for path, before in result.before.items():
+        problem = path_problem(path)
+        link = link_above(tree, path)
+        after = result.files[path]
+        mode = tree.mode(path)
+        if problem or link or mode == SYMLINK or (after and after.mode == SYMLINK):
+            raise InputError(
+                f"{path} is not written",
+                where=Location(folder / path),
+                why=problem or "a symbolic link is in the way",
+                fix="patch an environment of plain files",
+            )
+        found = None if mode is None else digest_bytes(tree.read(path))
+        expected = digest_bytes(before.data) if before else None
+        if found != expected:
+            raise InputError(
+                f"{path} is not the file the stack was applied to",
+                where=Location(folder / path),
+                why=f"its digest is {str(found)[:12]}, expected {str(expected)[:12]}",
+                fix="make this environment anew from the same release",
+            )
+
+
+def _write_beside(target: Path, file: File) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(target.name + _SUFFIX)
+    with beside.open("wb") as stream:
+        stream.write(file.data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+    beside.chmod(mode | 0o111 if file.mode == EXECUTABLE else mode)
+    return beside
+
+
+def _write_journal(folder: Path, digests: Mapping[str, str | None]) -> None:
+    temporary = folder / f"{JOURNAL}.new"
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(digests, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(folder / JOURNAL)
+
+
+def _verify(target: Path, digest: str) -> None:
+    if not target.is_file() or digest_file(target) != digest:
+        raise InfrastructureError(
+            f"{target} is not what was written",
+            why="another process changed it, or the disk is failing",
+            fix="make this environment anew",
+        )
+
+
+def _forget_compiled(target: Path) -> None:
+    """Compiled code is trusted by time and size, which a quick replacement can leave the same."""
+    for compiled in target.parent.glob(f"__pycache__/{target.stem}.*.pyc"):
+        compiled.unlink(missing_ok=True)

@@ -1,0 +1,323 @@
+"""Unified diffs, parsed by git's own rules. What git calls corrupt is corrupt here.
+
+The rules are those of git's apply.c (2.39): header names, hunk counts, "\\ No newline" lines, file modes.
+Changes below the end of their hunk, which git leaves out without a word, are left out and remembered.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Hunk, Patch, UnsafePatchError
+from harness.patchstack.format.diff_names import as_text, default_name, is_epoch, is_null, read_name, stripped
+from harness.sources.tree import path_problem
+
+#: git refuses patches of a gibibyte; no source patch comes near a tenth of this.
+MAX_PATCH_BYTES = 256 << 20
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
+_ID = re.compile(rb"[0-9a-f]{4,64}")
+_LONGEST_ID = 64
+_FILE_TYPES = {stat.S_IFREG, stat.S_IFLNK}
+_FILE_MODES = {"100644", "100755", "100664", "120000"}
+
+
+def parse_patch(data: bytes) -> Patch:
+    """Parse a patch made with one leading path component (`a/`, `b/`).
+
+    CorruptPatchError when git would not read it; UnsafePatchError when a path leaves the tree.
+    """
+    if len(data) > MAX_PATCH_BYTES:
+        raise CorruptPatchError(1, f"the patch is {len(data)} bytes; no source patch is over 256 MiB")
+    parser = _Parser(data)
+    files = tuple(parser.files())
+    if not files:
+        raise CorruptPatchError(1, "no file changes in it")
+    for file in files:
+        _check_paths(file)
+    return Patch(files=files, stray=tuple(parser.stray))
+
+
+def _check_paths(file: FilePatch) -> None:
+    for path in (file.old_path, file.new_path):
+        problem = path_problem(path) if path is not None else ""
+        if problem:
+            raise UnsafePatchError(file.line, f"{problem} in {path!r}")
+    if file.old_mode is not None and stat.S_IFMT(int(file.old_mode, 8)) not in _FILE_TYPES:
+        raise UnsafePatchError(file.line, f"mode {file.old_mode} of {file.path!r} is no file's mode")
+    if file.new_mode is not None and file.new_mode not in _FILE_MODES:
+        raise UnsafePatchError(file.line, f"mode {file.new_mode} of {file.path!r} is no plain file's mode")
+
+
+@dataclass
+class _Header:
+    """What stands between `diff --git` and the first hunk."""
+
+    line: int
+    default: str | None = None
+    old: str | None = None
+    new: str | None = None
+    old_mode: str | None = None
+    new_mode: str | None = None
+    created: bool = False
+    deleted: bool = False
+    renamed: bool = False
+    copied: bool = False
+    index_old: str | None = None
+    index_new: str | None = None
+    metadata: bool = False
+
+
+class _Parser:
+    """A cursor over the lines of a patch."""
+
+    def __init__(self, data: bytes) -> None:
+        self.lines = data.split(b"\n")
+        self.unterminated = bool(self.lines[-1])
+        if not self.unterminated:
+            self.lines.pop()
+        self.at = 0
+        self.stray: list[int] = []
+
+    def files(self) -> Iterator[FilePatch]:
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            if line.startswith(b"diff --git "):
+                file = self._git_file()
+                if file:
+                    yield file
+            elif self._traditional():
+                yield self._traditional_file()
+            elif line.startswith(b"@@ -") and _HUNK.match(line):
+                raise CorruptPatchError(self.at + 1, "a hunk without a file header above it")
+            else:
+                self.at += 1
+
+    def _traditional(self) -> bool:
+        if self.at + 2 >= len(self.lines):
+            return False
+        first, second, third = self.lines[self.at : self.at + 3]
+        return first.startswith(b"--- ") and second.startswith(b"+++ ") and third.startswith(b"@@ -")
+
+    def _git_file(self) -> FilePatch | None:
+        """The file patch below a `diff --git` line; None when no header follows: git skips the line then."""
+        header = _Header(line=self.at + 1, default=default_name(self.lines[self.at][11:]))
+        self.at += 1
+        # A last line without a newline is no header line for git.
+        end = len(self.lines) - self.unterminated
+        while self.at < end and self._extended(header, self.lines[self.at]):
+            self.at += 1
+        if self.at == header.line and header.default:
+            return None
+        if header.old is None and header.new is None:
+            header.old = None if header.created else header.default
+            header.new = None if header.deleted else header.default
+        if (header.old is None and not header.created) or (header.new is None and not header.deleted):
+            raise CorruptPatchError(header.line, "the header names no file, or only one of the two")
+        hunks, binary = self._hunks(), False
+        if not hunks:
+            binary = self._binary()
+            if not (binary or header.metadata):
+                raise CorruptPatchError(header.line, "a file header with no change below it")
+        return self._finish(header, hunks, binary=binary)
+
+    def _extended(self, header: _Header, line: bytes) -> bool:
+        """Read one line of a git header; False when the header has ended."""
+        if line.startswith(b"@@ -"):
+            return False
+        if line.startswith(b"--- "):
+            header.old = self._verified(header.old, line[4:], absent=header.created)
+        elif line.startswith(b"+++ "):
+            header.new = self._verified(header.new, line[4:], absent=header.deleted)
+        elif line.startswith(b"old mode "):
+            header.old_mode = self._mode(line[9:])
+        elif line.startswith(b"new mode "):
+            header.new_mode = self._mode(line[9:])
+            header.metadata = header.old_mode not in {None, header.new_mode}
+        elif line.startswith(b"deleted file mode "):
+            header.deleted = header.metadata = True
+            header.old_mode = self._mode(line[18:])
+            header.old = header.default
+        elif line.startswith(b"new file mode "):
+            header.created = header.metadata = True
+            header.new_mode = self._mode(line[14:])
+            header.new = header.default
+        elif line.startswith((b"copy from ", b"rename from ", b"rename old ")):
+            header.copied = line.startswith(b"copy")
+            header.renamed = header.metadata = True
+            header.old = self._whole_name(line.split(b" ", 2)[2])
+        elif line.startswith((b"copy to ", b"rename to ", b"rename new ")):
+            header.new = self._whole_name(line.split(b" ", 2)[2])
+        elif line.startswith(b"index "):
+            self._index(header, line[6:])
+        elif not line.startswith((b"similarity index ", b"dissimilarity index ")):
+            return False
+        return True
+
+    def _index(self, header: _Header, text: bytes) -> None:
+        """Blob ids and mode of an index line; without two dots in it git takes it for a remark."""
+        old, dots, rest = text.partition(b"..")
+        new, space, mode = rest.partition(b" ")
+        if not dots or max(len(old), len(new.rstrip())) > _LONGEST_ID:
+            return
+        if _ID.fullmatch(old) and _ID.fullmatch(new.rstrip()):
+            header.index_old, header.index_new = old.decode(), new.rstrip().decode()
+        if space:
+            header.old_mode = self._mode(mode)
+
+    def _verified(self, known: str | None, text: bytes, *, absent: bool) -> str | None:
+        null = is_null(text)
+        if absent:
+            if not null:
+                raise CorruptPatchError(
+                    self.at + 1, "the header says the file is not there, this line names one"
+                )
+            return None
+        name = stripped(read_name(text))
+        if name is None or null:
+            raise CorruptPatchError(self.at + 1, "no file name on this line")
+        if known is not None and name != known:
+            raise CorruptPatchError(self.at + 1, f"the header names {known!r}, this line {name!r}")
+        return name
+
+    def _whole_name(self, text: bytes) -> str:
+        name = read_name(text)
+        if not name:
+            raise CorruptPatchError(self.at + 1, "no file name on this line")
+        return as_text(name)
+
+    def _mode(self, text: bytes) -> str:
+        found = re.match(rb"\s*([0-7]{1,10})(\s|$)", text)
+        if not found:
+            raise CorruptPatchError(self.at + 1, "this is no file mode")
+        return found[1].decode().zfill(6)
+
+    def _traditional_file(self) -> FilePatch:
+        header = _Header(line=self.at + 1)
+        old, new = self.lines[self.at][4:], self.lines[self.at + 1][4:]
+        self.at += 2
+        header.created = is_null(old) or (not is_null(new) and is_epoch(old))
+        header.deleted = not header.created and (is_null(new) or is_epoch(new))
+        first, second = stripped(read_name(old)), stripped(read_name(new))
+        # Without a git header the new name counts, unless it is the old one with something tacked on.
+        tacked_on = first and second and second != first and second.startswith(first)
+        name = first if is_null(new) or tacked_on or second is None else second
+        header.old = None if header.created else name
+        header.new = None if header.deleted else name
+        if header.old is None and header.new is None:
+            raise CorruptPatchError(header.line, "the header names no file")
+        return self._finish(header, self._hunks(), binary=False)
+
+    def _finish(self, header: _Header, hunks: tuple[Hunk, ...], *, binary: bool) -> FilePatch:
+        change = Change.MODIFY
+        if header.created:
+            change = Change.CREATE
+            if any(hunk.old_count for hunk in hunks):
+                raise CorruptPatchError(header.line, "a new file that depends on old contents")
+        elif header.deleted:
+            change = Change.DELETE
+            if any(hunk.new_count for hunk in hunks):
+                raise CorruptPatchError(header.line, "a deleted file that still has contents")
+        elif header.copied:
+            change = Change.COPY
+        elif header.renamed or header.old != header.new:
+            change = Change.RENAME
+        return FilePatch(
+            old_path=header.old,
+            new_path=header.new,
+            change=change,
+            hunks=hunks,
+            line=header.line,
+            old_mode=header.old_mode,
+            new_mode=header.new_mode,
+            index_old=header.index_old,
+            index_new=header.index_new,
+            binary=binary,
+        )
+
+    def _hunks(self) -> tuple[Hunk, ...]:
+        hunks = []
+        while self.at < len(self.lines) and self.lines[self.at].startswith(b"@@ -"):
+            hunks.append(self._hunk())
+        return tuple(hunks)
+
+    def _hunk(self) -> Hunk:
+        start = self.at + 1
+        found = _HUNK.fullmatch(self.lines[self.at])
+        if not found:
+            raise CorruptPatchError(start, "this is no hunk header")
+        old = int(found[2]) if found[2] is not None else 1
+        new = int(found[4]) if found[4] is not None else 1
+        counts = (old, new)
+        self.at += 1
+        body: list[tuple[bytes, bytes]] = []
+        while old or new:
+            if self.at >= len(self.lines):
+                raise CorruptPatchError(
+                    self.at, f"the hunk of line {start} ends too early, {old}/{new} lines missing"
+                )
+            self._hunk_line(body)
+            op = body[-1][0]
+            if self.lines[self.at][:1] != b"\\":
+                old, new = old - (op != b"+"), new - (op != b"-")
+                if old < 0 or new < 0:
+                    raise CorruptPatchError(
+                        self.at + 1, f"the hunk of line {start} has more lines than its header says"
+                    )
+            self.at += 1
+        if self.at < len(self.lines) and _is_no_newline(self.lines[self.at]):
+            _drop_newline(body)
+            self.at += 1
+        elif self.at < len(self.lines) and self._stray(self.lines[self.at]):
+            self.stray.append(self.at + 1)
+        if all(op == b" " for op, _text in body):
+            raise CorruptPatchError(start, "a hunk that changes nothing")
+        return Hunk(
+            old_start=int(found[1]),
+            old_count=counts[0],
+            new_start=int(found[3]),
+            new_count=counts[1],
+            section=found[5].strip(),
+            lines=tuple(body),
+            line=start,
+        )
+
+    def _stray(self, line: bytes) -> bool:
+        """Whether this line after a hunk still belongs to it: git would drop it without a word."""
+        if line.startswith(b"+"):
+            return True
+        following = self.lines[self.at + 1] if self.at + 1 < len(self.lines) else b""
+        signature = line.rstrip() == b"--" or (line.startswith(b"--- ") and following.startswith(b"+++ "))
+        return line.startswith(b"-") and not signature
+
+    def _hunk_line(self, body: list[tuple[bytes, bytes]]) -> None:
+        line = self.lines[self.at]
+        if self.unterminated and self.at == len(self.lines) - 1:
+            raise CorruptPatchError(self.at + 1, "the patch is cut off inside a line")
+        op = line[:1] or b" "
+        if op in {b" ", b"+", b"-"}:
+            body.append((op, line[1:] + b"\n"))
+        elif _is_no_newline(line) and body:
+            _drop_newline(body)
+        else:
+            raise CorruptPatchError(self.at + 1, "this line is no part of a hunk")
+
+    def _binary(self) -> bool:
+        if self.at >= len(self.lines):
+            return False
+        line = self.lines[self.at]
+        if line.rstrip() == b"GIT binary patch":
+            return True
+        return line.startswith((b"Binary files ", b"Files ")) and line.rstrip().endswith(b" differ")
+
+
+def _is_no_newline(line: bytes) -> bool:
+    # Localised versions of the note are as long or longer, as git assumes.
+    return len(line) >= 11 and line.startswith(b"\\ ")
+
+
+def _drop_newline(body: list[tuple[bytes, bytes]]) -> None:
+    op, text = body[-1]
+    body[-1] = (op, text.removesuffix(b"\n"))

@@ -1,0 +1,97 @@
+"""Line endings: a patch with one kind, a file with the other, and the patch re-encoded for that file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.patchstack.apply.hunk_apply import Misfit, NotApplied, place_hunks
+from harness.patchstack.apply.line_merge import split_lines
+from harness.patchstack.format.diff import Change, FilePatch, Hunk, Patch
+from harness.sources.tree import Tree
+
+
+def reencoded(patch: Patch, tree: Tree) -> Patch | None:
+    """The patch with every line ending as in the file it changes, or None when endings are not what is wrong.
+
+    Context and removed lines take the file's own bytes. An added line takes the ending of the matched line
+    before it in its hunk, of the first matched line where there is none: endings are never mixed further.
+    """
+    files = []
+    changed = False
+    for file in patch.files:
+        again = _file(file, tree) if file.change is not Change.CREATE and file.hunks else file
+        if again is None:
+            return None
+        changed = changed or again is not file
+        files.append(again)
+    return Patch(files=tuple(files)) if changed else None
+
+
+def may_be_endings(patch: Patch, done: NotApplied) -> bool:
+    """Whether line endings can be all that is wrong: no file is refused, and one of the two sides has CR."""
+    return all(
+        one.misfit is not None and (patch.has_carriage_returns or b"\r" in one.misfit.data)
+        for one in done.rejections
+    )
+
+
+def describe(data: bytes) -> str:
+    """The endings of a file: "LF", "CRLF" or how they are mixed."""
+    crlf = data.count(b"\r\n")
+    bare = data.count(b"\n") - crlf
+    if crlf and bare:
+        return f"mixed ({crlf} CRLF, {bare} LF)"
+    return "CRLF" if crlf else "LF"
+
+
+def _file(file: FilePatch, tree: Tree) -> FilePatch | None:
+    if tree.mode(file.source) is None:
+        return None
+    data = tree.read(file.source)
+    if not isinstance(place_hunks(file.hunks, data), Misfit):
+        return file
+    stripped = tuple(replace_texts(hunk, [_strip(text) for _op, text in hunk.lines]) for hunk in file.hunks)
+    placed = place_hunks(stripped, data.replace(b"\r\n", b"\n"))
+    if isinstance(placed, Misfit):
+        return None
+    originals = split_lines(data)
+    hunks = [
+        _adopt(hunk, originals[placement.line - 1 : placement.line - 1 + hunk.old_count])
+        for hunk, placement in zip(stripped, placed[1], strict=True)
+    ]
+    return replace(file, hunks=tuple(hunks), index_old=None, index_new=None)
+
+
+def _strip(text: bytes) -> bytes:
+    return text[:-2] + b"\n" if text.endswith(b"\r\n") else text
+
+
+def _adopt(hunk: Hunk, originals: list[bytes]) -> Hunk:
+    endings = [b"\r\n" if line.endswith(b"\r\n") else b"\n" for line in originals if line.endswith(b"\n")]
+    ending = endings[0] if endings else b"\n"
+    texts = []
+    at = 0
+    for op, text in hunk.lines:
+        if op == b"+":
+            texts.append(text[:-1] + ending if text.endswith(b"\n") else text)
+            continue
+        own = originals[at]
+        at += 1
+        if own.endswith(b"\n"):
+            ending = b"\r\n" if own.endswith(b"\r\n") else b"\n"
+        texts.append(own)
+    return replace_texts(hunk, texts)
+
+
+def replace_texts(hunk: Hunk, texts: list[bytes]) -> Hunk:
+    """The hunk with other text on its lines."""
+    lines = tuple((op, text) for (op, _old), text in zip(hunk.lines, texts, strict=True))
+    return Hunk(
+        old_start=hunk.old_start,
+        old_count=hunk.old_count,
+        new_start=hunk.new_start,
+        new_count=hunk.new_count,
+        section=hunk.section,
+        lines=lines,
+        line=hunk.line,
+    )

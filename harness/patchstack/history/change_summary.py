@@ -1,0 +1,210 @@
+"""What patches change, read from the code before and after, not from what somebody wrote about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.patchstack.apply.classify import Readable, classify
+from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.format.source_outline import Definition, outline
+from harness.sources.tree import File, HasBlobs, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolChange:
+    """One definition added, replaced or deleted; of a replaced callable with both signatures."""
+
+    action: str
+    kind: str
+    name: str
+    was: str = ""
+    now: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Action, kind and name; both signatures when they differ."""
+        change = {"action": self.action, "kind": self.kind, "name": self.name}
+        return {**change, "signature": {"was": self.was, "now": self.now}} if self.was != self.now else change
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassChange:
+    """A class added, updated or deleted, and what changed in it."""
+
+    name: str
+    action: str
+    changes: tuple[SymbolChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSummary:
+    """One file: its module's and its classes' changes, or a note where there are none to name."""
+
+    path: str
+    module: tuple[SymbolChange, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSummary:
+    """One patch on one tree. `files` is empty when the patch does not go in."""
+
+    patch: str
+    verdict: Verdict
+    files: tuple[FileSummary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Patches on one upstream tree."""
+
+    upstream: str
+    tree: str
+    patches: tuple[PatchSummary, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        return {
+            "schema": {"name": "npu-matrix/patch-summary", "version": 1},
+            "upstream": self.upstream,
+            "tree": self.tree,
+            "patches": [
+                {
+                    "id": patch.patch,
+                    "verdict": patch.verdict.value,
+                    "files": [_file_json(file) for file in patch.files],
+                }
+                for patch in self.patches
+            ],
+        }
+
+    def to_text(self) -> str:
+        """The form the NPU plugin prints."""
+        lines = [_rule("NPU Patch Summary", 32), "", _rule(f"{self.upstream} Patch Summary", 16)]
+        number = 0
+        for patch in self.patches:
+            lines += ["", f"Patch: {patch.patch} ({patch.verdict} on {self.tree})"]
+            for file in patch.files:
+                number += 1
+                lines += [f"Patch File{number}: {file.path}", *_file_lines(file)]
+        lines += ["", _rule(f"{self.upstream} Patch Summary End", 16), _rule("NPU Patch Summary End", 32)]
+        return "\n".join(lines)
+
+
+def summarise(
+    upstream: str, patches: Iterable[Readable], tree: Tree, blobs: HasBlobs | None = None
+) -> Summary:
+    """What each patch, alone, changes in `tree`; one that does not go in is listed with its verdict only."""
+    return Summary(
+        upstream=upstream,
+        tree=tree.label,
+        patches=tuple(_patch(readable, tree, blobs) for readable in patches),
+    )
+
+
+def _patch(readable: Readable, tree: Tree, blobs: HasBlobs | None) -> PatchSummary:
+    verdict = classify(readable, tree, blobs)
+    files = tuple(
+        file_summary(path, tree.read(path) if tree.mode(path) else None, after)
+        for path, after in sorted(verdict.files.items())
+    )
+    return PatchSummary(patch=readable.name, verdict=verdict.verdict, files=files)
+
+
+def file_summary(path: str, before: bytes | None, after: File | None) -> FileSummary:
+    """What changed between two contents of a file (None: not there)."""
+    if not path.endswith((".py", ".pyi")):
+        return FileSummary(path=path, note=_note(before, after, "not Python"))
+    old = {} if before is None else outline(before)
+    new = {} if after is None else outline(after.data)
+    if old is None or new is None:
+        return FileSummary(path=path, note=_note(before, after, "not readable as Python"))
+    changes = []
+    for name in [*old, *(name for name in new if name not in old)]:
+        change = _compared(old.get(name), new.get(name))
+        if change is not None:
+            changes.append((new[name] if name in new else old[name], change))
+    if not changes:
+        return FileSummary(path=path, note="no definition changes: comments, layout or module code only")
+    module = tuple(
+        change for definition, change in changes if not definition.owner and change.kind != "class"
+    )
+    return FileSummary(path=path, module=module, classes=_classes(old, new, changes))
+
+
+def _compared(old: Definition | None, new: Definition | None) -> SymbolChange | None:
+    if old is None and new is not None:
+        return SymbolChange(action="added", kind=new.kind, name=new.name)
+    if new is None and old is not None:
+        return SymbolChange(action="deleted", kind=old.kind, name=old.name)
+    if old is None or new is None or old.body == new.body:
+        return None
+    return SymbolChange(action="replaced", kind=new.kind, name=new.name, was=old.signature, now=new.signature)
+
+
+def _classes(
+    old: Mapping[str, Definition],
+    new: Mapping[str, Definition],
+    changes: Sequence[tuple[Definition, SymbolChange]],
+) -> tuple[ClassChange, ...]:
+    touched: dict[str, list[SymbolChange]] = {}
+    for definition, change in changes:
+        if change.kind == "class":
+            touched.setdefault(definition.qualified, [])
+            if change.action == "replaced":
+                touched[definition.qualified].append(change)
+        if definition.owner:
+            touched.setdefault(definition.owner, []).append(change)
+    return tuple(
+        ClassChange(
+            name=name,
+            action="added" if name not in old else "deleted" if name not in new else "updated",
+            changes=tuple(inner),
+        )
+        for name, inner in touched.items()
+    )
+
+
+def _note(before: bytes | None, after: File | None, why: str) -> str:
+    if before is None:
+        return f"file added ({why})"
+    return f"file deleted ({why})" if after is None else f"file changed ({why})"
+
+
+def _file_json(file: FileSummary) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "module_changes": [change.to_json() for change in file.module],
+        "class_changes": [
+            {
+                "class": change.name,
+                "action": change.action,
+                "changes": [inner.to_json() for inner in change.changes],
+            }
+            for change in file.classes
+        ],
+        "note": file.note,
+    }
+
+
+def _file_lines(file: FileSummary) -> list[str]:
+    lines = [f"   {file.note}"] if file.note else []
+    if file.module:
+        lines += ["   Module Changes:", *map(_change_line, file.module)]
+    module = file.path.removesuffix(".py").replace("/", ".")
+    for number, change in enumerate(file.classes, start=1):
+        lines.append(f"  ({number}) Patch class: {module}.{change.name} ({change.action})")
+        if change.changes:
+            lines += ["       Class Changes:", *map(_change_line, change.changes)]
+    return lines
+
+
+def _change_line(change: SymbolChange) -> str:
+    signature = f"   {change.was} became {change.now}" if change.was != change.now else ""
+    return f"          - {change.action:<12}{change.kind:<12}{change.name}{signature}"
+
+
+def _rule(text: str, width: int) -> str:
+    return f"{'=' * width} {text} {'=' * width}"

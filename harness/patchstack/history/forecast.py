@@ -1,0 +1,97 @@
+"""Stacks against the heads of their upstreams: which patch the next release will break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.patchstack.apply.classify import Readable
+from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.stack_apply import StackResult, apply_readable
+from harness.patchstack.history.lineage import Lineage, lineage
+from harness.sources.git.commit_history import Commit, one_commit
+from harness.sources.git.git_trees import Repository
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A stack on an upstream's head.
+
+    histories: for each patch that does not apply, how it came to that.
+    ended: patches that are for no version as new as this -> the versions they are for; they were not tried.
+    """
+
+    upstream: str
+    reference: str
+    head: Commit
+    stack: StackResult
+    histories: dict[str, Lineage]
+    ended: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fair(self) -> bool:
+        """Whether every patch would go into the head, or is in it already."""
+        return self.stack.applies
+
+    def to_json(self) -> dict[str, Any]:
+        """The stack's verdicts, and the commit that broke each patch."""
+        return {
+            "schema": {"name": "npu-matrix/patch-forecast", "version": 1},
+            "upstream": self.upstream,
+            "reference": self.reference,
+            "head": self.head.to_json(),
+            **self.stack.to_json(),
+            "broken_by": {
+                name: history.broke.to_json() if history.broke else None
+                for name, history in self.histories.items()
+            },
+            "ended": dict(self.ended),
+        }
+
+    def to_text(self) -> str:
+        """One line for each patch, the culprit below each that broke."""
+        lines = [
+            f"{self.upstream} {self.reference}: {self.head.id[:9]} {self.head.date[:10]} {self.head.subject}"
+        ]
+        for verdict in self.stack.verdicts:
+            offset = f"({verdict.offset:+d})" if verdict.offset else ""
+            lines.append(f"  {verdict.verdict}{offset}  {verdict.patch}")
+            history = self.histories.get(verdict.patch)
+            if history and history.broke:
+                broke = history.broke
+                lines.append(f"      broken by {broke.id[:9]} {broke.date[:10]} {broke.subject}")
+        lines += [f"  ended  {name} (for {versions})" for name, versions in self.ended.items()]
+        return "\n".join([*lines, *(f"  {sentence}" for sentence in self.stack.relations)])
+
+
+def forecast(
+    upstream: str,
+    repository: Repository,
+    patches: Sequence[Readable],
+    reference: str = "HEAD",
+    progress: Callable[[int, int], None] | None = None,
+    ended: Mapping[str, str] | None = None,
+) -> Forecast:
+    """Apply a stack to `reference`; `progress` is told (done, all).
+
+    InputError when the repository or the reference cannot be read.
+    """
+    head = one_commit(repository, reference)
+    tree = repository.tree(head.id)
+    result = apply_readable(tree, patches, repository)
+    histories = {}
+    for number, (readable, alone) in enumerate(zip(patches, result.alone, strict=True)):
+        if progress:
+            progress(number, len(patches))
+        in_it = alone.verdict.applies or alone.verdict is Verdict.ALREADY_UPSTREAM
+        if not in_it and readable.patch is not None:
+            histories[readable.name] = lineage(repository, readable, head.id)
+    return Forecast(
+        upstream=upstream,
+        reference=reference,
+        head=head,
+        stack=result,
+        histories=histories,
+        ended=ended or {},
+    )

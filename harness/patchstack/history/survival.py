@@ -1,0 +1,321 @@
+"""Patches against a range of commits: the verdict on every pair, and the commits that broke and mended them.
+
+Each verdict is worked out once for every distinct (patch, content of the files it touches); commits that
+leave those files alone cost a table look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from harness.errors import InfrastructureError
+from harness.patchstack.apply.classify import Readable, classify
+from harness.patchstack.apply.patch_verdict import SEVERITY, PatchVerdict, Verdict
+from harness.sources.git.commit_history import FOLDER, Commit, PathFinder, Standing, commits_in, one_commit
+from harness.sources.git.git_trees import Repository
+from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
+
+LEGEND = tuple(verdict.value for verdict in Verdict)
+_INDEX = {verdict: number for number, verdict in enumerate(Verdict)}
+#: Files kept in memory while a range is walked; neighbouring commits and patches share most of them.
+_KEPT_FILES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A commit at which a patch began or ceased to apply."""
+
+    commit: Commit
+    before: Verdict
+    after: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """The commit, and the verdicts on its parent and on itself."""
+        return {**self.commit.to_json(), "from": self.before.value, "to": self.after.value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bodies:
+    """A logical patch: its name, and of each body its place among the patches and the versions it is for."""
+
+    name: str
+    bodies: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BodyHistory:
+    """One body of a patch over the range: its file, the versions it is for, a verdict for each commit."""
+
+    file: str
+    versions: str
+    verdicts: tuple[Verdict, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One index into the legend for each commit, newest first."""
+        return {
+            "file": self.file,
+            "versions": self.versions,
+            "verdicts": [_INDEX[verdict] for verdict in self.verdicts],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchHistory:
+    """One patch over the range.
+
+    verdicts: one for each commit, newest first; of a patch with several bodies the best of theirs.
+    breaks, fixes: commits that differ from their first parent in whether the patch applies, oldest first.
+    newest: the full verdict on the newest commit.
+    """
+
+    patch: str
+    verdicts: tuple[Verdict, ...]
+    breaks: tuple[Turn, ...]
+    fixes: tuple[Turn, ...]
+    newest: PatchVerdict
+    bodies: tuple[BodyHistory, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Part of the range's commits the patch applies to, 0 to 1."""
+        return sum(verdict.applies for verdict in self.verdicts) / len(self.verdicts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """All patches over all commits, newest first. `pairs` were asked for, `distinct` were worked out."""
+
+    revisions: str
+    commits: tuple[Commit, ...]
+    patches: tuple[PatchHistory, ...]
+    pairs: int
+    distinct: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Commits newest first; for each patch one index into `legend` for each commit."""
+        return {
+            "schema": {"name": "npu-matrix/survival", "version": 1},
+            "range": self.revisions,
+            "commits": [commit.to_json() for commit in self.commits],
+            "legend": list(LEGEND),
+            "patches": [
+                {
+                    "id": patch.patch,
+                    "verdicts": [_INDEX[verdict] for verdict in patch.verdicts],
+                    "applies_to": round(patch.share, 4),
+                    "first_break": patch.breaks[0].to_json() if patch.breaks else None,
+                    "first_fix": patch.fixes[0].to_json() if patch.fixes else None,
+                    "breaks": [turn.to_json() for turn in patch.breaks],
+                    "fixes": [turn.to_json() for turn in patch.fixes],
+                    "newest": patch.newest.to_json(),
+                    "bodies": [body.to_json() for body in patch.bodies],
+                }
+                for patch in self.patches
+            ],
+            "pairs": self.pairs,
+            "distinct": self.distinct,
+        }
+
+
+def survival(
+    repository: Repository,
+    revisions: str,
+    patches: Sequence[Readable],
+    progress: Callable[[int, int], None] | None = None,
+    logical: Sequence[Bodies] = (),
+) -> Survival:
+    """The verdict on every patch at every commit of `revisions` (`A..B`); `progress` is told (done, all).
+
+    With `logical` there is one history for each logical patch, with those of its bodies. InputError when the
+    repository or a revision cannot be read, or the range is empty.
+    """
+    commits = commits_in(repository, revisions)
+    table = _Table(repository, patches)
+    by_id = {}
+    for number, commit in enumerate([*commits, *_edge(repository, commits)], start=1):
+        by_id[commit.id] = table.column(commit)
+        if progress:
+            progress(number, len(commits))
+    newest = verdicts_at(repository, commits[0].id, patches)
+    return _assembled(revisions, commits, patches, by_id, newest, table.distinct, logical)
+
+
+def survival_of_releases(
+    name: str,
+    releases: Sequence[tuple[str, Tree]],
+    patches: Sequence[Readable],
+    logical: Sequence[Bodies] = (),
+) -> Survival:
+    """The same over releases, (version, tree) newest first, without a repository: `commits` are versions."""
+    commits = tuple(
+        Commit(id=version, parents=parents, tree="", date="", subject=f"{name} {version}")
+        for (version, _tree), parents in zip(
+            releases, [*((older,) for older, _tree in releases[1:]), ()], strict=True
+        )
+    )
+    by_id = {
+        version: tuple(classify(patch, tree, explain=False) for patch in patches)
+        for version, tree in releases
+    }
+    newest = tuple(classify(patch, releases[0][1]) for patch in patches)
+    return _assembled(name, commits, patches, by_id, newest, len(releases) * len(patches), logical)
+
+
+def _assembled(
+    revisions: str,
+    commits: tuple[Commit, ...],
+    patches: Sequence[Readable],
+    by_id: Mapping[str, tuple[PatchVerdict, ...]],
+    newest: tuple[PatchVerdict, ...],
+    distinct: int,
+    logical: Sequence[Bodies],
+) -> Survival:
+    groups = logical or [Bodies(name=one.name, bodies=((at, ""),)) for at, one in enumerate(patches)]
+    columns = {id(column): tuple(_best(column, group) for group in groups) for column in by_id.values()}
+    best = {commit: columns[id(column)] for commit, column in by_id.items()}
+    moves = list(_moves(commits, best))
+    histories = []
+    for number, group in enumerate(groups):
+        turns = [
+            turn for commit, before, after in moves if (turn := _turn(commit, before[number], after[number]))
+        ]
+        histories.append(
+            PatchHistory(
+                patch=group.name,
+                verdicts=tuple(best[commit.id][number].verdict for commit in commits),
+                breaks=tuple(turn for turn in turns if turn.before.applies),
+                fixes=tuple(turn for turn in turns if turn.after.applies),
+                newest=_best(newest, group),
+                bodies=tuple(
+                    BodyHistory(
+                        file=patches[at].name,
+                        versions=versions,
+                        verdicts=tuple(by_id[commit.id][at].verdict for commit in commits),
+                    )
+                    for at, versions in (group.bodies if logical else ())
+                ),
+            )
+        )
+    return Survival(
+        revisions=revisions,
+        commits=commits,
+        patches=tuple(histories),
+        pairs=len(commits) * len(patches),
+        distinct=distinct,
+    )
+
+
+def _best(column: tuple[PatchVerdict, ...], group: Bodies) -> PatchVerdict:
+    """The verdict of the body that asks for the least: whoever has the patch has all its bodies."""
+    return min((column[at] for at, _versions in group.bodies), key=lambda one: SEVERITY[one.verdict])
+
+
+def verdicts_at(
+    repository: Repository, revision: str, patches: Sequence[Readable]
+) -> tuple[PatchVerdict, ...]:
+    """The verdict on each patch alone at one commit, with reasons."""
+    return _Table(repository, patches, explain=True).column(one_commit(repository, revision))
+
+
+def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
+    """First parents just outside the range, which its oldest commits are compared with."""
+    inside = {commit.id for commit in commits}
+    wanted = {commit.parents[0] for commit in commits if commit.parents} - inside
+    return [one_commit(repository, commit) for commit in sorted(wanted) if repository.has(commit)]
+
+
+def _moves(
+    commits: Sequence[Commit], by_id: Mapping[str, tuple[PatchVerdict, ...]]
+) -> Iterator[tuple[Commit, tuple[PatchVerdict, ...], tuple[PatchVerdict, ...]]]:
+    """Commits at which anything is different from the first parent, oldest first, with both columns."""
+    for commit in reversed(commits):
+        before = by_id.get(commit.parents[0]) if commit.parents else None
+        after = by_id[commit.id]
+        if before is not None and before is not after:
+            yield commit, before, after
+
+
+def _turn(commit: Commit, before: PatchVerdict, after: PatchVerdict) -> Turn | None:
+    if before.verdict.applies == after.verdict.applies:
+        return None
+    return Turn(commit=commit, before=before.verdict, after=after.verdict)
+
+
+class _Table:
+    """Verdicts by (patch, content of the files it touches)."""
+
+    def __init__(self, repository: Repository, patches: Sequence[Readable], *, explain: bool = False) -> None:
+        self._explain = explain
+        self._repository = repository
+        self._patches = patches
+        paths = [patch.patch.paths if patch.patch else () for patch in patches]
+        self._finder = PathFinder(repository, sorted({path for some in paths for path in some}))
+        self._keys = paths
+        self._known: list[dict[tuple[Standing | None, ...], PatchVerdict]] = [{} for _ in patches]
+        self._columns: dict[int, tuple[PatchVerdict, ...]] = {}
+        self._blob = lru_cache(maxsize=_KEPT_FILES)(repository.blob)
+
+    @property
+    def distinct(self) -> int:
+        """How many verdicts were worked out."""
+        return sum(len(known) for known in self._known)
+
+    def blob(self, blob_id: str) -> bytes | None:
+        """An old content by its id."""
+        return self._blob(blob_id)
+
+    def column(self, commit: Commit) -> tuple[PatchVerdict, ...]:
+        """The verdict on every patch at one commit; commits alike in all that matters share one object."""
+        standings = self._finder.find(commit.tree)
+        column = self._columns.get(id(standings))
+        if column is None:
+            column = tuple(self._verdict(number, standings, commit) for number in range(len(self._patches)))
+            self._columns[id(standings)] = column
+        return column
+
+    def _verdict(self, number: int, standings: Mapping[str, Standing], commit: Commit) -> PatchVerdict:
+        key = tuple(map(standings.get, self._keys[number]))
+        known = self._known[number].get(key)
+        if known is None:
+            tree = _PartialTree(label=commit.id[:12], standings=standings, blobs=self)
+            known = classify(self._patches[number], tree, self, explain=self._explain)
+            self._known[number][key] = known
+        return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PartialTree:
+    """The part of a commit's tree that patches can see."""
+
+    label: str
+    standings: Mapping[str, Standing]
+    blobs: _Table
+
+    def paths(self) -> Iterator[str]:
+        return (path for path, standing in self.standings.items() if standing.mode != FOLDER)
+
+    def mode(self, path: str) -> str | None:
+        standing = self.standings.get(path)
+        if standing is None or standing.mode == FOLDER:
+            return None
+        if standing.mode == SYMLINK:
+            return SYMLINK
+        return EXECUTABLE if standing.mode == EXECUTABLE else REGULAR
+
+    def is_folder(self, path: str) -> bool:
+        standing = self.standings.get(path)
+        return standing is not None and standing.mode == FOLDER
+
+    def read(self, path: str) -> bytes:
+        standing = self.standings[path]
+        data = self.blobs.blob(standing.id)
+        if data is None:
+            raise InfrastructureError(
+                f"{path} of commit {self.label} is not in this repository",
+                why=f"the object {standing.id} is missing: a partial or damaged clone",
+                fix="fetch the missing objects (`git fetch --refetch`), or use a full mirror",
+            )
+        return data

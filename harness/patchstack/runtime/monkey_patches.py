@@ -1,0 +1,305 @@
+"""Monkey patches: code that replaces attributes of another package, found and checked without running it.
+
+Every `package.module.Class.name = replacement`, and `setattr` with a constant name, is a patch whose target
+must be where it was: `check_runtime` looks it up in an upstream tree, `drift` compares two upstream versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from harness.digest import digest_bytes
+from harness.patchstack.format.source_outline import Definition, definitions, outline
+from harness.sources.tree import Tree
+
+_REEXPORTS = 8
+_SELF = {"self", "cls"}
+
+
+class TargetState(enum.StrEnum):
+    """Whether the target of a monkey patch is where it is expected."""
+
+    FOUND = "found"
+    ADDED = "added"
+    MOVED = "moved"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimePatch:
+    """One assignment: where it stands, the dotted name it replaces, and the new signature ("": unknown)."""
+
+    file: str
+    line: int
+    target: str
+    replacement: str
+    signature: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What stands at a target upstream. `digest` is of its syntax: comments and layout do not count.
+
+    path, name: the file that defines it, which a re-export leads to, and its name there.
+    """
+
+    target: str
+    state: TargetState
+    path: str = ""
+    name: str = ""
+    kind: str = ""
+    signature: str = ""
+    digest: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return {
+            "target": self.target,
+            "state": self.state.value,
+            "path": self.path,
+            "name": self.name,
+            "kind": self.kind,
+            "signature": self.signature,
+            "digest": self.digest,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeVerdict:
+    """A monkey patch and its target in one upstream tree; `problem` is "" when it does what it says."""
+
+    patch: RuntimePatch
+    target: Target
+    problem: str = ""
+
+
+def find_runtime_patches(tree: Tree, folder: str, package: str) -> tuple[RuntimePatch, ...]:
+    """Every assignment to an attribute of `package` in the Python files below `folder`, by file and line."""
+    found: list[RuntimePatch] = []
+    for path in sorted(tree.paths()):
+        if (not folder or path.startswith(f"{folder}/")) and path.endswith(".py"):
+            parsed = _parse(tree.read(path))
+            if parsed is not None:
+                found += _assignments(path, parsed, package)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _parse(data: bytes) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _assignments(path: str, module: ast.Module, package: str) -> Iterator[RuntimePatch]:
+    names = _imported(module)
+    signatures = _signatures(module)
+    for node in ast.walk(module):
+        for target, value in _targets(node):
+            dotted = _dotted(target, names)
+            if dotted and dotted.startswith(f"{package}."):
+                replacement = ast.unparse(value)
+                yield RuntimePatch(
+                    file=path,
+                    line=getattr(node, "lineno", 0),
+                    target=dotted,
+                    replacement=replacement,
+                    signature=signatures.get(replacement, ""),
+                )
+
+
+def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(attribute that is replaced, what replaces it)."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets if isinstance(target, ast.Attribute))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+        match node.args:
+            case [owner, ast.Constant(value=str(name)), value]:
+                yield ast.Attribute(value=owner, attr=name, ctx=ast.Store()), value
+
+
+def _imported(module: ast.Module) -> dict[str, str]:
+    """Local name -> dotted name, of every import wherever it stands."""
+    names: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                names[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def _signatures(module: ast.Module) -> dict[str, str]:
+    """Signatures of the functions and methods a module defines, by the name it would use for them."""
+    return {definition.qualified: definition.signature for definition in definitions(module)}
+
+
+def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in names:
+        return ""
+    return ".".join([names[node.id], *reversed(parts)])
+
+
+_outline = lru_cache(maxsize=64)(outline)
+
+
+def look_up(tree: Tree, target: str, source: str = "") -> Target:
+    """What stands at a dotted name in a tree whose packages are below `source` ("" for most, "src")."""
+    parts = target.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        base = "/".join([*([source] if source else []), *parts[:end]])
+        for path in (f"{base}.py", f"{base}/__init__.py"):
+            if tree.mode(path):
+                return _in_module(tree, target, path, parts[end:], source, _REEXPORTS)
+    return Target(target=target, state=TargetState.MOVED, reason=f"there is no module {'.'.join(parts[:-1])}")
+
+
+def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str, hops: int) -> Target:
+    data = tree.read(path)
+    defined = _outline(data)
+    if defined is None:
+        return Target(
+            target=target, state=TargetState.UNREADABLE, path=path, reason="it is no readable Python"
+        )
+    found = defined.get(".".join(names))
+    if found is not None and not _is_import(data, names[0]):
+        return _as_target(target, path, found)
+    origin = _import_of(data, names[0])
+    if origin and hops:
+        again = look_up_from(tree, origin, names[1:], source, hops - 1)
+        if again is not None:
+            return Target(**{**again.__dict__, "target": target})
+    owner = ".".join(names[:-1])
+    if not owner or owner in defined:
+        return Target(
+            target=target,
+            state=TargetState.ADDED,
+            path=path,
+            reason=f"{names[-1]} is not there: the patch adds it",
+        )
+    return Target(
+        target=target,
+        state=TargetState.MOVED,
+        path=path,
+        reason=f"there is no {target.rpartition('.')[0]} any more",
+    )
+
+
+def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: int) -> Target | None:
+    """Follow a re-export; None when it leads out of the tree."""
+    parts = [*origin.split("."), *rest]
+    for end in range(len(parts) - 1, 0, -1):
+        base = "/".join([*([source] if source else []), *parts[:end]])
+        for path in (f"{base}.py", f"{base}/__init__.py"):
+            if tree.mode(path):
+                return _in_module(tree, ".".join(parts), path, parts[end:], source, hops)
+    return None
+
+
+def _as_target(target: str, path: str, found: Definition) -> Target:
+    return Target(
+        target=target,
+        state=TargetState.FOUND,
+        path=path,
+        name=found.qualified,
+        kind=found.kind,
+        signature=found.signature,
+        digest=digest_bytes(found.body.encode()),
+    )
+
+
+def _is_import(data: bytes, name: str) -> bool:
+    return bool(_import_of(data, name))
+
+
+def _import_of(data: bytes, name: str) -> str:
+    module = _parse(data)
+    for node in module.body if module else []:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return f"{node.module}.{alias.name}"
+    return ""
+
+
+def check_runtime(
+    patches: Iterable[RuntimePatch], upstream: Tree, source: str = ""
+) -> tuple[RuntimeVerdict, ...]:
+    """Whether every monkey patch still has its target, and takes the arguments its target takes."""
+    return tuple(_verdict(patch, look_up(upstream, patch.target, source)) for patch in patches)
+
+
+def _verdict(patch: RuntimePatch, target: Target) -> RuntimeVerdict:
+    problem = ""
+    if target.state in {TargetState.MOVED, TargetState.UNREADABLE}:
+        problem = f"{patch.target}: {target.reason}"
+    elif target.signature and patch.signature and not accepts(patch.signature, target.signature):
+        problem = f"{patch.target} takes {target.signature}, the replacement {patch.signature}"
+    return RuntimeVerdict(patch=patch, target=target, problem=problem)
+
+
+def accepts(replacement: str, upstream: str) -> bool:
+    """Whether whatever may be passed to a function of signature `upstream` may be passed to `replacement`.
+
+    Annotations do not count; a parameter's name does, for callers may use it.
+    """
+    ours, theirs = _parameters(replacement), _parameters(upstream)
+    if ours is None or theirs is None:
+        return True
+    mine, wanted = [*ours.posonlyargs, *ours.args], [*theirs.posonlyargs, *theirs.args]
+    for at, parameter in enumerate(wanted):
+        if at >= len(mine):
+            if not ours.vararg:
+                return False
+        elif mine[at].arg != parameter.arg and at >= len(theirs.posonlyargs) and parameter.arg not in _SELF:
+            return False
+    extra = len(mine) - len(wanted)
+    if extra > len(ours.defaults) or len(ours.defaults) - max(extra, 0) < len(theirs.defaults) - max(
+        -extra, 0
+    ):
+        return False
+    named = {parameter.arg for parameter in [*mine[len(theirs.posonlyargs) :], *ours.kwonlyargs]}
+    keywords = {parameter.arg for parameter in theirs.kwonlyargs}
+    return (ours.kwarg is not None or (keywords <= named and theirs.kwarg is None)) and (
+        ours.vararg is not None or theirs.vararg is None
+    )
+
+
+def _parameters(signature: str) -> ast.arguments | None:
+    module = _parse(f"{signature.replace('(', 'def f(', 1)}: pass".encode())
+    function = module.body[0] if module else None
+    return function.args if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def drift(patches: Iterable[RuntimePatch], old: Tree, new: Tree, source: str = "") -> tuple[str, ...]:
+    """Sentences on targets that are not in `new` what they were in `old`: their patches need a look."""
+    found = []
+    for target in sorted({patch.target for patch in patches}):
+        before, after = look_up(old, target, source), look_up(new, target, source)
+        if before.state is TargetState.FOUND and after.state is not TargetState.FOUND:
+            found.append(f"{target} is gone: {after.reason}")
+        elif before.signature != after.signature:
+            found.append(
+                f"{target} took {before.signature or 'nothing'}, takes {after.signature or 'nothing'}"
+            )
+        elif before.digest != after.digest:
+            found.append(f"{target} has another body")
+    return tuple(found)

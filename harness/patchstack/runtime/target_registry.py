@@ -1,0 +1,132 @@
+"""The registry of runtime patches' targets: what stood at each in every version it was recorded for.
+
+Written on the host from an upstream tree, read inside a cell by `harness.fixtures.runtime_patches`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import InputError, Location
+from harness.fixtures.runtime_patches import SCHEMA, source_digest
+from harness.patchstack.runtime.monkey_patches import RuntimeVerdict, TargetState
+from harness.sources.tree import Tree
+
+_Text = Annotated[str, Field(max_length=10_000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Entry(_Part):
+    """A target in one version: the file that defines it, its name there, and the digest of its source text.
+
+    These are "" where nothing stood.
+    """
+
+    state: TargetState
+    path: _Text = ""
+    name: _Text = ""
+    signature: _Text = ""
+    digest: _Text = ""
+
+
+class _Schema(_Part):
+    name: str
+    version: int
+
+
+class Registry(_Part):
+    """Targets in one package: dotted name -> version -> what stood there."""
+
+    schema_: _Schema = Field(alias="schema")
+    package: _Text
+    targets: Mapping[_Text, Mapping[_Text, Entry]]
+
+
+def read_registry(file: Path) -> Registry:
+    """A registry file; InputError when it is something else."""
+    try:
+        found = Registry.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InputError("this registry cannot be read", where=Location(file), why=str(error)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            "this is no registry of runtime patches",
+            where=Location(file),
+            why=f"{place}: {first['msg']}",
+            fix="write it with `npu-matrix patches runtime --record`",
+        ) from None
+    if found.schema_.model_dump() != SCHEMA:
+        raise InputError("this is no registry of this format", where=Location(file))
+    return found
+
+
+def recorded(
+    before: Registry | None, package: str, version: str, verdicts: Sequence[RuntimeVerdict], tree: Tree
+) -> Registry:
+    """A registry with this version's targets added.
+
+    InputError when it is of another package, or nothing says which version this is.
+    """
+    if before and before.package != package:
+        raise InputError(f"this registry is of {before.package}, not of {package}")
+    if not version:
+        raise InputError("nothing says which version this tree is", fix="say it with --version")
+    targets = {name: dict(versions) for name, versions in (before.targets if before else {}).items()}
+    for verdict in verdicts:
+        found = verdict.target
+        entry = Entry(
+            state=found.state,
+            path=found.path,
+            name=found.name,
+            signature=found.signature,
+            digest=source_digest(tree.read(found.path), found.name) if found.name else "",
+        )
+        targets.setdefault(found.target, {})[version] = entry
+    schema = _Schema.model_validate(SCHEMA)
+    return Registry.model_validate({"schema": schema, "package": package, "targets": targets})
+
+
+def write_registry(file: Path, registry: Registry) -> None:
+    """Write a registry, in one order; InputError when that fails."""
+    text = json.dumps(registry.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
+    try:
+        file.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError("this file cannot be written", where=Location(file), why=str(error)) from error
+
+
+def changes_since(registry: Registry, verdicts: Sequence[RuntimeVerdict], version: str) -> list[str]:
+    """Sentences on targets that are not what they were in the newest other version recorded."""
+    found = []
+    for verdict in sorted(verdicts, key=lambda one: one.target.target):
+        known = registry.targets.get(verdict.target.target, {})
+        others = [name for name in known if name != version]
+        if not others:
+            continue
+        before = max(others, key=_order)
+        then, now = known[before], verdict.target
+        if then.state is TargetState.FOUND and now.state is not TargetState.FOUND:
+            found.append(f"{now.target} was there in {before} and is gone: {now.reason}")
+        elif then.state is TargetState.FOUND and then.signature != now.signature:
+            was, here = then.signature or "nothing", now.signature or "nothing"
+            found.append(f"{now.target} took {was} in {before}, takes {here}")
+    return list(dict.fromkeys(found))
+
+
+def _order(version: str) -> tuple[bool, object, str]:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return True, Version(version), version
+    except InvalidVersion:
+        return False, Version("0"), version

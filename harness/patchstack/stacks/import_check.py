@@ -1,0 +1,78 @@
+"""An imported stack held against the commits it says it was made for, and against what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import Location, Problem
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.apply.stack_apply import apply_readable
+from harness.patchstack.history.change_summary import summarise
+from harness.patchstack.stacks.stack_import import Imported, ImportedPatch
+from harness.patchstack.stacks.summary_claims import disagreements
+from harness.sources.git.git_trees import FULL_ID, MIN_ABBREVIATION, Repository
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One patch at its own pin: the commit in full, and the verdict there; "" and None when not at hand."""
+
+    patch: ImportedPatch
+    commit: str
+    verdict: PatchVerdict | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Where it is from, what it is for, and the verdict."""
+        return {
+            "upstream": self.patch.upstream,
+            "name": self.patch.name,
+            "pin": self.patch.pin,
+            "commit": self.commit or None,
+            "verdict": self.verdict.to_json() if self.verdict else None,
+        }
+
+
+def hold(
+    imported: Imported,
+    repositories: Sequence[Repository],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[tuple[Held, ...], tuple[Problem, ...]]:
+    """Every patch, in order, at its pin in the first repository that has it; `progress` is told (done, all).
+
+    The problems are claims of the stack's own summary that its code does not bear out, or leaves out.
+    """
+    groups: dict[tuple[str, str], list[ImportedPatch]] = {}
+    for patch in imported.patches:
+        groups.setdefault((patch.upstream, patch.pin), []).append(patch)
+    held: list[Held] = []
+    problems: list[Problem] = []
+    for (_upstream, pin), patches in groups.items():
+        if progress:
+            progress(len(held), len(imported.patches))
+        repository = next((one for one in repositories if _has(one, pin)), None)
+        if repository is None:
+            held += [Held(patch=patch, commit="", verdict=None) for patch in patches]
+            continue
+        tree = repository.tree(pin)
+        readables = [read_patch(patch.name, patch.data) for patch in patches]
+        result = apply_readable(tree, readables, repository)
+        held += [
+            Held(patch=patch, commit=tree.commit, verdict=verdict)
+            for patch, verdict in zip(patches, result.verdicts, strict=True)
+        ]
+        problems += [Problem(sentence, Location(patches[0].file.parent)) for sentence in result.relations]
+        for patch, readable in zip(patches, readables, strict=True):
+            if patch.claims is not None and imported.summary and readable.patch:
+                [found] = summarise(patch.upstream, [readable], tree, repository).patches
+                problems += disagreements(patch.claims, found, imported.summary)
+    return tuple(held), tuple(problems)
+
+
+def _has(repository: Repository, pin: str) -> bool:
+    """Whether a pin is a commit here: tags are looked up too, since recipes pin them."""
+    if len(pin) >= MIN_ABBREVIATION and repository.has(pin):
+        return True
+    return bool(pin) and len(pin) < FULL_ID and repository.has_tag(pin)

@@ -1,0 +1,255 @@
+"""Patch stacks: `patches/<upstream>/series`, a folder for each patch, a body for each version range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from harness.digest import digest_bytes
+from harness.errors import InputError, Location, Problem
+from harness.patchstack.format.patch_header import FILE_NAME, ID, Header, in_range, parse_header
+
+SERIES = "series"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedPatch:
+    """The body chosen for one version. `series` counts from 1; `file` is relative to the checkout."""
+
+    id: str
+    upstream: str
+    version_range: str
+    file: str
+    digest: str
+    series: int
+    data: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the content."""
+        return {
+            "id": self.id,
+            "version_range": self.version_range,
+            "file": self.file,
+            "digest": self.digest,
+            "series": self.series,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchStack:
+    """The patches of one upstream, in the order they are applied."""
+
+    upstream: str
+    folder: Path
+    patches: tuple[Header, ...]
+
+    def select(self, version: str) -> tuple[SelectedPatch, ...]:
+        """The bodies for `version`, in order; patches that do not apply to it are left out."""
+        root = self.folder.parent.parent
+        chosen = []
+        for number, patch in enumerate(self.patches, start=1):
+            body = patch.body_for(version)
+            if body is None:
+                continue
+            data = _read(body.file)
+            chosen.append(
+                SelectedPatch(
+                    id=f"{self.upstream}/{patch.id}",
+                    upstream=self.upstream,
+                    version_range=body.versions,
+                    file=body.file.relative_to(root).as_posix(),
+                    digest=digest_bytes(data),
+                    series=number,
+                    data=data,
+                )
+            )
+        return tuple(chosen)
+
+
+def load_stack(patches: Path, upstream: str) -> PatchStack:
+    """The stack of one upstream below the `patches` folder; empty when there is none.
+
+    InputError with every problem, each with file and line.
+    """
+    stack, problems = _load(patches, upstream)
+    if problems:
+        raise InputError.of(problems)
+    return stack
+
+
+def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, Any]]:
+    """The facet `patches[upstream]`: id, range, file, digest and place of every body for `version`."""
+    return [patch.to_json() for patch in load_stack(root / "patches", upstream).select(version)]
+
+
+def upstreams(patches: Path) -> tuple[str, ...]:
+    """Upstreams that have a folder below `patches`."""
+    if not patches.is_dir():
+        return ()
+    return tuple(
+        sorted(
+            folder.name for folder in patches.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+        )
+    )
+
+
+def lint_stack(
+    patches: Path, upstream: str, versions: Iterable[str] = (), *, today: date | None = None
+) -> list[Problem]:
+    """All that is wrong with a stack: headers, bodies, and ranges over the `versions` of the matrix."""
+    from harness.patchstack.apply.classify import read_patch
+
+    stack, problems = _load(patches, upstream)
+    known = sorted(set(versions))
+    for patch in stack.patches:
+        problems += _range_problems(patch, known)
+        problems += _guard_problems(patch, patches.parent)
+        if today and patch.review_by < today:
+            problems.append(
+                Problem(
+                    f"{patch.id} was to be reviewed by {patch.review_by}",
+                    Location(patch.file),
+                    why="a patch that nobody looks at stays for ever",
+                    fix="check whether it is still needed, then move Review-By",
+                )
+            )
+        for body in patch.bodies:
+            data = _read(body.file)
+            readable = read_patch(patch.id, data)
+            if readable.error:
+                problems.append(Problem(readable.error.why, Location(body.file, readable.error.line)))
+            if readable.patch:
+                problems += [
+                    Problem(
+                        "this change is below the end of its hunk and would be left out",
+                        Location(body.file, line),
+                        fix="correct the counts of the hunk's header",
+                    )
+                    for line in readable.patch.stray
+                ]
+            problems += _text_problems(body.file, data)
+    return problems
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError("this patch body cannot be read", where=Location(file), why=str(error)) from error
+
+
+def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
+    folder = patches / upstream
+    series = folder / SERIES
+    empty = PatchStack(upstream=upstream, folder=folder, patches=())
+    if not folder.is_dir():
+        return empty, []
+    try:
+        if series.is_fifo():
+            raise OSError("it is a pipe, which somebody would have to write into")
+        lines = series.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        return empty, [
+            Problem(
+                "this stack has no readable series file",
+                Location(series),
+                why=str(error),
+                fix="list one patch id per line",
+            )
+        ]
+    problems: list[Problem] = []
+    headers = []
+    seen: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        name = line.split("#")[0].strip()
+        if not name:
+            continue
+        where = Location(series, number)
+        if not ID.fullmatch(name):
+            problems.append(
+                Problem(f"{name!r} is no patch id", where, fix="lower-case letters, digits, `.`, `_`, `-`")
+            )
+        elif name in seen:
+            problems.append(Problem(f"{name} stands here twice", where, fix="keep one"))
+        elif not (folder / name / FILE_NAME).is_file():
+            problems.append(
+                Problem(f"there is no {name}/{FILE_NAME}", where, fix="add it, or take the line out")
+            )
+        else:
+            header, found = parse_header(folder / name / FILE_NAME)
+            problems += found
+            headers += [header] if header else []
+        seen.add(name)
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and child.name not in seen:
+            problems.append(
+                Problem(
+                    f"{child.name} is not in the series", Location(series), fix="add it, or remove the folder"
+                )
+            )
+    return PatchStack(upstream=upstream, folder=folder, patches=tuple(headers)), problems
+
+
+def _guard_problems(patch: Header, root: Path) -> list[Problem]:
+    """Guards that are tests, and are not there."""
+    problems = []
+    for guard in patch.guarded_by:
+        file, colons, test = guard.partition("::")
+        if not colons:
+            continue
+        try:
+            text = (root / file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        if f"def {test}(" not in text:
+            problems.append(
+                Problem(
+                    f"{patch.id} is guarded by {guard}, which is not there",
+                    Location(patch.file),
+                    fix="name a test that is red without the patch",
+                )
+            )
+    return problems
+
+
+def _range_problems(patch: Header, versions: list[str]) -> list[Problem]:
+    problems = []
+    for version in versions:
+        covering = [body for body in patch.bodies if body.covers(version)]
+        inside = in_range(patch.applies_to, version)
+        if inside and not covering:
+            problems.append(
+                Problem(
+                    f"{patch.id} applies to {version} and has no body for it",
+                    Location(patch.file),
+                    why=f"Applies-To is {patch.applies_to}",
+                    fix="widen a body's range, or narrow Applies-To",
+                )
+            )
+        what = (
+            f"{version} is in {len(covering)} bodies' ranges"
+            if inside
+            else f"{version} is outside Applies-To"
+        )
+        problems += [
+            Problem(what, Location(patch.file, body.line), fix="make the ranges meet without overlapping")
+            for body in covering
+            if len(covering) > 1 or not inside
+        ]
+    return problems
+
+
+def _text_problems(file: Path, data: bytes) -> list[Problem]:
+    problems = []
+    if data.startswith(b"\xef\xbb\xbf"):
+        problems.append(Problem("the body begins with a byte order mark", Location(file, 1), fix="remove it"))
+    if data and not data.endswith(b"\n"):
+        problems.append(
+            Problem(
+                "the body does not end with a newline", Location(file, data.count(b"\n") + 1), fix="add it"
+            )
+        )
+    return problems

@@ -1,0 +1,208 @@
+"""Stacks written out: canonical patch files and headers, byte for byte the same every time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from harness.errors import InputError, Location, Problem
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.format.diff_writer import render_patch
+from harness.patchstack.format.patch_header import FILE_NAME, OR, Header
+from harness.patchstack.stacks.patch_stack import SERIES, PatchStack
+from harness.patchstack.stacks.stack_import import Imported, ImportedPatch
+
+_WIDTH = 100
+
+
+def canonical(data: bytes) -> bytes:
+    """A patch in canonical form; InputError with its line when it is none."""
+    readable = read_patch("patch", data)
+    if readable.patch is None:
+        error = readable.error
+        raise InputError("this is no well-formed patch", why=str(error), fix="write it again with `git diff`")
+    return render_patch(readable.patch)
+
+
+def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
+    """The bodies for `version` as `0001-<id>.patch` ... with their reason on top, and a quilt `series`."""
+    headers = {f"{stack.upstream}/{patch.id}": patch for patch in stack.patches}
+    files = {}
+    for number, patch in enumerate(stack.select(version), start=1):
+        header = headers[patch.id]
+        files[f"{number:04d}-{header.id}.patch"] = _preamble(header).encode() + canonical(patch.data)
+    return {**files, SERIES: "".join(f"{name}\n" for name in files).encode()}
+
+
+def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
+    """Write what `exported` gives. The folder must be empty or absent: InputError otherwise."""
+    must_be_empty(folder)
+    files = exported(stack, version)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return tuple(folder / name for name in files)
+
+
+def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Problem]:
+    """Where a folder differs from what would be exported into it now."""
+    files = exported(stack, version)
+    there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    problems = [
+        Problem(
+            "this file is not what is exported now" if name in there else "this file is missing",
+            Location(folder / name),
+            fix="export again into an empty folder",
+        )
+        for name, data in files.items()
+        if name not in there or (folder / name).read_bytes() != data
+    ]
+    return problems + [
+        Problem("this file is not part of the export", Location(folder / name), fix="remove it")
+        for name in sorted(there - set(files))
+    ]
+
+
+def canonical_problems(stack: PatchStack) -> list[Problem]:
+    """Bodies that are not written in canonical form."""
+    bodies = [body for patch in stack.patches for body in patch.bodies]
+    return [
+        Problem(
+            "this body is not in canonical form",
+            Location(body.file),
+            why="what is exported would differ from what is reviewed",
+            fix="write it again with `git diff --full-index`, and nothing above it",
+        )
+        for body in bodies
+        if canonical(body.file.read_bytes()) != body.file.read_bytes()
+    ]
+
+
+def write_imported(
+    imported: Imported, patches: Path, versions: Mapping[str, str], owner: str, today: date
+) -> tuple[Path, ...]:
+    """Write an imported stack in this project's format below the `patches` folder.
+
+    versions: pin -> the versions a patch pinned to it is for; InputError names every pin without them.
+    Corrupt patches are left out; existing folders are not touched (InputError).
+    """
+    usable = [patch for patch in imported.patches if read_patch(patch.name, patch.data).patch]
+    unknown = sorted({patch.pin or patch.name for patch in usable} - set(versions))
+    if unknown:
+        raise InputError(
+            f"no version range is known for {', '.join(unknown)}",
+            why="bodies are chosen by version, the imported stack pins commits",
+            fix="say which versions each is for, e.g. d62da4950==0.6.1",
+        )
+    files: dict[Path, bytes] = {}
+    groups = _grouped(usable)
+    for (upstream, name), bodies in groups.items():
+        folder = patches / upstream / name
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                "a patch of this name is here already",
+                where=Location(folder),
+                fix="remove it, or import into another folder",
+            )
+        lines = []
+        for body in bodies:
+            file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', body.pin[:12]).strip('-.') or 'body'}.patch"
+            files[file] = canonical(body.data)
+            lines.append(f"Body: {file.name} {versions[body.pin or body.name]}")
+        files[folder / FILE_NAME] = _header(name, imported, bodies, lines, versions, owner, today).encode()
+    for upstream in sorted({upstream for upstream, _name in groups}):
+        series = patches / upstream / SERIES
+        before = series.read_text(encoding="utf-8") if series.is_file() else ""
+        names = [name for other, name in groups if other == upstream]
+        files[series] = (before + "".join(f"{name}\n" for name in names)).encode()
+    for file, data in files.items():
+        must_be_made(file.parent)
+        file.write_bytes(data)
+    return tuple(files)
+
+
+def _grouped(patches: Sequence[ImportedPatch]) -> dict[tuple[str, str], list[ImportedPatch]]:
+    """(upstream, id) -> bodies. Files of one name for different pins are bodies of one patch."""
+    pins = Counter((patch.upstream, _id(patch.file.stem), patch.pin) for patch in patches)
+    groups: dict[tuple[str, str], list[ImportedPatch]] = {}
+    for patch in patches:
+        alone = pins[patch.upstream, _id(patch.file.stem), patch.pin] == 1
+        name = _id(patch.file.stem if alone else patch.name.rsplit(".", 1)[0])
+        groups.setdefault((patch.upstream or "upstream", name), []).append(patch)
+    return groups
+
+
+def _header(
+    name: str,
+    imported: Imported,
+    bodies: Sequence[ImportedPatch],
+    lines: Sequence[str],
+    versions: Mapping[str, str],
+    owner: str,
+    today: date,
+) -> str:
+    spans = sorted({versions[body.pin or body.name] for body in bodies})
+    origin = _plain(f"{imported.layout} ({bodies[0].name})")
+    return "\n".join(
+        [
+            f"Subject: {name}",
+            f"Why: imported from {origin}; the reason was not recorded there",
+            f"Owner: {owner}",
+            "Upstream-Status: Inactive-Upstream",
+            "Upstream-Url: none (not recorded)",
+            f"Applies-To: {f' {OR} '.join(spans)}",
+            "Guarded-By: patches",
+            f"Review-By: {today.isoformat()}",
+            *lines,
+            "",
+        ]
+    )
+
+
+def _plain(text: str) -> str:
+    """A file name as one line of a header can hold it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _id(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:80] or "patch"
+
+
+def _preamble(header: Header) -> str:
+    import textwrap
+
+    trailers = [
+        ("Subject", header.subject),
+        ("Why", header.why),
+        ("Owner", header.owner),
+        ("Upstream-Status", header.upstream_status),
+        ("Upstream-Url", header.upstream_url),
+        ("Guarded-By", ", ".join(header.guarded_by)),
+        ("Review-By", header.review_by.isoformat()),
+    ]
+    lines = [
+        textwrap.fill(
+            f"{name}: {value}", _WIDTH, subsequent_indent=" ", break_long_words=False, break_on_hyphens=False
+        )
+        for name, value in trailers
+    ]
+    return "\n".join([*lines, "---", ""])
+
+
+def must_be_empty(folder: Path) -> None:
+    """Make a folder to write into; InputError when there is something in it, or it cannot be made."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            "this folder is not empty", where=Location(folder), fix="choose another, or empty it first"
+        )
+    must_be_made(folder)
+
+
+def must_be_made(folder: Path) -> None:
+    """Make a folder, which may be there; InputError when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("this folder cannot be made", where=Location(folder), why=str(error)) from error

@@ -1,0 +1,322 @@
+"""Patch stacks of others, read as they are: the NPU plugin's, the Ascend recipes', quilt's, any folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import InputError, Location, Problem
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.stacks.summary_claims import Claim, read_claims
+
+PLUGIN = "verl_npu"
+RECIPE = "verl-ascend-recipe"
+QUILT = "quilt"
+PLAIN = "plain"
+LAYOUTS = (PLUGIN, RECIPE, QUILT, PLAIN)
+_REQUIRED = "REQUIRED_VERL.txt"
+_SUMMARY = "patch_summary/patch_summary.yaml"
+_SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedPatch:
+    """One patch file of another stack.
+
+    upstream: the repository it is for, as the stack names it ("" when it does not say).
+    pin: the commit or tag it was made for, as recorded ("" when it is not).
+    claims: what the stack's own documentation says it changes; None when it says nothing of this file.
+    """
+
+    upstream: str
+    name: str
+    pin: str
+    file: Path
+    data: bytes
+    claims: tuple[Claim, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A stack as read, in its order, with everything that is wrong with it.
+
+    summary: the file in which the stack itself says what it changes, if it has one.
+    """
+
+    layout: str
+    folder: Path
+    patches: tuple[ImportedPatch, ...]
+    problems: tuple[Problem, ...]
+    summary: Path | None = None
+
+
+def import_patches(folder: Path, layout: str = "") -> Imported:
+    """Read a stack. Without `layout` it is recognised by its files; InputError when there are no patches."""
+    if not folder.is_dir():
+        raise InputError("there is no such folder to import from", where=Location(folder))
+    root = _plugin_root(folder)
+    chosen = layout or _recognised(folder, root)
+    if chosen == PLUGIN:
+        if root is None:
+            raise InputError(
+                "this is no checkout of the NPU plugin",
+                where=Location(folder),
+                fix="expected patch/<repository>/<commit>/*.patch",
+            )
+        found, problems = _plugin(root)
+    elif chosen == RECIPE:
+        found, problems = _recipe(folder)
+    elif chosen == QUILT:
+        found, problems = _quilt(folder)
+    elif chosen == PLAIN:
+        found, problems = [_read(file, "", "", folder) for file in _patch_files(folder)], []
+    else:
+        raise InputError(f"unknown layout {chosen!r}", fix=f"one of {', '.join(LAYOUTS)}")
+    if not found:
+        raise InputError(
+            "there are no patches here", where=Location(folder), fix="give the folder that holds them"
+        )
+    problems += [problem for patch in found for problem in _body_problems(patch)]
+    summary = root / _SUMMARY if chosen == PLUGIN and root else None
+    return Imported(
+        layout=chosen,
+        folder=folder,
+        patches=tuple(found),
+        problems=tuple(problems),
+        summary=summary if summary and summary.is_file() else None,
+    )
+
+
+def _recognised(folder: Path, root: Path | None) -> str:
+    if root is not None:
+        return PLUGIN
+    if any(folder.rglob(_REQUIRED)):
+        return RECIPE
+    return QUILT if _series(folder) else PLAIN
+
+
+def _plugin_root(folder: Path) -> Path | None:
+    """The folder that holds `patch/` and `patch_summary/`: the checkout, or one or two levels below."""
+    for candidate in (folder, folder / "verl_npu", folder / "verl_npu" / "verl_npu"):
+        if any(candidate.glob("patch/*/*/*.patch")):
+            return candidate
+    return None
+
+
+def _plugin(root: Path) -> tuple[list[ImportedPatch], list[Problem]]:
+    patches = [
+        _read(file, file.parents[1].name, file.parent.name, root / "patch")
+        for file in sorted(root.glob("patch/*/*/*.patch"))
+    ]
+    summary = root / _SUMMARY
+    if not summary.is_file():
+        return patches, [Problem("the plugin's summary is missing", Location(summary))]
+    claims, problems = read_claims(summary)
+    claimed = {(claim.repository, claim.folder, claim.file) for claim in claims}
+    folders = {(claim.repository, claim.folder) for claim in claims}
+    found = []
+    for patch in patches:
+        key = (patch.upstream, patch.pin, patch.file.stem)
+        mine = tuple(claim for claim in claims if (claim.repository, claim.folder, claim.file) == key)
+        if key not in claimed:
+            applied = key[:2] in folders
+            what = (
+                "is applied but not in the summary"
+                if applied
+                else "is for a commit the summary does not know"
+            )
+            why = "the plugin applies every file of the folder, listed or not" if applied else ""
+            problems.append(
+                Problem(f"{patch.upstream}/{patch.pin}/{patch.file.name} {what}", Location(summary), why=why)
+            )
+        pins = {claim.revision for claim in claims if (claim.repository, claim.folder) == key[:2]}
+        pin = pins.pop() if len(pins) == 1 else patch.pin
+        found.append(replace(patch, pin=pin, claims=mine if key in claimed else None))
+    there = {(patch.upstream, patch.file.parent.name, patch.file.stem) for patch in patches}
+    for claim in claims:
+        if (claim.repository, claim.folder, claim.file) not in there:
+            problems.append(
+                Problem(
+                    f"{claim.repository}/{claim.folder}/{claim.file}.patch is in the summary but not there",
+                    Location(summary, claim.line),
+                )
+            )
+    return found, _unique(problems)
+
+
+def _unique(problems: list[Problem]) -> list[Problem]:
+    return list({(problem.what, str(problem.where)): problem for problem in reversed(problems)}.values())[
+        ::-1
+    ]
+
+
+def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
+    """Recipes pin verl in `REQUIRED_VERL.txt`; patches of other repositories say so in their names."""
+    patches: list[ImportedPatch] = []
+    problems: list[Problem] = []
+    for file in _patch_files(folder):
+        required = _nearest(file, folder)
+        settings, wrong = _settings(required) if required else ({}, [])
+        problems += wrong
+        upstream = _repository_of(file)
+        pin = (
+            settings.get("COMMIT") or settings.get("TAG", "")
+            if upstream == "verl"
+            else settings.get(_pin_name(upstream), "")
+        )
+        if not pin:
+            problems.append(
+                Problem(
+                    f"nothing says which {upstream or 'repository'} commit this patch is for",
+                    Location(file),
+                    why=f"{required.name} pins another repository"
+                    if required
+                    else f"there is no {_REQUIRED} above it",
+                )
+            )
+        patches.append(_read(file, upstream, pin, folder))
+    return patches, _unique(problems)
+
+
+def _nearest(file: Path, top: Path) -> Path | None:
+    for parent in file.parents:
+        if (parent / _REQUIRED).is_file():
+            return parent / _REQUIRED
+        if parent == top:
+            return None
+    return None
+
+
+def _settings(file: Path) -> tuple[dict[str, str], list[Problem]]:
+    settings: dict[str, str] = {}
+    problems = []
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _SETTING.fullmatch(line.strip())
+        if found is None:
+            problems.append(Problem("this line is no NAME=value", Location(file, number)))
+        elif found[1] in settings:
+            problems.append(Problem(f"{found[1]} is set twice", Location(file, number)))
+        else:
+            settings[found[1]] = found[2].strip()
+    return settings, problems
+
+
+#: Longest first: `vllm-ascend.patch` is not one of vllm.
+_REPOSITORIES = (
+    "vllm-ascend",
+    "vllm_ascend",
+    "mindspeed-llm",
+    "mindspeed",
+    "megatron",
+    "mbridge",
+    "transformers",
+    "mooncake",
+    "vllm",
+    "verl",
+)
+
+
+def _repository_of(file: Path) -> str:
+    for text in (file.name.lower(), file.parent.name.lower()):
+        for name in _REPOSITORIES:
+            if text.startswith(name):
+                return name.replace("_", "-")
+    return "verl" if file.parent.name.startswith("patch") else ""
+
+
+def _pin_name(upstream: str) -> str:
+    return f"{upstream.upper().replace('-', '_')}_COMMIT"
+
+
+def _series(folder: Path) -> Path | None:
+    return next((file for file in (folder / "series", folder / "patches" / "series") if file.is_file()), None)
+
+
+def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
+    series = _series(folder)
+    if series is None:
+        raise InputError(
+            "this folder has no quilt series", where=Location(folder), fix="expected a file `series`"
+        )
+    patches: list[ImportedPatch] = []
+    problems = []
+    named = set()
+    for number, line in enumerate(series.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        file = (series.parent / words[0]).resolve()
+        where = Location(series, number)
+        if not file.is_relative_to(series.parent.resolve()):
+            problems.append(Problem(f"{words[0]} lies outside the folder", where))
+        elif not file.is_file():
+            problems.append(Problem(f"there is no {words[0]}", where))
+        else:
+            if len(words) > 1 and words[1] != "-p1":
+                problems.append(
+                    Problem(f"{words[0]} is to be applied with {words[1]}", where, fix="remake it for -p1")
+                )
+            named.add(file)
+            patches.append(_read(file, "", "", series.parent.resolve()))
+    problems += [
+        Problem(f"{file.name} is not in the series", Location(series))
+        for file in _patch_files(series.parent)
+        if file.resolve() not in named
+    ]
+    return patches, problems
+
+
+def _patch_files(folder: Path) -> Iterator[Path]:
+    return iter(
+        sorted(
+            file
+            for file in folder.rglob("*")
+            if file.suffix in {".patch", ".diff"} and file.is_file() and not file.is_symlink()
+        )
+    )
+
+
+def _read(file: Path, upstream: str, pin: str, top: Path) -> ImportedPatch:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError("this patch cannot be read", where=Location(file), why=str(error)) from error
+    return ImportedPatch(
+        upstream=upstream, name=file.relative_to(top).as_posix(), pin=pin, file=file, data=data
+    )
+
+
+def _body_problems(patch: ImportedPatch) -> list[Problem]:
+    readable = read_patch(patch.name, patch.data)
+    if readable.patch is None:
+        error = readable.error
+        why = "git refuses such a patch; GNU patch guesses" if error else ""
+        return [
+            Problem(
+                error.why if error else "unreadable",
+                Location(patch.file, error.line if error else 0),
+                why=why,
+            )
+        ]
+    problems = [
+        Problem("this change is below the end of its hunk and is left out", Location(patch.file, line))
+        for line in readable.patch.stray
+    ]
+    if any(
+        not hunk.leading and not hunk.trailing and hunk.old_count
+        for file in readable.patch.files
+        for hunk in file.hunks
+    ):
+        problems.append(
+            Problem(
+                "a hunk has no context lines",
+                Location(patch.file),
+                why="git applies it with --unidiff-zero only, wherever its line number says",
+                fix="make the patch with context",
+            )
+        )
+    return problems

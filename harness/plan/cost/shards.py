@@ -1,0 +1,89 @@
+"""A plan dealt out to the jobs of a GitHub Actions matrix, by what its cells cost."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.plan.tasks.task import Plan
+
+#: GitHub refuses a matrix of more jobs, so more cells than that share jobs.
+MOST_JOBS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """The cells of one job; `label` is the runner's, "" for a hosted one."""
+
+    name: str
+    cells: tuple[str, ...]
+    seconds: float
+    label: str = ""
+
+
+def shards(
+    plan: Plan,
+    seconds: Mapping[str, float],
+    most: int,
+    *,
+    only: Collection[str] | None = None,
+    cards: int = 0,
+) -> tuple[Shard, ...]:
+    """At most `most` shards, never more than GitHub takes; together they hold every cell once.
+
+    seconds: key -> cost of each task that is still to run; a task that cells share is split among them.
+    only: the cells to deal. cards: 0 deals all of them, for hosted runners do what needs no card; otherwise
+    the cells on NPUs, to runners labelled `linux-aarch64-SOC-CARDS`, each family its own shards.
+    """
+    cost = _costs(plan, seconds)
+    wanted = [cell for cell in plan.cells if only is None or cell.id in only]
+    if not cards:
+        return _dealt({cell.id: cost[cell.id] for cell in wanted}, most, "", "")
+    found: list[Shard] = []
+    for soc in sorted({cell.axes.get("soc", "a2") for cell in wanted if cell.device == "npu"}):
+        of_soc = {
+            cell.id: cost[cell.id]
+            for cell in wanted
+            if cell.device == "npu" and cell.axes.get("soc", "a2") == soc
+        }
+        found += _dealt(of_soc, most, f"{soc}-", f"linux-aarch64-{soc}-{cards}")
+    return tuple(found[:MOST_JOBS])
+
+
+def github_output(dealt: Sequence[Shard]) -> str:
+    """Two lines for `$GITHUB_OUTPUT`: the matrix, and whether it has any job (GitHub takes no empty one)."""
+    include = [
+        {
+            "name": shard.name,
+            "cells": " ".join(shard.cells),
+            **({"label": shard.label} if shard.label else {}),
+        }
+        for shard in dealt
+    ]
+    return f"matrix={json.dumps({'include': include})}\nany={'true' if include else 'false'}"
+
+
+def _costs(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
+    sharing = Counter(entry.key for entry in plan.entries)
+    found = dict.fromkeys((cell.id for cell in plan.cells), 0.0)
+    for entry in plan.entries:
+        if entry.key in seconds:
+            found[entry.cell_id] += seconds[entry.key] / sharing[entry.key]
+    return found
+
+
+def _dealt(cost: Mapping[str, float], most: int, prefix: str, label: str) -> tuple[Shard, ...]:
+    """The dearest cell first, to the shard with the least work so far: within 4/3 of the best there is.
+
+    (Graham, Bounds on multiprocessing timing anomalies, 1969.)
+    """
+    heaps: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(most, MOST_JOBS, len(cost)))]
+    for cell in sorted(cost, key=lambda name: (-cost[name], name)):
+        index = min(range(len(heaps)), key=lambda number: (heaps[number][0], number))
+        heaps[index] = (heaps[index][0] + cost[cell], [*heaps[index][1], cell])
+    return tuple(
+        Shard(name=f"{prefix}{number}", cells=tuple(cells), seconds=total, label=label)
+        for number, (total, cells) in enumerate(heaps, 1)
+    )

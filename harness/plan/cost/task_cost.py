@@ -1,0 +1,157 @@
+"""What tasks cost: from the history of executions where there is one, otherwise a guess that says so.
+
+A forecast adds medians. Its error has two parts: executions scatter independently (added in quadrature),
+while the typical cost of a check is itself only known from few samples, or guessed, which errs the same way
+for all its tasks (added linearly).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.check import Check
+from harness.outcome import Tier
+from harness.plan.tasks.task import Task
+
+#: Seconds on real NPUs before anything was measured there: guesses of the right order, replaced by the first
+#: measurement. On a simulated device the check's own `expected_s` holds.
+COLD_START = {Tier.STATIC: 5.0, Tier.BUILD: 1200.0, Tier.NUMERICS: 120.0, Tier.CONVERGENCE: 3600.0}
+#: A guess may be wrong by this factor either way.
+GUESS_FACTOR = 3.0
+#: Fewer executions on one kind of host are taken together with those on others.
+ENOUGH = 3
+#: One standard deviation of a normal distribution lies between the quantiles 0.16 and 0.84.
+ONE_SIGMA = 0.84134
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One completed execution. device: what it ran on (`sim`, `npu`, `cpu`), "" for checks without one."""
+
+    check: str
+    device: str
+    host: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The expected seconds of a task, the range most executions fall into, and what it rests on."""
+
+    check: str
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    basis: str
+
+    @property
+    def scatter(self) -> float:
+        """Half the width of the range: the standard deviation of one execution, in seconds."""
+        return (self.high - self.low) / 2
+
+    @property
+    def bias(self) -> float:
+        """By how many seconds the typical cost itself may be wrong; median of n: 1.253 sigma / sqrt(n)."""
+        return 1.253 * self.scatter / math.sqrt(self.samples) if self.samples else self.scatter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Seconds of work, plus or minus `error` (one standard deviation). `guessed`: tasks without history."""
+
+    seconds: float
+    error: float
+    tasks: int
+    guessed: int
+
+    def __str__(self) -> str:
+        guessed = f", {self.guessed} of {self.tasks} guessed" if self.guessed else ""
+        return f"{duration(self.seconds)} +- {duration(self.error)}{guessed}"
+
+
+class CostModel:
+    """Expected seconds of checks by device, preferring what was measured on this kind of host."""
+
+    def __init__(self, samples: Iterable[Sample] = (), host: str = "") -> None:
+        self._host = host
+        self._here: dict[tuple[str, str], list[float]] = {}
+        self._anywhere: dict[tuple[str, str], list[float]] = {}
+        for sample in samples:
+            place = (sample.check, sample.device)
+            self._anywhere.setdefault(place, []).append(sample.seconds)
+            if sample.host == host:
+                self._here.setdefault(place, []).append(sample.seconds)
+
+    def estimate(self, check: Check, device: str) -> Estimate:
+        """What one execution of `check` costs on `device`, which counts for device checks only."""
+        place = (check.name, device if check.device else "")
+        here, anywhere = self._here.get(place, []), self._anywhere.get(place, [])
+        if len(here) >= ENOUGH:
+            return _measured(check.name, here, f"{len(here)} executions on this kind of host")
+        if anywhere:
+            return _measured(check.name, anywhere, f"{len(anywhere)} executions on any host")
+        seconds = COLD_START[check.tier] if place[1] == "npu" else check.expected_s
+        return Estimate(
+            check=check.name,
+            seconds=seconds,
+            low=seconds / GUESS_FACTOR,
+            high=seconds * GUESS_FACTOR,
+            samples=0,
+            basis="a guess: it has not run yet",
+        )
+
+    def of_task(self, task: Task) -> Estimate:
+        """What executing a task costs."""
+        return self.estimate(task.check, device_of(task.facets))
+
+
+def device_of(facets: Mapping[str, object]) -> str:
+    """The kind of device in a task's facets, or ""."""
+    device = facets.get("device")
+    return str(device.get("kind", "")) if isinstance(device, dict) else ""
+
+
+def forecast(estimates: Sequence[Estimate]) -> Forecast:
+    """The sum of estimates and its error."""
+    counts = Counter(estimates)
+    independent = math.fsum(count * one.scatter**2 for one, count in counts.items() if one.samples)
+    common: Counter[str] = Counter()
+    for one, count in counts.items():
+        common[one.check] += count * one.bias  # type: ignore[assignment]
+    return Forecast(
+        seconds=math.fsum(one.seconds for one in estimates),
+        error=math.sqrt(independent + math.fsum(bias**2 for bias in common.values())),
+        tasks=len(estimates),
+        guessed=sum(one.samples == 0 for one in estimates),
+    )
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `3.5 min`, `1.2 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h"
+
+
+def _measured(check: str, seconds: list[float], basis: str) -> Estimate:
+    ordered = sorted(seconds)
+    median = statistics.median(ordered)
+    low, high = _quantile(ordered, 1 - ONE_SIGMA), _quantile(ordered, ONE_SIGMA)
+    if len(ordered) < ENOUGH:
+        # Two executions that happen to agree prove no small spread.
+        low, high = min(low, median / 1.5), max(high, median * 1.5)
+    return Estimate(check=check, seconds=median, low=low, high=high, samples=len(ordered), basis=basis)
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

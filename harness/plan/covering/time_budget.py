@@ -1,0 +1,126 @@
+"""What a covering set gives for the time there is, and what more time would buy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.plan.cost.task_cost import Estimate
+from harness.plan.covering.covering_set import Cover, Universe
+
+_SPAN = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>s|min|m|h|d)\s*")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One chosen cell: what it adds in tuples and in seconds, given the cells before it."""
+
+    index: int
+    gained: int
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A number of further cells, the tuples they add, and their seconds."""
+
+    cells: int = 0
+    gained: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purchase:
+    """The cells that fit the budget (all of them without one), those left for later, and the next hour's."""
+
+    strength: int
+    tuples: int
+    taken: tuple[Step, ...]
+    left: tuple[Step, ...]
+    next_hour: Offer
+
+    @property
+    def held(self) -> int:
+        """Tuples the taken cells hold."""
+        return sum(step.gained for step in self.taken)
+
+    @property
+    def coverage(self) -> float:
+        """Part of the feasible tuples that is held, 0 to 1; 1 when there are none."""
+        return self.held / self.tuples if self.tuples else 1.0
+
+
+def parse_span(text: str) -> float:
+    """Seconds in `90s`, `45min`, `8h`, `1.5d`; ValueError for anything else."""
+    match = _SPAN.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is no span of time such as 45min, 8h or 2d")
+    return float(match["number"]) * _SECONDS[match["unit"]]
+
+
+def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[Step, ...]:
+    """The picks of a cover with what each costs after those before it.
+
+    work: for each cell of the universe, task -> estimate of what is still to run; equal tasks run once.
+    """
+    paid: set[str] = set()
+    found = []
+    for pick in cover.picks:
+        due = {task: estimate for task, estimate in work[pick.index].items() if task not in paid}
+        paid |= due.keys()
+        found.append(
+            Step(
+                index=pick.index,
+                gained=pick.gained,
+                seconds=sum(estimate.seconds for estimate in due.values()),
+                why=pick.why,
+            )
+        )
+    return tuple(found)
+
+
+def buy(cover: Cover, priced: Sequence[Step], universe: Universe, budget: float | None) -> Purchase:
+    """Take the steps that fit the budget, in order; a step that does not fit leaves room for cheaper ones."""
+    taken: list[Step] = []
+    left: list[Step] = []
+    spent = 0.0
+    for step in priced:
+        fits = budget is None or spent + step.seconds <= budget
+        (taken if fits else left).append(step)
+        spent += step.seconds if fits else 0.0
+    recounted = _recount(universe, taken)
+    return Purchase(
+        strength=cover.strength,
+        tuples=cover.tuples,
+        taken=recounted,
+        left=tuple(left),
+        next_hour=_offer(universe, recounted, left, 3600.0),
+    )
+
+
+def _recount(universe: Universe, chosen: Sequence[Step]) -> tuple[Step, ...]:
+    seen: set[int] = {-1}
+    counted = []
+    for step in chosen:
+        mine = set(universe.columns[:, step.index].tolist())
+        counted.append(Step(index=step.index, gained=len(mine - seen), seconds=step.seconds, why=step.why))
+        seen |= mine
+    return tuple(counted)
+
+
+def _offer(universe: Universe, taken: Sequence[Step], left: Sequence[Step], seconds: float) -> Offer:
+    """What the first cells left buy; a cell dearer than the whole span is offered alone, as a beginning."""
+    chosen: list[Step] = []
+    spent = 0.0
+    for step in left:
+        if spent + step.seconds <= seconds or not chosen:
+            chosen.append(step)
+            spent += step.seconds
+    before = {step.index for step in taken}
+    after = before | {step.index for step in chosen}
+    return Offer(
+        cells=len(chosen), gained=universe.held(after) - universe.held(before) if chosen else 0, seconds=spent
+    )

@@ -1,0 +1,286 @@
+"""The newest versions that go together, and what blocks newer ones: over constraints and stored outcomes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.matrix.cells.cell import Cell
+from harness.matrix.model.constraints import Condition
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.model.versions import Version
+from harness.outcome import Evidence, Status, Tier
+from harness.plan.feasibility.exclusion import Near, Objection, explain, meets, nearest, violations
+from harness.plan.tasks.task import Entry
+
+
+class Stand(str, enum.Enum):
+    """What is known of a cell. Open means that nothing speaks against it and not everything was asked."""
+
+    WORKS = "works"
+    OPEN = "open"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What is known of one check of a cell: its status and evidence, None for a check without an outcome."""
+
+    check: str
+    status: Status | None = None
+    evidence: Evidence | None = None
+    reasons: tuple[str, ...] = ()
+    not_run: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """A cell and the answers about it."""
+
+    cell: Cell
+    answers: tuple[Answer, ...]
+
+    @property
+    def stand(self) -> Stand:
+        """Refuted by one failure; works when every check has passed."""
+        if any(answer.status is Status.FAIL for answer in self.answers):
+            return Stand.REFUTED
+        if self.answers and all(answer.status is Status.PASS for answer in self.answers):
+            return Stand.WORKS
+        return Stand.OPEN
+
+    @property
+    def passed(self) -> int:
+        """How many checks have passed."""
+        return sum(answer.status is Status.PASS for answer in self.answers)
+
+    @property
+    def failures(self) -> tuple[Answer, ...]:
+        """The checks that failed."""
+        return tuple(answer for answer in self.answers if answer.status is Status.FAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One version of the axis asked for: its best cell, or why there is none.
+
+    objections: rules that exclude it, alone or together. instead: where no rule does, the cell that has the
+    version and differs least from the conditions.
+    """
+
+    version: Version
+    proof: Proof | None
+    objections: tuple[Objection, ...] = ()
+    instead: Near | None = None
+
+    @property
+    def stand(self) -> Stand:
+        """That of the best cell; refuted when rules leave none."""
+        return self.proof.stand if self.proof else Stand.REFUTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest:
+    """The versions of an axis, newest first, down to the newest that works (all, when none is known to).
+
+    Why a version has no cell is told down to the newest nothing speaks against: older ones are not asked for.
+    nearest: where no version is left, cells that differ least from the conditions.
+    """
+
+    axis: str
+    rungs: tuple[Rung, ...]
+    nearest: tuple[Near, ...] = ()
+
+    @property
+    def works(self) -> Rung | None:
+        """The newest version with a cell that passed every check."""
+        return next((rung for rung in self.rungs if rung.stand is Stand.WORKS), None)
+
+    @property
+    def candidate(self) -> Rung | None:
+        """The newest version nothing speaks against."""
+        return next((rung for rung in self.rungs if rung.stand is not Stand.REFUTED), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """What stands between a cell and other values on some axes.
+
+    objections: rules the cell would break with them, and does not break without. nearest: valid cells that
+    have the values and change least of the rest, in `changes` axis -> (the stack's, the cell's).
+    """
+
+    objections: tuple[Objection, ...]
+    nearest: tuple[Proof, ...]
+    changes: tuple[Mapping[str, tuple[str, str]], ...]
+
+
+def next_probe(
+    entries: Sequence[Entry], found: Newest, most: Tier, tried: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Keys that tell most for least: of the newest version nothing speaks against, its cheapest open tier.
+
+    Nothing when that version is known to work, or when only dearer tiers than `most` are left to ask. A
+    version that fails a tier is refuted, so no dearer one of it is ever asked. tried: keys not to ask again.
+    """
+    candidate = found.candidate
+    if candidate is None or candidate is found.works or candidate.proof is None:
+        return ()
+    unknown = {answer.check for answer in candidate.proof.answers if answer.status is None}
+    left = [
+        entry
+        for entry in entries
+        if entry.cell_id == candidate.proof.cell.id
+        and entry.skip is None
+        and entry.check in unknown
+        and entry.tier.rank <= most.rank
+        and entry.key not in tried
+    ]
+    cheapest = min((entry.tier.rank for entry in left), default=0)
+    return tuple(dict.fromkeys(entry.key for entry in left if entry.tier.rank == cheapest))
+
+
+def newest(matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: Mapping[str, Proof]) -> Newest:
+    """The versions of `axis` that cells have, under conditions; proofs: cell id -> what is known of it."""
+    rungs: list[Rung] = []
+    for version in _values(matrix, axis):
+        cells = [
+            cell
+            for cell in matrix.all_cells
+            if cell.axes.get(axis) == str(version) and meets(matrix, cell, conditions)
+        ]
+        best = max((proofs[cell.id] for cell in cells if cell.id in proofs), key=_strength, default=None)
+        told = any(rung.stand is not Stand.REFUTED for rung in rungs)
+        rungs.append(
+            Rung(version=version, proof=best)
+            if best or told
+            else _without_cell(matrix, axis, version, conditions)
+        )
+        if rungs[-1].stand is Stand.WORKS:
+            break
+    near: tuple[Near, ...] = ()
+    if all(rung.proof is None for rung in rungs):
+        near = nearest(matrix, _exact(conditions), 3)
+    return Newest(axis=axis, rungs=tuple(rungs), nearest=near)
+
+
+def newest_of_all(
+    matrix: Matrix, conditions: Sequence[Condition], proofs: Mapping[str, Proof]
+) -> tuple[Proof, ...]:
+    """Cells nothing speaks against and no other such cell is newer than: the Pareto set, best known first.
+
+    One cell is newer than another when it has the same axes, is older on none that has an order, newer on at
+    least one, and equal on the rest.
+    """
+    cells = [
+        cell
+        for cell in matrix.all_cells
+        if cell.id in proofs
+        and meets(matrix, cell, conditions)
+        and proofs[cell.id].stand is not Stand.REFUTED
+    ]
+    versions = {cell.id: matrix.versions(cell.axes) for cell in cells}
+    front: list[Cell] = []
+    for cell in cells:
+        mine = versions[cell.id]
+        if any(_newer(versions[other.id], mine) for other in front):
+            continue
+        front = [other for other in front if not _newer(mine, versions[other.id])] + [cell]
+    return tuple(sorted((proofs[cell.id] for cell in front), key=_strength, reverse=True))
+
+
+def blocks(matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Mapping[str, Proof]) -> Blocked:
+    """What speaks against `wanted` on the stack of `cell`, and the smallest changes that make it valid."""
+    before = {objection.rule for objection in violations(matrix, matrix.versions(cell.axes))}
+    changed = {**matrix.versions(cell.axes), **wanted}
+    objections = tuple(one for one in violations(matrix, changed) if one.rule not in before)
+    texts = {axis: str(version) for axis, version in wanted.items()}
+    having = [
+        proofs[one.id]
+        for one in matrix.all_cells
+        if one.id in proofs
+        and not one.stack
+        and all(one.axes.get(axis) == text for axis, text in texts.items())
+    ]
+    target = {axis: str(version) for axis, version in changed.items()}
+
+    def apart(proof: Proof) -> tuple[bool, int, str]:
+        return proof.stand is Stand.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
+
+    closest = tuple(sorted(having, key=apart)[:3])
+    return Blocked(
+        objections=objections,
+        nearest=closest,
+        changes=tuple(_changes(target, proof.cell) for proof in closest),
+    )
+
+
+def _values(matrix: Matrix, axis: str) -> list[Version]:
+    texts = {cell.axes[axis] for cell in matrix.all_cells if axis in cell.axes}
+    parsed = [matrix.axes[axis].parse(text) for text in texts]
+    return sorted(parsed, key=lambda one: (one.order is not None, one.order or (), str(one)), reverse=True)
+
+
+def _without_cell(matrix: Matrix, axis: str, version: Version, conditions: Sequence[Condition]) -> Rung:
+    exact = {name: matrix.axes[name].parse(text) for name, text in _exact(conditions).items()}
+    ranges = [condition for condition in conditions if condition.axis not in exact]
+    found = explain(matrix, {**exact, axis: version}, count=0, conditions=ranges)
+    objections = found.violated or found.contradiction
+
+    def changes(cell: Cell) -> Mapping[str, tuple[str, str]]:
+        unmet = [condition for condition in ranges if not meets(matrix, cell, [condition])]
+        return {
+            **_changes(found.axes, cell),
+            **{one.axis: (_words(one), cell.axes.get(one.axis, "none")) for one in unmet},
+        }
+
+    cells = [cell for cell in matrix.all_cells if cell.axes.get(axis) == str(version)]
+    closest = min(cells, key=lambda cell: (len(changes(cell)), cell.id), default=None)
+    return Rung(
+        version=version,
+        proof=None,
+        objections=objections,
+        instead=Near(cell=closest, changes=changes(closest)) if closest else None,
+    )
+
+
+def _words(condition: Condition) -> str:
+    return " or ".join(str(specifier) for specifier in condition.specifiers)
+
+
+def _exact(conditions: Sequence[Condition]) -> dict[str, str]:
+    """The values of conditions that name exactly one."""
+    exact = {}
+    for condition in conditions:
+        clauses = [clause for one in condition.specifiers for clause in one.clauses]
+        if len(clauses) == 1 and clauses[0].operator == "==" and clauses[0].version is not None:
+            exact[condition.axis] = str(clauses[0].version)
+    return exact
+
+
+def _strength(proof: Proof) -> tuple[int, int, int, str]:
+    order = [Stand.REFUTED, Stand.OPEN, Stand.WORKS]
+    evidence = max((answer.evidence.rank for answer in proof.answers if answer.evidence), default=-1)
+    return order.index(proof.stand), evidence, proof.passed, proof.cell.id
+
+
+def _newer(left: Mapping[str, Version], right: Mapping[str, Version]) -> bool:
+    if left.keys() != right.keys():
+        return False
+    steps = []
+    for axis, version in left.items():
+        other = right[axis]
+        if version.order is None or other.order is None:
+            steps.append(0 if version == other else -1)
+        else:
+            steps.append(version.compare(other))
+    return min(steps, default=0) >= 0 and max(steps, default=0) > 0
+
+
+def _changes(wanted: Mapping[str, str], cell: Cell) -> Mapping[str, tuple[str, str]]:
+    return {
+        axis: (value, cell.axes.get(axis, "none"))
+        for axis, value in wanted.items()
+        if cell.axes.get(axis) != value
+    }

@@ -1,0 +1,140 @@
+"""Keys of many cells: what cells share is worked out once, so that a key costs a hash and a look-up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from harness.check import Check
+from harness.digest import canonical_json, digest_json
+from harness.matrix.cells.cell import DIGEST_DIGITS, Cell
+from harness.matrix.cells.gc_pause import uncollected
+from harness.plan.keys.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
+from harness.plan.keys.key import question_digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facet:
+    """A facet's value in a cell, and the digest of its JSON."""
+
+    value: Any
+    digest: str
+
+
+class Keyring:
+    """Facets and keys of `checks` for any number of cells of one matrix.
+
+    Cells that agree in what a facet reads (`facets.projections`) share its value. The keys are those of
+    `key.task_key`: texts are put together from prepared pieces instead of being serialised each time.
+    """
+
+    def __init__(self, checks: Sequence[Check], inputs: FacetInputs, code: Mapping[str, str]) -> None:
+        self.checks = tuple(checks)
+        self._inputs = inputs
+        self._names = tuple(dict.fromkeys(name for check in checks for name in check.facets))
+        self._facets: dict[str, dict[Hashable, Facet]] = {name: {} for name in self._names}
+        self._axes: dict[tuple[str, str], str] = {}
+        self._groups = _groups(self.checks, code)
+
+    def facets(self, cell: Cell) -> Mapping[str, Facet]:
+        """Every facet that any of the checks reads; a name nobody defines is a ValueError."""
+        columns = Columns([cell])
+        places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
+        return {name: self._facet(cell, name, place) for name, place in places.items()}
+
+    @uncollected()
+    def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
+        """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
+        columns = Columns(cells)
+        members = {name: self._members(name, columns) for name in self._names}
+        keys: dict[str, Sequence[str]] = {}
+        for group in self._groups:
+            places = _rows([members[name] for name in group.facets], len(cells))
+            distinct, numbers = (places, None) if group.unshared else _numbered(places)
+            facets = [sha256(b"{%b}" % b",".join(place)).hexdigest().encode() for place in distinct]
+            for check, question in group.questions.items():
+                mine = _joined(question, facets)
+                keys[check] = mine if numbers is None else [mine[number] for number in numbers]
+        return {check.name: keys[check.name] for check in self.checks}
+
+    def _members(self, name: str, columns: Columns) -> Sequence[bytes]:
+        """What a facet adds to the JSON that is digested, in each cell: `"name":"digest"`."""
+        text = f'{canonical_json(name)}:"%s"'
+        if name == "versions":
+            return [(text % self._versions(cell)).encode() for cell in columns.cells]
+        places = projections(name, columns, self._inputs)
+        cells = dict(zip(places, columns.cells, strict=True))
+        known = {
+            place: (text % self._facet(cell, name, place).digest).encode() for place, cell in cells.items()
+        }
+        return list(map(known.__getitem__, places))
+
+    def _facet(self, cell: Cell, name: str, place: Hashable) -> Facet:
+        known = self._facets[name].get(place)
+        if known is None:
+            value = FACETS[name](cell, self._inputs)
+            known = Facet(value=value, digest=digest_json(value))
+            # Every cell has its own: remembering it would only cost memory.
+            if name not in UNSHARED:
+                self._facets[name][place] = known
+        return known
+
+    def _versions(self, cell: Cell) -> str:
+        """The digest of the facet `versions`: the axes as canonical JSON, which a cell of a product knows."""
+        if cell.digest and cell.id.endswith(cell.digest[:DIGEST_DIGITS]):
+            return cell.digest
+        known = self._axes
+        try:
+            members = [known[item] for item in sorted(cell.axes.items())]
+        except KeyError:
+            known |= {item: canonical_json(dict([item]))[1:-1] for item in cell.axes.items()}
+            members = [known[item] for item in sorted(cell.axes.items())]
+        return sha256(f"{{{','.join(members)}}}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Checks that read the same facets, which are in the order of their names."""
+
+    facets: tuple[str, ...]
+    questions: Mapping[str, bytes]
+    unshared: bool
+
+
+def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, ...]:
+    by_facets: dict[tuple[str, ...], list[Check]] = {}
+    for check in checks:
+        by_facets.setdefault(tuple(sorted(set(check.facets))), []).append(check)
+    return tuple(
+        _Group(
+            facets=facets,
+            questions={check.name: question_digest(check, code[check.name]).encode() for check in group},
+            unshared=not UNSHARED.isdisjoint(facets),
+        )
+        for facets, group in by_facets.items()
+    )
+
+
+def _joined(question: bytes, facets: Sequence[bytes]) -> list[str]:
+    """`key.joined` of a question with each of the facets; what was hashed of the question is copied."""
+    asked = sha256(question)
+    keys = []
+    for digest in facets:
+        key = asked.copy()
+        key.update(digest)
+        keys.append(key.hexdigest())
+    return keys
+
+
+def _rows(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[tuple[bytes, ...]]:
+    return zip(*columns, strict=True) if columns else itertools.repeat((), count)
+
+
+def _numbered(places: Iterable[tuple[bytes, ...]]) -> tuple[Iterable[tuple[bytes, ...]], Sequence[int]]:
+    """The distinct places in the order in which they appear, and the number of each place among them."""
+    order = list(places)
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
+    return list(numbers), list(map(numbers.__getitem__, order))

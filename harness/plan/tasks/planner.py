@@ -1,0 +1,128 @@
+"""Checks over cells -> keyed tasks. Pure: everything read from disk is handed in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from harness.check import Check
+from harness.errors import Location
+from harness.matrix.cells.cell import Cell
+from harness.outcome import Status
+from harness.plan.keys.facets import FacetInputs
+from harness.plan.keys.keyring import Facet, Keyring
+from harness.plan.tasks.host_capabilities import HostFacts, device_skip
+from harness.plan.tasks.task import CellFacts, Entry, Plan, Skip, Task
+
+
+def make_plan(
+    cells: Sequence[Cell],
+    checks: Sequence[Check],
+    *,
+    profile: str,
+    matrix_digest: str,
+    inputs: FacetInputs,
+    code: Mapping[str, str],
+    host: HostFacts,
+    notices: tuple[str, ...] = (),
+    without: Mapping[str, str] | None = None,
+) -> Plan:
+    """One entry per (cell, check), one task per distinct key; `checks` must be in order of need.
+
+    `without`: checks the profile leaves out, with the reason; they and what needs them are not run.
+    """
+    left_out = _with_dependents(without or {}, checks)
+    entries: list[Entry] = []
+    tasks: dict[str, Task] = {}
+    ring = Keyring(checks, inputs, code)
+    keys = ring.keys(cells)
+    for number, cell in enumerate(cells):
+        facets = ring.facets(cell)
+        asked: dict[str, str] = {}
+        for check in checks:
+            skip = device_skip(cell, check, host, facets) or _idle(check, facets)
+            if skip is None and check.name in left_out:
+                skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
+            key = ""
+            if skip is None:
+                key = asked[check.name] = keys[check.name][number]
+                if key not in tasks:
+                    tasks[key] = _task(key, check, asked, facets, code[check.name])
+            entries.append(
+                Entry(
+                    cell_id=cell.id,
+                    check=check.name,
+                    tier=check.tier,
+                    question=check.question,
+                    key=key,
+                    skip=skip,
+                )
+            )
+    return Plan(
+        profile=profile,
+        matrix_digest=matrix_digest,
+        cells=tuple(cell_facts(cell) for cell in cells),
+        entries=tuple(entries),
+        tasks=dict(sorted(tasks.items(), key=lambda item: item[1].check.tier.rank)),
+        notices=notices,
+    )
+
+
+def part_of(plan: Plan, cell_ids: Collection[str]) -> Plan:
+    """The same plan for some of its cells."""
+    entries = tuple(entry for entry in plan.entries if entry.cell_id in cell_ids)
+    keys = {entry.key for entry in entries}
+    return replace(
+        plan,
+        cells=tuple(cell for cell in plan.cells if cell.id in cell_ids),
+        entries=entries,
+        tasks={key: task for key, task in plan.tasks.items() if key in keys},
+    )
+
+
+def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dict[str, str]:
+    left_out = dict(without)
+    for check in checks:
+        missing = next((need for need in check.needs if need in left_out), None)
+        if missing and check.name not in left_out:
+            left_out[check.name] = f"it needs {missing}: {left_out[missing]}"
+    return left_out
+
+
+def _idle(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
+    """Asking nothing must not look like a pass."""
+    reason = check.applies({name: facets[name].value for name in check.facets})
+    return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None
+
+
+def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, Facet], code: str) -> Task:
+    return Task(
+        key=key,
+        check=check,
+        facets={name: facets[name].value for name in check.facets},
+        facet_digests={name: facets[name].digest for name in check.facets},
+        code_digest=code,
+        needs=tuple(keys[need] for need in check.needs if need in keys),
+        expected_s=check.expected_s,
+    )
+
+
+def cell_facts(cell: Cell) -> CellFacts:
+    """What reports say of a cell; places name the file alone, so that two checkouts agree."""
+    return CellFacts(
+        id=cell.id,
+        title=cell.title,
+        stack=cell.stack,
+        device=cell.device,
+        axes=dict(cell.axes),
+        provenance={axis: _place(where) for axis, where in cell.provenance.items()},
+        findings=tuple({"what": finding.what, "source": finding.source} for finding in cell.findings),
+        recipe=cell.recipe,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(where: Location) -> str:
+    return str(Location(PurePath(where.file).name, where.line, where.column))

@@ -1,0 +1,101 @@
+"""SVG badges. A badge never lets a simulated or static pass look like one on hardware."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import escape
+
+from harness.outcome import Evidence
+from harness.report.model.report_model import ReportModel
+from harness.report.pages.marks import EVIDENCE, Mark
+from harness.report.pages.visible_text import clip, visible
+
+HEIGHT = 20
+LETTER = 6.6
+PAD = 8
+# Filled green is for hardware alone; other passes keep a light ground with a dashed frame.
+GREEN, RED, AMBER, GREY, LABEL = "#14713f", "#c22a1d", "#8f5300", "#5f6772", "#30363d"
+HOLLOW = "#eef1f4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Badge:
+    """Left text, right text, colour; `solid` only where hardware stands behind it."""
+
+    label: str
+    text: str
+    colour: str
+    solid: bool
+
+
+def badges(model: ReportModel) -> dict[str, Badge]:
+    """One badge for each kind of evidence and one for the whole, by file name."""
+    found = {"status": _overall(model)}
+    for evidence in EVIDENCE:
+        found[evidence.value] = evidence_badge(model, evidence)
+    return found
+
+
+def evidence_badge(model: ReportModel, evidence: Evidence) -> Badge:
+    """`simulated: 4/4`: expected outcomes of all that ran with this kind of evidence."""
+    marks = Counter(model.by_evidence[evidence])
+    ran = marks.total()
+    label = EVIDENCE[evidence].label
+    if not ran:
+        return Badge(label=label, text="not run", colour=GREY, solid=False)
+    colour = GREEN
+    if marks[Mark.FAIL] or marks[Mark.UNEXPECTED_PASS]:
+        colour = RED
+    elif marks[Mark.PASS] < ran:
+        colour = AMBER
+    known = f", {marks[Mark.KNOWN_FAIL]} known" if marks[Mark.KNOWN_FAIL] else ""
+    text = f"{marks[Mark.PASS]}/{ran}{known}"
+    return Badge(label=label, text=text, colour=colour, solid=evidence is Evidence.HARDWARE)
+
+
+def _overall(model: ReportModel) -> Badge:
+    unexpected = model.counts[Mark.FAIL] + model.counts[Mark.UNEXPECTED_PASS]
+    if unexpected:
+        return Badge(label="npu-matrix", text=f"{unexpected} unexpected", colour=RED, solid=True)
+    if not model.complete or not model.planned:
+        return Badge(label="npu-matrix", text="incomplete", colour=AMBER, solid=False)
+    best = next((EVIDENCE[kind].label for kind in EVIDENCE if model.passed[kind]), "")
+    text = f"as expected ({best})" if best else "nothing ran"
+    solid = model.passed[Evidence.HARDWARE] > 0
+    return Badge(label="npu-matrix", text=text, colour=GREEN if best else GREY, solid=solid)
+
+
+def badge_svg(badge: Badge) -> str:
+    """The badge as a complete SVG file."""
+    label, text = (visible(clip(part, 60)) for part in (badge.label, badge.text))
+    left, right = (round(len(part) * LETTER + 2 * PAD) for part in (label, text))
+    width = left + right
+    ground = badge.colour if badge.solid else HOLLOW
+    ink = "#ffffff" if badge.solid else badge.colour
+    frame = "" if badge.solid else f' stroke="{badge.colour}" stroke-dasharray="3 2"'
+    said = escape(f"{label}: {text}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" role="img" '
+        f'aria-label="{said}">'
+        f"<title>{said}</title>"
+        f'<rect width="{left}" height="{HEIGHT}" rx="3" fill="{LABEL}"/>'
+        f'<rect x="{left - 0.5}" y=".5" width="{right}" height="{HEIGHT - 1}" rx="3" fill="{ground}"{frame}/>'
+        f'<g font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
+        f'<text x="{left / 2}" y="14" fill="#ffffff">{escape(label)}</text>'
+        f'<text x="{left + right / 2}" y="14" fill="{ink}">{escape(text)}</text></g></svg>\n'
+    )
+
+
+def write_badges(model: ReportModel, folder: Path) -> list[Path]:
+    """Write `badges/<name>.svg` below `folder`."""
+    target = folder / "badges"
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, badge in badges(model).items():
+        path = target / f"{name}.svg"
+        path.write_text(badge_svg(badge), encoding="utf-8")
+        written.append(path)
+    return written

@@ -1,0 +1,91 @@
+"""Every result as a row of CSV, for spreadsheets and scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.pages.visible_text import as_bytes, clip, iso, visible
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+REASON = 400
+HEAD = ("cell", "title", "stack", "device", "recipe")
+TAIL = (
+    "check",
+    "tier",
+    "status",
+    "verdict",
+    "evidence",
+    "change",
+    "since_run",
+    "reason",
+    "remedy",
+    "key",
+    "run",
+    "started",
+    "seconds",
+    "reused",
+)
+
+
+def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
+    """One row per (cell, check), a column per axis (`axis:verl`). Text a spreadsheet would run as a formula
+    gets an apostrophe in front. by_row: the lines of each cell, where they are known already."""
+    axes = model.all_axes
+    head = _lines([list(map(_cell, [*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]))])
+    if by_row is None:
+        by_row = [row_lines(row, axes) for row in model.rows]
+    return head + b"".join(by_row)
+
+
+def row_lines(row: Row, axes: Sequence[str]) -> bytes:
+    """The lines of one cell."""
+    head = list(map(_cell, _facts(row, axes)))
+    return _lines([[*head, *map(_cell, _answer(result))] for result in row.results.values()])
+
+
+def _lines(rows: list[list[str]]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return as_bytes(out.getvalue())
+
+
+def _facts(row: Row, axes: Sequence[str]) -> list[str]:
+    cell = row.cell
+    return [
+        cell.id,
+        cell.title,
+        cell.stack,
+        cell.device,
+        cell.recipe,
+        *(cell.axes.get(axis, "") for axis in axes),
+    ]
+
+
+def _answer(result: Result) -> list[str]:
+    facts = result.facts
+    return [
+        facts.check,
+        facts.tier.value,
+        facts.status.value,
+        result.mark.value,
+        facts.evidence.value if facts.evidence else "",
+        result.change,
+        result.streak.since_run if result.streak else "",
+        facts.reasons[0] if facts.reasons else "",
+        facts.remedies[0] if facts.remedies else "",
+        facts.key,
+        facts.run_id,
+        iso(facts.started),
+        f"{facts.seconds:.3f}" if facts.started else "",
+        "yes" if facts.reused else "no",
+    ]
+
+
+def _cell(text: str) -> str:
+    if not text or (len(text) <= REASON and text[0].isalnum() and text.isprintable()):
+        return text
+    safe = visible(clip(text, REASON))
+    return f"'{safe}" if safe.startswith(FORMULA) else safe

@@ -1,0 +1,140 @@
+"""The changes of the remembered runs as an Atom feed: one entry for each run in which something turned."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import NamedTuple
+
+from markupsafe import escape
+
+from harness.outcome import Status
+from harness.report.model.changes import Turn
+from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.streak import RAN_BEFORE
+from harness.report.pages.visible_text import clip, iso, visible
+
+MAX_ENTRIES = 50
+MAX_LINES = 200
+EPOCH = "1970-01-01T00:00:00Z"
+#: What XML 1.0 cannot hold and `visible` leaves as it is.
+_NO_XML = re.compile("[\ufffe\uffff]")
+
+
+class Event(NamedTuple):
+    """One answer that turned, or was lost, in a run that started at `when`."""
+
+    run_id: str
+    when: float
+    turn: Turn
+    cell: str
+    page: str
+    check: str
+    reason: str = ""
+
+
+def row_events(row: Row, run_id: str, now: float) -> list[Event]:
+    """Every turn in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
+    name = row.cell.title or row.cell.id
+    return [
+        Event(
+            run_id=run,
+            when=when,
+            turn=turn,
+            cell=name,
+            page=f"cells/{row.slug}.html",
+            check=result.facts.check,
+            reason=result.facts.reasons[0] if result.facts.reasons and run == run_id else "",
+        )
+        for result in row.results.values()
+        for run, when, turn in _turns(result, run_id, now)
+    ]
+
+
+def atom(model: ReportModel, by_row: Iterable[Sequence[Event]] | None = None) -> str:
+    """The feed as XML. Ids depend on run ids alone: a reader sees an entry once, however often it is made.
+
+    by_row: the events of each row, where they are known already.
+    """
+    now = model.run.started or model.generated
+    if by_row is None:
+        by_row = [row_events(row, model.run.run_id, now) for row in model.rows]
+    times: dict[str, float] = {}
+    events: dict[str, list[Event]] = defaultdict(list)
+    for event in (event for found in by_row for event in found):
+        times.setdefault(event.run_id, event.when)
+        events[event.run_id].append(event)
+    runs = sorted(events, key=lambda run_id: times[run_id], reverse=True)[:MAX_ENTRIES]
+    updated = iso(times[runs[0]]) if runs else iso(model.generated)
+    entries = "".join(_entry(run_id, times[run_id], events[run_id]) for run_id in runs)
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom">\n'
+        f"<title>npu-matrix: what changed{_profile(model)}</title>\n"
+        f"<id>{_identity('feed', model.run.profile)}</id>\n<updated>{updated or EPOCH}</updated>\n"
+        '<author><name>npu-matrix</name></author>\n<link rel="alternate" href="changes.html"/>\n'
+        f"{entries}</feed>\n"
+    )
+
+
+def _profile(model: ReportModel) -> str:
+    return f" in profile {_text(model.run.profile, 60)}" if model.run.profile else ""
+
+
+def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float, Turn]]:
+    """(run, time, turn) wherever the answer turned, or was lost."""
+    facts = result.facts
+    answered, fresh = None, False
+    for stretch in result.past.stretches:
+        turn, answered, fresh = _turned(stretch.status, answered, fresh)
+        if turn:
+            yield stretch.first_run, stretch.first, turn
+    turn, _, _ = _turned(facts.status, answered, fresh)
+    if turn:
+        yield run_id, now, turn
+
+
+def _turned(status: Status, answered: Status | None, fresh: bool) -> tuple[Turn | None, Status | None, bool]:
+    """The turn a verdict is, the last answer there was with it, and whether a loss of that would be news."""
+    if status not in RAN_BEFORE:
+        return (Turn.LOST if fresh else None), answered, False
+    bad, was_bad = status is not Status.PASS, answered is not Status.PASS
+    turned = answered is not None and bad != was_bad
+    return ((Turn.BROKEN if bad else Turn.FIXED) if turned else None), status, True
+
+
+def _entry(run_id: str, when: float, events: list[Event]) -> str:
+    by_turn: dict[Turn, list[Event]] = {turn: [] for turn in Turn}
+    for event in events:
+        by_turn[event.turn].append(event)
+    title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)
+    urgent = islice(chain.from_iterable(by_turn.values()), MAX_LINES)
+    lines = [
+        f"{event.turn.value}: {event.check} of {event.cell}" + (f": {event.reason}" if event.reason else "")
+        for event in urgent
+    ]
+    more = [f"and {len(events) - MAX_LINES} more"] if len(events) > MAX_LINES else []
+    return _written(run_id, when, title, (*lines, *more))
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _written(run_id: str, when: float, title: str, lines: tuple[str, ...]) -> str:
+    """The entry as XML. Entries of earlier runs stay as they are while a report follows its run."""
+    body = "\n".join(_text(line, 400) for line in lines)
+    return (
+        f"<entry>\n<title>{_text(title, 200)} (run {_text(run_id, 60) or 'unknown'})</title>\n"
+        f"<id>{_identity('run', run_id)}</id>\n<updated>{iso(when) or EPOCH}</updated>\n"
+        f'<link rel="alternate" href="changes.html"/>\n<content type="text">{body}</content>\n</entry>\n'
+    )
+
+
+def _identity(kind: str, name: str) -> str:
+    text = f"npu-matrix:{kind}:{name}".encode("utf-8", "backslashreplace").decode()
+    return uuid.uuid5(uuid.NAMESPACE_URL, text).urn
+
+
+def _text(text: str, limit: int) -> str:
+    return str(escape(_NO_XML.sub("\ufffd", visible(clip(text, limit)))))

@@ -1,0 +1,89 @@
+"""The model as Markdown: a job's summary, and a table for a README."""
+
+from __future__ import annotations
+
+import re
+
+from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
+from harness.report.pages.visible_text import clip, moment, visible
+from harness.verdict.gate.mention import uncalled
+
+MAX_ROWS = 200
+MAX_ATTENTION = 20
+NOTHING = "·"
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
+
+
+def summary(model: ReportModel) -> str:
+    """What a job page shows: the headline, what needs attention, and the grid."""
+    lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
+    facts = [("profile", model.run.profile), ("revision", model.run.revision), ("run", model.run.run_id)]
+    said = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
+    lines += [f"{moment(model.generated)}{' · ' + said if said else ''}", ""]
+    if model.attention:
+        lines += ["| what | check | cell | reason | do |", "|---|---|---|---|---|"]
+        for item in model.attention[:MAX_ATTENTION]:
+            row = model.row(item.cells[0])
+            title = (row.cell.title or row.cell.id) if row else item.cells[0]
+            more = f" and {len(item.cells) - 1} more" if len(item.cells) > 1 else ""
+            tag = f" ({EVIDENCE[item.evidence].tag})" if item.evidence else ""
+            style = STYLES[item.mark]
+            cells = [
+                style.glyph + " " + style.label,
+                item.check + tag,
+                title + more,
+                item.reason,
+                item.remedy,
+            ]
+            lines.append(_line(cells))
+        if len(model.attention) > MAX_ATTENTION:
+            lines.append(f"\n{len(model.attention) - MAX_ATTENTION} more in the report.")
+        lines.append("")
+    lines += [table(model), "", legend()]
+    if model.patterns:
+        lines += ["", *(f"- {escape(str(pattern))}" for pattern in model.patterns[:8])]
+    return "\n".join(lines) + "\n"
+
+
+def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:
+    """Cells and checks as a Markdown table; every verdict carries its evidence in words."""
+    names = [check.name for check in model.checks]
+    head = ["cell", *model.axes, *names]
+    lines = [_line(head), "|" + "---|" * len(head)]
+    lines += [_row(row, model.axes, names) for row in model.rows[:max_rows]]
+    text = "\n".join(lines)
+    left = len(model.rows) - max_rows
+    return text + (f"\n\n{left} more cells in the report." if left > 0 else "")
+
+
+def _row(row: Row, axes: tuple[str, ...], names: list[str]) -> str:
+    cells = [row.cell.title or row.cell.id, *(row.cell.axes.get(axis, "—") for axis in axes)]
+    return _line([*cells, *(_verdict(row.results.get(name)) for name in names)])
+
+
+def _verdict(result: Result | None) -> str:
+    if result is None:
+        return NOTHING
+    style = STYLES[result.mark]
+    evidence = result.facts.evidence if result.mark in RAN else None
+    return f"{style.glyph} {style.word}" + (f" ({EVIDENCE[evidence].tag})" if evidence else "")
+
+
+def legend() -> str:
+    """What the marks mean, in one line."""
+    marks = " · ".join(
+        f"{style.glyph} {style.label}" for mark, style in STYLES.items() if mark is not Mark.PASS
+    )
+    kinds = " · ".join(f"({style.tag}) {style.meaning}" for style in EVIDENCE.values())
+    return f"<sub>{STYLES[Mark.PASS].glyph} pass · {marks}<br>{kinds}</sub>"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(escape(cell) for cell in cells) + " |"
+
+
+def escape(text: str) -> str:
+    """Text as text: no markup, link, mention or table break comes out of it."""
+    flat = uncalled(" ".join(visible(clip(text, 400)).split()))
+    return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

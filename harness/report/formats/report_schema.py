@@ -1,0 +1,271 @@
+"""The shape of report.json, for those who read it: pydantic models and the JSON schema made of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.outcome import Evidence, Status, Tier
+from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION
+from harness.report.model.changes import Turn
+from harness.report.pages.marks import Mark
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SchemaId(_Part):
+    """Which schema this is."""
+
+    name: Literal["npu-matrix.report"]
+    version: Literal[1]
+
+
+class Run(_Part):
+    """The run behind the report."""
+
+    run_id: str
+    command: str
+    profile: str
+    revision: str
+    version: str
+    started: float
+    seconds: float
+    executed: int
+    reused: int
+    exit_code: int | None
+    options: list[str]
+
+
+class CheckColumn(_Part):
+    """A check, in the order of the grid."""
+
+    name: str
+    tier: Tier
+    question: str
+
+
+class CellCheck(_Part):
+    """A check of a cell."""
+
+    cell: str
+    check: str
+
+
+class AttentionItem(_Part):
+    """What a person should look at."""
+
+    check: str
+    mark: Mark
+    evidence: Evidence | None
+    change: str
+    reason: str
+    remedy: str
+    cells: list[str]
+
+
+class PatternItem(_Part):
+    """What failing cells share."""
+
+    check: str
+    condition: str
+    failing: int
+    passing: int
+    also: list[str]
+
+
+class Sourced(_Part):
+    """Something said of a cell, and where."""
+
+    what: str
+    source: str
+
+
+class PublishedItem(_Part):
+    """What others say of a cell: never evidence."""
+
+    cell_id: str
+    what: str
+    source: str
+    date: str
+
+
+class StretchItem(_Part):
+    """Earlier runs in a row that said the same on the same evidence."""
+
+    status: Status
+    evidence: Evidence | None
+    runs: int
+    inputs: int
+    first_run: str
+    first: float
+    last_run: str
+    last: float
+
+
+class StreakItem(_Part):
+    """Since which run it has stood as it stands, and what stood before."""
+
+    runs: int
+    since_run: str
+    since: float
+    before: Status | None
+    until_run: str
+    until: float
+
+
+class Said(_Part):
+    """What a run said, in short."""
+
+    status: Status
+    reason: str
+    evidence: Evidence | None
+    key: str
+
+
+class ChangeItem(_Part):
+    """What is not as it was in the run this one is held against."""
+
+    turn: Turn
+    cell: str
+    check: str
+    before: Said | None
+    after: Said | None
+    causes: list[str]
+
+
+class Since(_Part):
+    """The run this one is held against."""
+
+    run: str
+    started: float
+    revision: str
+
+
+class ExpectationItem(_Part):
+    """Why a failure is known, and until when."""
+
+    reason: str
+    source: str
+    until: str
+
+
+class DiagnosisItem(_Part):
+    """What the catalogue of known failures says of the log; `line` counts from 1."""
+
+    id: str
+    known: bool
+    line: int
+    excerpt: str
+    cause: str
+    remedy: str
+    affects: str
+    sources: list[str]
+    also: list[str]
+
+
+class File(_Part):
+    """An artifact by content."""
+
+    name: str
+    digest: str
+    size: int
+
+
+class ResultItem(_Part):
+    """A verdict: `status` is the check's, `mark` what readers see, `evidence` null where nothing ran."""
+
+    check: str
+    tier: Tier
+    question: str
+    status: Status
+    mark: Mark
+    expected: str
+    change: str
+    streak: StreakItem | None
+    missing: bool
+    notes: list[str]
+    reasons: list[str]
+    remedies: list[str]
+    evidence: Evidence | None
+    key: str
+    facets: dict[str, Any]
+    measurements: dict[str, Any]
+    environment: dict[str, Any]
+    started: float
+    seconds: float
+    attempt: int
+    run_id: str
+    reused: bool
+    artifacts: list[File]
+    reproduce: str
+    history: list[StretchItem]
+    expectation: ExpectationItem | None
+    diagnosis: DiagnosisItem | None
+
+
+class CellItem(_Part):
+    """A cell with its versions, where each is declared, and its results."""
+
+    id: str
+    title: str
+    stack: str
+    axes: dict[str, str]
+    provenance: dict[str, str]
+    findings: list[Sourced]
+    device: str
+    recipe: str
+    planned: list[str]
+    excluded: str
+    exports: list[str]
+    page: str
+    worst: Mark | None
+    published: list[PublishedItem]
+    results: list[ResultItem]
+
+
+class ExcludedItem(_Part):
+    """A combination that is ruled out."""
+
+    axes: dict[str, str]
+    reason: str
+    source: str
+
+
+class Report(_Part):
+    """report.json."""
+
+    schema_: SchemaId
+    generated: float
+    headline: str
+    proof: str
+    complete: bool
+    run: Run
+    checks: list[CheckColumn]
+    counts: dict[Mark, int]
+    passed_by_evidence: dict[Evidence, int]
+    planned: int
+    missing: list[CellCheck]
+    attention: list[AttentionItem]
+    patterns: list[PatternItem]
+    since: Since | None
+    changes: list[ChangeItem]
+    cells: list[CellItem]
+    strangers: list[CellCheck]
+    excluded: list[ExcludedItem]
+    host: dict[str, str]
+    notes: list[str]
+
+    model_config = ConfigDict(extra="forbid", alias_generator=lambda name: name.rstrip("_"))
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON schema of report.json."""
+    schema = Report.model_json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{SCHEMA_NAME} {SCHEMA_VERSION}",
+        **schema,
+    }

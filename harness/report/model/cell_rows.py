@@ -1,0 +1,148 @@
+"""What a report says of each cell: its page, its line of JSON, its lines of CSV, its entries in the feed.
+
+Most of a large report. Cells do not depend on each other, so processes share them out.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from harness.report.formats.csv_export import row_lines
+from harness.report.formats.feed import Event, row_events
+from harness.report.formats.json_export import cell_line
+from harness.report.model.remembered_runs import RowPast, row_past, run_ids
+from harness.report.model.report_model import ReportModel, Row
+from harness.report.pages.cell_pages import CellPages
+from harness.report.pages.grid import GridRow, grid_row
+from harness.report.pages.page_templates import Writer
+
+PARALLEL_FROM = 2_000
+MAX_WORKERS = 8
+#: Things a worker makes before it looks for garbage.
+GARBAGE = 100_000
+
+
+class RowTexts(NamedTuple):
+    """What of a row goes into the files that all rows share."""
+
+    line: bytes
+    sheet: bytes
+    events: tuple[Event, ...]
+    past: RowPast
+    grid: GridRow
+
+
+@dataclass(kw_only=True)
+class RenderedRows:
+    """Rows in order, and the names of the files that were written for them."""
+
+    texts: list[RowTexts] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+class RowRenderer:
+    """Renders cells one by one; what repeats from cell to cell is rendered once."""
+
+    def __init__(self, model: ReportModel, folder: Path) -> None:
+        self.writer = Writer(folder)
+        self._pages = CellPages(model, self.writer)
+        self._axes = model.all_axes
+        self._checks = [check.name for check in model.checks]
+        self._run_id = model.run.run_id
+        self._now = model.run.started or model.generated
+        self._runs = {run_id: place for place, run_id in enumerate(run_ids(model))}
+
+    def render(self, row: Row) -> RowTexts:
+        """Write the page of a row; returns its texts."""
+        self.writer.write(f"cells/{row.slug}.html", self._pages.render(row))
+        return RowTexts(
+            line=cell_line(row),
+            sheet=row_lines(row, self._axes),
+            events=tuple(row_events(row, self._run_id, self._now)),
+            past=row_past(row, self._runs, len(self._runs)),
+            grid=grid_row(row, self._checks, self._axes),
+        )
+
+    def render_all(self, rows: Sequence[Row]) -> RenderedRows:
+        """Rows with the names of the files that are new with them."""
+        known = len(self.writer.names)
+        texts = [self.render(row) for row in rows]
+        return RenderedRows(texts=texts, names=self.writer.names[known:])
+
+
+def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RenderedRows:
+    """Write the pages of cells below `folder` in this process."""
+    return RowRenderer(model, folder).render_all(model.rows if rows is None else rows)
+
+
+class RowsInBackground:
+    """`render_rows` of all rows in forked processes, which have the model without copying it.
+
+    While they work, the caller can. Files that are named by their content may be written by several of them;
+    the content is the same.
+    """
+
+    def __init__(self, model: ReportModel, folder: Path, workers: int | None = None) -> None:
+        self._model = model
+        self._folder = folder
+        self._pool: ProcessPoolExecutor | None = None
+        self._parts: list[Future[RenderedRows]] = []
+        if workers is None:
+            workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
+        if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
+            context = multiprocessing.get_context("fork")
+            self._pool = ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_inherit, initargs=(model, folder)
+            )
+            # More parts than workers: they end at about the same time, however long a part takes.
+            size = -(-len(model.rows) // (workers * 4))
+            self._parts = [
+                self._pool.submit(_inherited_rows, first, first + size)
+                for first in range(0, len(model.rows), size)
+            ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def result(self) -> RenderedRows:
+        """All rows, in order; OSError when a file could not be written."""
+        if self._pool is None:
+            return render_rows(self._model, self._folder)
+        whole = RenderedRows()
+        for part in self._parts:
+            rendered = part.result()
+            whole.texts += rendered.texts
+            whole.names += rendered.names
+        whole.names = list(dict.fromkeys(whole.names))
+        return whole
+
+
+#: Of a worker: the model it was forked with, and what renders its rows.
+_inherited: list[tuple[ReportModel, RowRenderer]] = []
+
+
+def _inherit(model: ReportModel, folder: Path) -> None:
+    # What came with the fork is not searched for garbage, and what is made is made of text: to search took as
+    # long as rendering, and copied what the processes share.
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    _inherited.append((model, RowRenderer(model, folder)))
+
+
+def _inherited_rows(first: int, last: int) -> RenderedRows:
+    model, renderer = _inherited[0]
+    return renderer.render_all(model.rows[first:last])

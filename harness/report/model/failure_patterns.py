@@ -1,0 +1,96 @@
+"""What failing cells have in common: a condition on one axis that no passing cell meets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.report.pages.marks import Mark
+
+FAILING = (Mark.FAIL, Mark.KNOWN_FAIL)
+PASSING = (Mark.PASS, Mark.UNEXPECTED_PASS)
+MIN_FAILING = 2
+MIN_PASSING = 1
+MAX_ALSO = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """`check` fails on all `failing` cells that ran it where `condition` holds, and on none of the others.
+
+    `also` names conditions on other axes that split the cells in the same way.
+    """
+
+    check: str
+    condition: str
+    failing: int
+    passing: int
+    also: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        also = f" (the same cells: {', '.join(self.also)})" if self.also else ""
+        return (
+            f"{self.check} fails on all {self.failing} cells with {self.condition} that ran it{also}, "
+            f"and passes on the other {self.passing}."
+        )
+
+
+def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[Pattern, ...]:
+    """For each check a condition on one axis that splits failing from passing cells without a remainder.
+
+    A condition is one value, or all versions from one on, or up to one. `rows` are (axes, marks by check).
+    Two cells must fail and one pass, otherwise everything is a pattern.
+    """
+    found = []
+    for check in dict.fromkeys(name for _, marks in rows for name in marks):
+        ran = [(axes, marks[check]) for axes, marks in rows if marks.get(check) in FAILING + PASSING]
+        failing = sum(mark in FAILING for _, mark in ran)
+        if failing < MIN_FAILING or len(ran) - failing < MIN_PASSING:
+            continue
+        axes = dict.fromkeys(name for axes, _ in ran for name in axes)
+        conditions = [text for axis in axes if (text := _condition(axis, ran))]
+        if conditions:
+            first, *rest = sorted(conditions, key=lambda text: ">" in text or "<" in text)
+            found.append(
+                Pattern(
+                    check=check,
+                    condition=first,
+                    failing=failing,
+                    passing=len(ran) - failing,
+                    also=tuple(rest[:MAX_ALSO]),
+                )
+            )
+    return tuple(found)
+
+
+def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
+    """The condition on `axis` that holds for exactly the failing cells, or ""."""
+    fails: dict[str, bool] = {}
+    for axes, mark in ran:
+        value, failing = axes.get(axis, ""), mark in FAILING
+        # Most axes part nothing, and say so within a few cells.
+        if not value or fails.setdefault(value, failing) is not failing:
+            return ""
+    ordered = sorted(fails, key=natural)
+    verdicts = [fails[value] for value in ordered]
+    bad = sum(verdicts)
+    if bad == 1:
+        return f"{axis} {ordered[verdicts.index(True)]}"
+    if all(verdicts[-bad:]):
+        return f"{axis} >= {ordered[-bad]}"
+    return f"{axis} <= {ordered[bad - 1]}" if all(verdicts[:bad]) else ""
+
+
+def natural(version: str) -> list[tuple[int, int, str]]:
+    """Sorts 0.9 before 0.10, 1.0rc1 before 1.0, and 1.0 before 1.0+local before 1.0.post1; enough for ranges.
+
+    The page's script has the same order under the same name.
+    """
+    public, _, local = version.partition("+")
+    parts = re.findall(r"[0-9]+|[A-Za-z]+", public)
+    ranks = [
+        (2, int(part), "") if part.isdigit() else (1 if part.lower() == "post" else -1, 0, part.lower())
+        for part in parts
+    ]
+    return [*ranks, *([(1, -1, local)] if local else []), (0, 0, "")]

@@ -1,0 +1,46 @@
+"""What a report says first: what needs a person, and what was proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.outcome import Evidence
+from harness.report.model.streak import NOT_RUN
+from harness.report.pages.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
+
+
+def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
+    """What needs a person."""
+    bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
+    if missing:
+        bad.append(f"{len(missing)} planned without an outcome")
+    if not sum(counts.values()):
+        return "Nothing was planned, so nothing was proved."
+    if not any(counts[mark] for mark in RAN) and not bad:
+        return "Nothing was run, so nothing was proved."
+    tail = f", {known} of them expected" if known else ""
+    return f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected."
+
+
+def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
+    """What passed and on what evidence, then what was not run."""
+    ran = sum(counts[mark] for mark in RAN)
+    idle = sum(counts[mark] for mark in NOT_RUN)
+    if not ran:
+        return f"{idle} did not run." if idle else ""
+    shares = [f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if passed[kind]]
+    text = f"{counts[Mark.PASS]} of {ran} that ran pass"
+    text += f" ({', '.join(shares)})" if shares else ""
+    text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
+    return (
+        text
+        + (f" {counts[Mark.KNOWN_FAIL]} fail as known." if counts[Mark.KNOWN_FAIL] else "")
+        + (f" {idle} did not run." if idle else "")
+    )
+
+
+def _plural(mark: Mark, count: int) -> str:
+    label = STYLES[mark].label
+    endings = {"failure": "failures", "pass": "passes", "error": "errors"}
+    last = label.rsplit(" ", 1)[-1]
+    return label if count == 1 or last not in endings else label[: -len(last)] + endings[last]

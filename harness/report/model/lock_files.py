@@ -1,0 +1,57 @@
+"""The lock of a cell in every form people install from, made of the outcome its check `resolve` had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
+from harness.builds.lock.cell_lock import make_lock
+from harness.errors import HarnessError
+from harness.ledger.store import Ledger
+from harness.outcome import Outcome
+from harness.plan.tasks.task import CellFacts, Plan
+
+LOCK = "lock.txt"
+PATCHES = "patches[verl]"
+
+
+def exports_of(
+    cell_id: str, plan: Plan, outcomes: Mapping[str, Outcome], ledger: Ledger
+) -> Mapping[str, str]:
+    """File name -> content; empty when the cell was not resolved, or its lock cannot be read any more."""
+    facets: dict[str, Any] = {}
+    text = ""
+    for entry in plan.entries:
+        if entry.cell_id != cell_id or entry.key not in plan.tasks:
+            continue
+        facets |= plan.tasks[entry.key].facets
+        outcome = outcomes.get(entry.key)
+        ref = outcome.artifact(LOCK) if outcome and entry.check == "resolve" else None
+        if ref is not None:
+            text = _text(ledger, ref)
+    if not text or not {"pins", "platform"} <= facets.keys():
+        return {}
+    cell = next(cell for cell in plan.cells if cell.id == cell_id)
+    try:
+        lock = make_lock(_facts(cell), facets["pins"], facets["platform"], facets.get(PATCHES, ()), text)
+        return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
+    except HarnessError:
+        # A stored outcome may be of a time when other values were allowed in a lock.
+        return {}
+
+
+def _text(ledger: Ledger, ref: Any) -> str:
+    try:
+        return ledger.artifacts.get(ref).read_text("utf-8")
+    except (HarnessError, OSError, UnicodeDecodeError):
+        return ""
+
+
+def _facts(cell: CellFacts) -> dict[str, Any]:
+    return {
+        "id": cell.id,
+        "title": cell.title,
+        "axes": dict(cell.axes),
+        "findings": [dict(finding) for finding in cell.findings],
+    }

@@ -1,0 +1,113 @@
+"""Logs and artifacts of a result, brought into the report's folder without swallowing it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.digest import digest_bytes
+from harness.report.model.report_inputs import ArtifactInput, ResultInput
+from harness.report.pages.visible_text import SAFE_NAME, plain_log
+
+INLINE_LINES = 200
+INLINE_CHARACTERS = 60_000
+LOG_BYTES = 4_000_000
+ARTIFACT_BYTES = 2_000_000
+_BAD = re.compile(r"\b\w*(error|fatal|traceback|exception|panic|segfault|failed)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A numbered line; `bad` when it reads like an error."""
+
+    number: int
+    text: str
+    bad: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """The end of a log, and the text of its file beside the page ("" when the page holds all of it)."""
+
+    lines: tuple[Line, ...] = ()
+    total: int = 0
+    skipped: int = 0
+    whole: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """An artifact as listed: its content to copy, or a note why it is not copied."""
+
+    name: str
+    size: int
+    note: str = ""
+    stored: str = ""
+    content: bytes | None = None
+
+
+def read_log(result: ResultInput) -> Log:
+    """The log of a result; a log that cannot be read is said to be gone, in its place."""
+    text = result.log_text or _read(result.log_path)
+    if not text:
+        return Log()
+    lines = plain_log(text).rstrip("\n").split("\n")
+    first = max(0, len(lines) - INLINE_LINES)
+    room = INLINE_CHARACTERS
+    kept: list[Line] = []
+    for number in range(len(lines), first, -1):
+        line = lines[number - 1]
+        room -= min(len(line), 2000)
+        if room < 0 and kept:
+            break
+        kept.append(Line(number, line, bool(_BAD.search(line[:2000]))))
+    skipped = len(lines) - len(kept)
+    return Log(
+        lines=tuple(reversed(kept)),
+        total=len(lines),
+        skipped=skipped,
+        whole="\n".join(lines) if skipped or len(text) > INLINE_CHARACTERS else "",
+    )
+
+
+def _read(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, 2)
+            stream.seek(max(0, end - LOG_BYTES))
+            data = stream.read(LOG_BYTES)
+    except OSError as error:
+        return f"(the log is gone: {error.strerror or error})"
+    head = f"(the first {end - len(data):,} bytes are left out)\n" if end > len(data) else ""
+    return head + data.decode("utf-8", "replace")
+
+
+def read_artifact(artifact: ArtifactInput) -> File:
+    """An artifact small enough to travel with the report, or a note."""
+    name = artifact.name
+    if artifact.path is None:
+        return File(name=name, size=artifact.size, note="not kept")
+    if artifact.size > ARTIFACT_BYTES:
+        return File(name=name, size=artifact.size, note="too large for the report; it is in the ledger")
+    try:
+        content = artifact.path.read_bytes()
+    except OSError as error:
+        return File(name=name, size=artifact.size, note=f"gone: {error.strerror or error}")
+    if len(content) > ARTIFACT_BYTES:
+        return File(name=name, size=len(content), note="too large for the report; it is in the ledger")
+    return File(
+        name=name,
+        size=len(content),
+        stored=f"{digest_bytes(content)[:16]}-{stored_name(name)}",
+        content=content,
+    )
+
+
+def stored_name(name: str) -> str:
+    """A name a browser shows as text and never runs: pages, images and scripts get `.txt`."""
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name)[-60:].lstrip(".-") or "file"
+    safe = SAFE_NAME.fullmatch(base) and base.endswith((".txt", ".json", ".npz", ".log", ".patch", ".csv"))
+    return base if safe else f"{base}.txt"

@@ -1,0 +1,103 @@
+"""Which objective each verl release computes: what is known of releases, and what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.numerics.loss.release_objectives import DIFFERENCES, MISSING_CAPABILITIES, parse_release
+
+SIGNATURES = "signatures of the installed package"
+CAPABILITY = "no-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveChange:
+    """One way in which releases differ from the standard objective.
+
+    until: the releases that differ. measured: for each column what was seen there, as (word, kind); kind is
+    `differs`, `standard`, or `unknown` where nothing was measured that would tell.
+    """
+
+    id: str
+    what: str
+    until: str
+    source: str
+    measured: tuple[tuple[str, str], ...]
+
+
+def objective_changes(measured: Sequence[Mapping[str, Any]]) -> list[ObjectiveChange]:
+    """The table: known differences of releases, then interfaces that releases lack, then other findings.
+
+    `measured`: measurements of the check `loss`, one per column.
+    """
+    found = [_findings(one) for one in measured]
+    changes = [
+        ObjectiveChange(
+            id=difference.id,
+            what=difference.what,
+            until=f"up to {'.'.join(map(str, difference.last))}",
+            source=difference.source,
+            measured=tuple(
+                _difference(difference.id, difference.last, one, seen)
+                for one, seen in zip(measured, found, strict=True)
+            ),
+        )
+        for difference in DIFFERENCES
+    ]
+    changes += [
+        ObjectiveChange(
+            id=f"{CAPABILITY}{name}",
+            what=what,
+            until="where the interface is missing",
+            source=SIGNATURES,
+            measured=tuple(_capability(name, one) for one in measured),
+        )
+        for name, what in MISSING_CAPABILITIES.items()
+    ]
+    known = {change.id for change in changes}
+    others = {name: entry for seen in found for name, entry in seen.items() if name not in known}
+    changes += [
+        ObjectiveChange(
+            id=name,
+            what=str(entry.get("what", "")),
+            until="measured",
+            source=str(entry.get("source", "")),
+            measured=tuple(_seen(seen.get(name)) for seen in found),
+        )
+        for name, entry in others.items()
+    ]
+    return changes
+
+
+def _findings(measured: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    given = measured.get("findings")
+    entries = given if isinstance(given, list | tuple) else []
+    return {str(entry["id"]): entry for entry in entries if isinstance(entry, Mapping) and "id" in entry}
+
+
+def _difference(
+    name: str, last: tuple[int, ...], measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, str]:
+    if name in found:
+        return _seen(found[name])
+    release = parse_release(str(measured.get("verl", "")))
+    if release is None or release > last:
+        return "standard", "standard"
+    return "not seen", "unknown"
+
+
+def _capability(name: str, measured: Mapping[str, Any]) -> tuple[str, str]:
+    given = measured.get("capabilities")
+    if not isinstance(given, list | tuple):
+        return "not asked", "unknown"
+    return ("has it", "standard") if name in given else ("lacks it", "differs")
+
+
+def _seen(finding: Mapping[str, Any] | None) -> tuple[str, str]:
+    if finding is None:
+        return "not seen", "standard"
+    cases = finding.get("cases")
+    count = len(cases) if isinstance(cases, list | tuple) else 0
+    return f"differs in {count} cases" if count != 1 else "differs in 1 case", "differs"

@@ -1,0 +1,69 @@
+"""What remembered runs said of every check, for comparing any two of them in a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from harness.outcome import Status
+from harness.report.model.report_model import ReportModel, Row
+from harness.report.pages.marks import STYLES, mark_of
+from harness.report.pages.page_templates import anchor_of
+from harness.report.pages.visible_text import clip, moment, visible
+
+ABSENT = "-"
+_CODES = {status: STYLES[mark_of(status)].code for status in Status}
+
+
+def run_ids(model: ReportModel) -> tuple[str, ...]:
+    """The remembered runs, oldest first, the one that is reported last."""
+    return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
+
+
+class RowPast(NamedTuple):
+    """What remembered runs said of a cell. said: for each check a letter per run (`marks.STYLES`), `-` where
+    it was not planned."""
+
+    name: str
+    page: str
+    said: Mapping[str, str]
+
+
+def row_past(row: Row, places: dict[str, int], count: int) -> RowPast:
+    """places: run id -> place; the reported run is the last of `count`."""
+    found = {}
+    for check, result in row.results.items():
+        letters = [ABSENT] * count
+        for past in result.facts.history:
+            place = places.get(past.run_id)
+            if place is not None:
+                letters[place] = _CODES[past.status]
+        # What was expected then is not kept, so it does not count now either.
+        letters[-1] = _CODES[result.facts.status]
+        found[check] = "".join(letters)
+    return RowPast(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, said=found)
+
+
+def runs_script(model: ReportModel, by_row: Iterable[RowPast]) -> str:
+    """A script that hands runs and verdicts to the page of changes; texts that repeat stand once."""
+    pool: dict[str, int] = {}
+    checks = [check.name for check in model.checks]
+    rows = []
+    for row in by_row:
+        said = [pool.setdefault(row.said[name], len(pool)) if name in row.said else -1 for name in checks]
+        rows.append([row.name, row.page, said])
+    remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.runs)]
+    remembered.append((model.run.run_id, model.run.started or model.generated, model.run.revision))
+    data = {
+        "runs": [
+            [visible(clip(run_id, 80)), moment(started), visible(clip(revision, 50))]
+            for run_id, started, revision in remembered
+        ],
+        "checks": [[visible(clip(check.name, 60)), anchor_of(check.name)] for check in model.checks],
+        "marks": {style.code: [mark.value, style.word] for mark, style in STYLES.items()},
+        "said": list(pool),
+        "rows": rows,
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return f"window.NPU_MATRIX_RUNS={text.replace('<', chr(92) + 'u003c')};\n"

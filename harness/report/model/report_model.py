@@ -1,0 +1,375 @@
+"""The one model behind every rendering: cells, checks, what needs attention, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from harness.outcome import Evidence, Status, Tier
+from harness.report.model.changes import Change, Turn, compare
+from harness.report.model.failure_patterns import Pattern, find_patterns
+from harness.report.model.headline import headline, proof
+from harness.report.model.report_inputs import (
+    KNOWN,
+    CellInput,
+    CheckInput,
+    EarlierInput,
+    ExcludedInput,
+    PublishedInput,
+    ReportInputs,
+    ResultInput,
+    RunFacts,
+    RunInput,
+    SaidInput,
+)
+from harness.report.model.streak import BROKEN, Past, Streak, change_of, past_of, streak_of
+from harness.report.pages.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
+from harness.report.pages.visible_text import file_name
+
+if TYPE_CHECKING:
+    from harness.report.model.patch_facts import PatchFacts
+    from harness.report.model.survival_facts import SurvivalFacts
+
+PRINCIPAL_AXES = (
+    "verl",
+    "torch_npu",
+    "vllm_ascend",
+    "cann",
+    "soc",
+    "vllm",
+    "torch",
+    "transformers",
+    "python",
+)
+SHOWN_AXES = 4
+CLOCK_SLACK_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A verdict, its mark, what changed since it last had an answer, and notes.
+
+    `change` is `broken`, `fixed`, `lost` or "". `streak` is None of what has no answer, or no past.
+    `origin`: the input it was made of, None where there was none.
+    """
+
+    facts: ResultInput
+    mark: Mark
+    change: str = ""
+    streak: Streak | None = None
+    notes: tuple[str, ...] = ()
+    missing: bool = False
+    origin: ResultInput | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def past(self) -> Past:
+        """The history with what repeats said once, oldest first."""
+        return past_of(self.facts.history)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A cell and its results by check; `worst` is None when nothing was planned for it."""
+
+    cell: CellInput
+    slug: str
+    results: Mapping[str, Result]
+    worst: Mark | None
+    published: tuple[PublishedInput, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierColumns:
+    """A tier and its checks, in order."""
+
+    tier: Tier
+    checks: tuple[CheckInput, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Something a person should look at, with all cells on which the check says so for the same reason."""
+
+    check: str
+    mark: Mark
+    evidence: Evidence | None
+    change: str
+    reason: str
+    remedy: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportModel:
+    """What every rendering shows.
+
+    counts: results by mark. by_evidence: of what ran, by kind of evidence. headline: what needs a
+    person. proof: what passed and on what evidence. missing: planned checks that have no result, as
+    (cell, check). strangers: results of cells that the matrix does not have. earlier: the run `changes` are
+    held against, None when there is none. runs: the earlier runs that are remembered, newest first.
+    """
+
+    generated: float
+    run: RunFacts
+    tiers: tuple[TierColumns, ...]
+    rows: tuple[Row, ...]
+    axes: tuple[str, ...]
+    counts: Mapping[Mark, int]
+    by_evidence: Mapping[Evidence, Mapping[Mark, int]]
+    planned: int
+    missing: tuple[tuple[str, str], ...]
+    attention: tuple[Attention, ...]
+    patterns: tuple[Pattern, ...]
+    headline: str
+    proof: str
+    strangers: tuple[ResultInput, ...] = ()
+    excluded: tuple[ExcludedInput, ...] = ()
+    host: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    earlier: EarlierInput | None = None
+    changes: tuple[Change, ...] = ()
+    runs: tuple[RunInput, ...] = ()
+    survival: SurvivalFacts | None = None
+    patches: PatchFacts | None = None
+
+    @property
+    def passed(self) -> dict[Evidence, int]:
+        """Passes by evidence."""
+        return {evidence: marks.get(Mark.PASS, 0) for evidence, marks in self.by_evidence.items()}
+
+    @property
+    def ran(self) -> dict[Evidence, int]:
+        """All that ran, by evidence."""
+        return {evidence: sum(marks.values()) for evidence, marks in self.by_evidence.items()}
+
+    @property
+    def turns(self) -> dict[Turn, int]:
+        """How many changes there are of each kind that occurs, most urgent first."""
+        counts = Counter(change.turn for change in self.changes)
+        return {turn: counts[turn] for turn in Turn if counts[turn]}
+
+    @property
+    def checks(self) -> tuple[CheckInput, ...]:
+        """All columns, in order."""
+        return tuple(check for tier in self.tiers for check in tier.checks)
+
+    @cached_property
+    def measured(self) -> tuple[tuple[Row, Result], ...]:
+        """Every result that has measurements, with its row."""
+        return tuple(
+            (row, result) for row in self.rows for result in row.results.values() if result.facts.measurements
+        )
+
+    @cached_property
+    def all_axes(self) -> tuple[str, ...]:
+        """The axes of all cells, in the order in which they are met."""
+        return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was planned has a result and nothing ended in an infrastructure error."""
+        return not self.missing and not self.counts.get(Mark.ERROR, 0)
+
+    def row(self, cell_id: str) -> Row | None:
+        """The row of a cell, or None."""
+        return next((row for row in self.rows if row.cell.id == cell_id), None)
+
+
+def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> ReportModel:
+    """Join cells and results into the report's model. Pure: equal inputs give equal models.
+
+    before: a model of earlier inputs; rows whose cell and results are the same objects are taken from it.
+    """
+    known = {cell.id for cell in inputs.cells}
+    by_cell: dict[str, dict[str, ResultInput]] = defaultdict(dict)
+    for result in inputs.results:
+        if result.cell_id in known:
+            by_cell[result.cell_id][result.check] = result
+    published: dict[str, list[PublishedInput]] = defaultdict(list)
+    for fact in inputs.published:
+        published[fact.cell_id].append(fact)
+    tiers = _columns(inputs)
+    tier_of = {check.name: check.tier for tier in tiers for check in tier.checks}
+    older = {row.cell.id: row for row in before.rows} if before else {}
+    rows = tuple(
+        kept
+        if (kept := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
+        else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tier_of, inputs)
+        for cell in inputs.cells
+    )
+    results = [result for row in rows for result in row.results.values()]
+    both = Counter((result.mark, result.facts.evidence) for result in results)
+    counts: Counter[Mark] = Counter()
+    by_evidence: dict[Evidence, Counter[Mark]] = {evidence: Counter() for evidence in EVIDENCE}
+    for (mark, evidence), count in both.items():
+        counts[mark] += count
+        if evidence and mark in RAN:
+            by_evidence[evidence][mark] += count
+    passed = {evidence: marks[Mark.PASS] for evidence, marks in by_evidence.items()}
+    missing = tuple((r.facts.cell_id, r.facts.check) for r in results if r.missing)
+    return ReportModel(
+        generated=inputs.generated,
+        run=inputs.run,
+        tiers=tiers,
+        rows=rows,
+        axes=_principal_axes(inputs.cells),
+        counts={mark: counts[mark] for mark in Mark},
+        by_evidence=by_evidence,
+        planned=len(results),
+        missing=missing,
+        attention=_attention(results),
+        patterns=find_patterns(
+            [(row.cell.axes, {name: r.mark for name, r in row.results.items()}) for row in rows]
+        ),
+        headline=headline(counts, missing, sum(_is_known(result) for result in results)),
+        proof=proof(counts, passed),
+        strangers=tuple(result for result in inputs.results if result.cell_id not in known),
+        excluded=inputs.excluded,
+        host=inputs.host,
+        notes=inputs.notes,
+        earlier=inputs.earlier,
+        changes=_changes(inputs.earlier, results),
+        runs=inputs.runs,
+        survival=inputs.survival,
+        patches=inputs.patches,
+    )
+
+
+def _unchanged(row: Row | None, cell: CellInput, found: Mapping[str, ResultInput]) -> Row | None:
+    """`row` when it was made of this very cell and these very results."""
+    if row is None or row.cell is not cell:
+        return None
+    made = 0
+    for name, result in row.results.items():
+        if result.origin is not found.get(name):
+            return None
+        made += result.origin is not None
+    return row if made == len(found) else None
+
+
+def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[Change, ...]:
+    if earlier is None:
+        return ()
+    now = {
+        (facts.cell_id, facts.check): SaidInput(
+            status=facts.status,
+            reason=facts.reasons[0] if facts.reasons else "",
+            evidence=facts.evidence,
+            key=facts.key,
+        )
+        for facts in (result.facts for result in results)
+    }
+    return compare(earlier.said, now, earlier.causes)
+
+
+def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
+    checks = {check.name: check for check in inputs.checks}
+    for result in inputs.results:
+        if result.check not in checks:
+            checks[result.check] = CheckInput(name=result.check, tier=result.tier, question=result.question)
+    for cell in inputs.cells:
+        for name in cell.planned:
+            checks.setdefault(name, CheckInput(name=name, tier=Tier.STATIC))
+    return tuple(
+        TierColumns(tier=tier, checks=tuple(check for check in checks.values() if check.tier is tier))
+        for tier in Tier
+        if any(check.tier is tier for check in checks.values())
+    )
+
+
+def _row(
+    cell: CellInput,
+    found: Mapping[str, ResultInput],
+    published: tuple[PublishedInput, ...],
+    tier_of: Mapping[str, Tier],
+    inputs: ReportInputs,
+) -> Row:
+    results: dict[str, Result] = {}
+    for check, tier in tier_of.items():
+        if check in found:
+            results[check] = _result(found[check], inputs)
+        elif check in cell.planned:
+            results[check] = _no_result(cell.id, check, tier)
+    return Row(
+        cell=cell,
+        slug=file_name(cell.id),
+        results=results,
+        worst=worst([result.mark for result in results.values()]),
+        published=published,
+    )
+
+
+def _no_result(cell_id: str, check: str, tier: Tier) -> Result:
+    return Result(
+        facts=ResultInput(
+            cell_id=cell_id,
+            check=check,
+            tier=tier,
+            status=Status.NOT_RUN,
+            reasons=("This check was planned, but it has no outcome: the run is incomplete.",),
+            remedies=("Run the same command again; it resumes with what is missing.",),
+        ),
+        mark=Mark.NOT_RUN,
+        missing=True,
+    )
+
+
+def _result(facts: ResultInput, inputs: ReportInputs) -> Result:
+    mark = mark_of(facts.status, facts.expected)
+    notes = []
+    if facts.started > inputs.generated + CLOCK_SLACK_S:
+        notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
+    if facts.evidence is None and mark in RAN:
+        notes.append("No evidence is recorded with this verdict.")
+    this_run = inputs.run.run_id or facts.run_id
+    earlier = tuple(past for past in facts.history if not this_run or past.run_id != this_run)
+    return Result(
+        facts=facts if earlier == facts.history else replace(facts, history=earlier),
+        mark=mark,
+        change=change_of(earlier, mark),
+        streak=streak_of(
+            earlier, facts.status, this_run=inputs.run.run_id, now=inputs.run.started or inputs.generated
+        ),
+        notes=tuple(notes),
+        origin=facts,
+    )
+
+
+def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
+    values: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        for axis, value in cell.axes.items():
+            values[axis].add(value)
+    preferred = [axis for axis in PRINCIPAL_AXES if axis in values]
+    preferred += [axis for axis in values if axis not in PRINCIPAL_AXES]
+    varied = [axis for axis in preferred if len(values[axis]) > 1]
+    return tuple((varied or preferred)[:SHOWN_AXES])
+
+
+def _is_known(result: Result) -> bool:
+    """Whether something other than a failure (an error, an open question) is on the list of what is known."""
+    return result.mark in NEEDS_ATTENTION and result.facts.expected == KNOWN
+
+
+def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
+    groups: dict[tuple[str, str, Mark], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.mark in NEEDS_ATTENTION and not _is_known(result):
+            reason = result.facts.reasons[0] if result.facts.reasons else STYLES[result.mark].meaning
+            groups[reason, result.facts.check, result.mark].append(result)
+    found = [
+        Attention(
+            check=check,
+            mark=mark,
+            evidence=group[0].facts.evidence if mark in RAN else None,
+            change=group[0].change,
+            reason=reason,
+            remedy=group[0].facts.remedies[0] if group[0].facts.remedies else "",
+            cells=tuple(result.facts.cell_id for result in group),
+        )
+        for (reason, check, mark), group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda item: (SEVERITY[item.mark], item.change != BROKEN)))

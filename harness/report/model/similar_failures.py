@@ -1,0 +1,93 @@
+"""What stands beside a failure: the cells that fail alike, what they share, and the nearest that passes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.report.model.failure_patterns import FAILING, PASSING, Pattern
+from harness.report.model.report_model import ReportModel, Result, Row
+
+MAX_ALIKE = 12
+#: In a larger matrix the nearest passing cell is not looked for: it costs cells times failures.
+MAX_CELLS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """An axis on which two cells differ: here and there; "" where a cell does not have it."""
+
+    axis: str
+    here: str
+    there: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Siblings:
+    """Of one failing check of one cell.
+
+    statement: the condition on one axis that parts failing from passing cells, in a sentence, or "". alike:
+    cells that fail for the same first reason; `others` of them are not listed. nearest: the passing cell
+    that differs least, with how.
+    """
+
+    statement: str = ""
+    alike: tuple[Row, ...] = ()
+    others: int = 0
+    nearest: Row | None = None
+    steps: tuple[Step, ...] = ()
+
+
+class Family:
+    """All cells of a report, to be asked for the siblings of a failure."""
+
+    def __init__(self, model: ReportModel) -> None:
+        self._statements: Mapping[str, Pattern] = {pattern.check: pattern for pattern in model.patterns}
+        self._alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        self._passing: dict[str, list[Row]] = defaultdict(list)
+        small = len(model.rows) <= MAX_CELLS
+        for row in model.rows:
+            for check, result in row.results.items():
+                if result.mark in FAILING:
+                    self._alike[check, _reason(result)].append(row)
+                elif small and result.mark in PASSING:
+                    self._passing[check].append(row)
+
+    def of(self, row: Row, result: Result) -> Siblings | None:
+        """The siblings of a failure; None of what did not fail, or stands alone."""
+        if result.mark not in FAILING:
+            return None
+        check = result.facts.check
+        alike = [other for other in self._alike[check, _reason(result)] if other is not row]
+        pattern = self._statements.get(check)
+        nearest, steps = _nearest(row, self._passing[check])
+        if not alike and pattern is None and nearest is None:
+            return None
+        return Siblings(
+            statement=str(pattern) if pattern else "",
+            alike=tuple(alike[:MAX_ALIKE]),
+            others=max(0, len(alike) - MAX_ALIKE),
+            nearest=nearest,
+            steps=steps,
+        )
+
+
+def _reason(result: Result) -> str:
+    return result.facts.reasons[0] if result.facts.reasons else ""
+
+
+def _nearest(row: Row, passing: Sequence[Row]) -> tuple[Row | None, tuple[Step, ...]]:
+    found = [(_steps(row.cell.axes, other.cell.axes), other) for other in passing]
+    if not found:
+        return None, ()
+    steps, other = min(found, key=lambda pair: (len(pair[0]), pair[1].cell.id))
+    return other, steps
+
+
+def _steps(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[Step, ...]:
+    return tuple(
+        Step(axis=axis, here=here.get(axis, ""), there=there.get(axis, ""))
+        for axis in dict.fromkeys([*here, *there])
+        if here.get(axis) != there.get(axis)
+    )

@@ -1,0 +1,70 @@
+"""The numbers a check is followed by from run to run: they move before its verdict does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report.model.report_inputs import ResultInput
+from harness.report.pages.measurement_blocks import as_float
+
+BUDGET = "share of the error budget"
+REWARD = "last reward"
+STEP = "seconds per step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """One number over runs, oldest first, the last one now; what was not measured is nan."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+def figures_of(measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Name and value of each number that is followed; none for a check that is followed by its verdict."""
+    found = {
+        BUDGET: _budget(measurements),
+        REWARD: _last_reward(measurements),
+        STEP: as_float(measurements.get("seconds_per_step")),
+    }
+    return tuple((name, value) for name, value in found.items() if value is not None and math.isfinite(value))
+
+
+def trends(result: ResultInput) -> tuple[Trend, ...]:
+    """The numbers of a result with what earlier runs measured, of those measured at least twice."""
+    now = dict(figures_of(result.measurements))
+    before = [dict(past.figures) for past in result.history]
+    lines = [
+        Trend(
+            name=name,
+            values=tuple(figures.get(name, math.nan) for figures in (*before, now)),
+        )
+        for name in dict.fromkeys([*now, *(name for figures in before for name in figures)])
+    ]
+    return tuple(line for line in lines if sum(map(math.isfinite, line.values)) > 1)
+
+
+def _budget(measurements: Mapping[str, Any]) -> float | None:
+    """The worst error over its bound, of the loss battery and of the actor's update."""
+    if "worst_budget" in measurements:
+        return as_float(measurements["worst_budget"])
+    kinds = measurements.get("kinds")
+    if not isinstance(kinds, Mapping):
+        return None
+    worst = [as_float(kind.get("worst_budget")) for kind in kinds.values() if isinstance(kind, Mapping)]
+    return max((share for share in worst if share is not None), default=None)
+
+
+def _last_reward(measurements: Mapping[str, Any]) -> float | None:
+    """The mean over the candidate's runs of the last step's reward."""
+    curves, series = measurements.get("curves"), measurements.get("series")
+    runs = curves.get("candidate") if isinstance(curves, Mapping) else [series]
+    if not isinstance(runs, Sequence) or isinstance(runs, str):
+        return None
+    rewards = [run.get("reward") for run in runs if isinstance(run, Mapping)]
+    last = [as_float(values[-1]) for values in rewards if isinstance(values, list | tuple) and values]
+    known = [value for value in last if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,151 @@
+"""The page of a cell: its versions, and each check with everything that led to its verdict."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jinja2 import Template
+from markupsafe import Markup, escape
+
+from harness.report.model.failure_patterns import PASSING
+from harness.report.model.logs import read_artifact, read_log, stored_name
+from harness.report.model.report_inputs import ArtifactInput
+from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.similar_failures import Family
+from harness.report.pages.figures import figures
+from harness.report.pages.marks import Mark
+from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.visible_text import as_bytes, clip, file_name, visible
+from harness.settings import DEFAULT_PROFILE
+
+OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
+#: Rendered pieces kept for cells to come.
+MOST_KEPT = 5_000
+LOCK_FORMAT = ("--format", "dockerfile")
+#: Letters of a cell's name in the title of its page.
+NAME = 120
+
+
+def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, bytes]:
+    """What all pages of cells have around their content: up to the name, up to the name again, up to the
+    content, and after it."""
+    # What a page prints is escaped, so these stand nowhere else.
+    name, content = Markup("<!--name-->"), Markup("<!--content-->")
+    text = page.render(model=model, name=name, content=content)
+    first, second, rest = text.split(name)
+    third, last = rest.split(content)
+    return as_bytes(first), as_bytes(second), as_bytes(third), as_bytes(last)
+
+
+class CellPages:
+    """Renders the pages of cells; what repeats from page to page is rendered once."""
+
+    def __init__(self, model: ReportModel, writer: Writer) -> None:
+        self._model = model
+        self._writer = writer
+        env = environment(writer, up="../")
+        self._shell = _shell(env.get_template("cellpage.html"), model)
+        self._main = env.get_template("cell.html")
+        self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
+        self._family = Family(model)
+        parts = env.get_template("check.html").module
+        self._checked = parts.section  # type: ignore[attr-defined]
+        self._opening = parts.opening  # type: ignore[attr-defined]
+        self._facets = parts.facets  # type: ignore[attr-defined]
+        self._tiles: dict[tuple[object, ...], Markup] = {}
+        self._openings: dict[tuple[object, ...], Markup] = {}
+        self._facet_lists: dict[str, Markup] = {}
+
+    def render(self, row: Row) -> bytes:
+        """The page of one cell."""
+        name = escape(visible(clip(row.cell.title or row.cell.id, NAME)))
+        main = self._main.render(
+            row=row,
+            strip=self._strip(row),
+            sections=[self._section(row, result) for result in row.results.values()],
+            exports=self._exports(row),
+            lock_command=self._lock_command(row),
+        )
+        *head, foot = self._shell
+        return as_bytes(name).join(head) + as_bytes(main) + foot
+
+    def _exports(self, row: Row) -> list[tuple[str, str]]:
+        return [
+            (name, "../" + self._writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
+            for name, text in row.cell.exports.items()
+        ]
+
+    def _lock_command(self, row: Row) -> str:
+        resolved = row.results.get("resolve")
+        if resolved is None or resolved.mark not in PASSING:
+            return ""
+        run = self._model.run
+        profile = ("--profile", run.profile) if run.profile not in {"", DEFAULT_PROFILE} else ()
+        folder = f"build/{row.slug}"
+        return shlex.join(
+            ["npu-matrix", *run.options, *profile, "lock", row.cell.id, *LOCK_FORMAT, "--output", folder]
+        )
+
+    def _strip(self, row: Row) -> list[tuple[str, Markup]]:
+        tiers = []
+        for tier in self._model.tiers:
+            tiles = [
+                self._tile(row.results[check.name]) for check in tier.checks if check.name in row.results
+            ]
+            if tiles:
+                tiers.append((tier.tier.value, Markup().join(tiles)))
+        return tiers
+
+    def _tile(self, result: Result) -> Markup:
+        # Without the reasons, which stand below it: so it is the same on many pages.
+        key = (result.facts.check, result.mark, result.facts.evidence, result.change)
+        if key not in self._tiles:
+            bare = replace(result, facts=replace(result.facts, reasons=()))
+            self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.facts.check)}")
+        return self._tiles[key]
+
+    def _section(self, row: Row, result: Result) -> Markup:
+        facts = result.facts
+        log = read_log(facts)
+        whole = ""
+        if log.whole:
+            whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(facts.check)}.txt", log.whole)
+        parts = {
+            "anchor": Markup(anchor_of(facts.check)),  # noqa: S704 - a name that is safe as a file's
+            "opening": self._opening_of(result),
+            "facets": self._facets_of(facts.facets) if facts.facets else "",
+            "measured": figures(facts.measurements),
+            "beside": self._family.of(row, result),
+            "files": [self._file(artifact) for artifact in facts.artifacts],
+            "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
+        }
+        section: Markup = self._checked(result, parts, OPEN_LOGS)
+        return section
+
+    def _opening_of(self, result: Result) -> Markup:
+        facts = result.facts
+        key = (facts.check, facts.question, result.mark, facts.evidence, result.change)
+        if key not in self._openings:
+            self._openings[key] = self._opening(result, anchor_of(facts.check))
+        return self._openings[key]
+
+    def _facets_of(self, facets: Mapping[str, Any]) -> Markup:
+        """Cells that share a task share its facets."""
+        key = repr(facets)
+        if key not in self._facet_lists:
+            if len(self._facet_lists) > MOST_KEPT:
+                self._facet_lists.clear()
+            self._facet_lists[key] = self._facets(facets)
+        return self._facet_lists[key]
+
+    def _file(self, artifact: ArtifactInput) -> dict[str, Any]:
+        file = read_artifact(artifact)
+        href = (
+            "../" + self._writer.store(f"files/{file.stored}", file.content)
+            if file.content is not None
+            else ""
+        )
+        return {"name": file.name, "size": file.size, "note": file.note, "href": href}

@@ -1,0 +1,81 @@
+"""The page that says what changed between two runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report.model.changes import MEANINGS, Change, Turn
+from harness.report.model.report_model import ReportModel, Result
+from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.visible_text import clip, file_name, moment, visible
+
+MAX_CHANGES = 200
+#: What the grid's page counts; the others are of interest only on the page of changes.
+TOLD = (Turn.BROKEN, Turn.LOST, Turn.WEAKER, Turn.FIXED, Turn.STILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What the grid's page says of changes, and of which run it says it."""
+
+    said: str
+    run: str
+    when: str
+
+
+def say_turns(model: ReportModel) -> Turns | None:
+    """`2 newly broken, 1 fixed, 3 still broken`, or None when there is nothing to compare with."""
+    if model.earlier is None:
+        return None
+    return Turns(said=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
+
+
+def changes_page(model: ReportModel, writer: Writer) -> str:
+    """The page as HTML."""
+    headline = "There is no earlier run to compare with."
+    nothing = "Changes appear here from the second run on."
+    if model.earlier is not None:
+        headline = f"{_counts(model)} since {moment(model.earlier.started)}."
+        nothing = "Every check that was planned in both runs says what it said."
+    by_id = {row.cell.id: row for row in model.rows}
+    groups = []
+    for turn, total in model.turns.items():
+        changes = [change for change in model.changes if change.turn is turn][:MAX_CHANGES]
+        shown = []
+        for change in changes:
+            row = by_id.get(change.cell)
+            result = row.results.get(change.check) if row else None
+            href = f"cells/{row.slug}.html#{anchor_of(change.check)}" if row and result else ""
+            shown.append(_shown(change, (row.cell.title if row else "") or change.cell, result, href))
+        groups.append(
+            {
+                "name": turn.value,
+                "anchor": file_name(turn.value.replace(" ", "-")),
+                "meaning": MEANINGS[turn],
+                "total": total,
+                "changes": shown,
+            }
+        )
+    template = environment(writer, up="").get_template("changes.html")
+    return template.render(model=model, headline=headline, nothing=nothing, groups=groups)
+
+
+def _counts(model: ReportModel) -> str:
+    told = [f"{count} {turn.value}" for turn, count in model.turns.items() if turn in TOLD]
+    return visible(clip(", ".join(told))) if told else "Nothing broke and nothing was fixed"
+
+
+def _shown(change: Change, title: str, result: Result | None, href: str) -> dict[str, Any]:
+    said = change.before if change.turn in {Turn.FIXED, Turn.REMOVED} else change.after
+    reason = said.reason if said else ""
+    return {
+        "check": change.check,
+        "title": title,
+        "before": change.before,
+        "result": result,
+        "href": href,
+        "reason": f"It said: {reason}" if reason and change.turn is Turn.FIXED else reason,
+        "causes": change.causes,
+        "same": change.same_inputs,
+    }

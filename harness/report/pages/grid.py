@@ -1,0 +1,131 @@
+"""The grid's data for the page's script: as small as ten thousand cells need it to be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.report.model.report_model import ReportModel, Row
+from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
+from harness.report.pages.visible_text import clip, file_name, visible
+from harness.report.query.grid_query import WORDS
+
+REASON = 160
+MAX_REASONS = 4000
+ABSENT = "--"
+NO_EVIDENCE = "-"
+CHANGES = {"": "-", "broken": "b", "fixed": "f", "lost": "l"}
+
+
+class GridRow(NamedTuple):
+    """A row of the grid as it is shown. why: check -> first reason, by the check's place.
+
+    axes: a value, or None where the cell does not have the axis. changes: "" when there are none.
+    """
+
+    id: str
+    title: str
+    page: str
+    kinds: tuple[str, str, str]
+    axes: tuple[str | None, ...]
+    verdicts: str
+    changes: str
+    why: Mapping[int, str]
+
+
+def grid_script(model: ReportModel, rows: Iterable[GridRow]) -> str:
+    """A script that hands the grid to the page; `fetch` does not work from `file:`, script tags do."""
+    text = json.dumps(grid_data(model, rows), separators=(",", ":"), allow_nan=False)
+    return f"window.NPU_MATRIX={text.replace('<', chr(92) + 'u003c')};\n"
+
+
+def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict[str, Any]:
+    """Columnar data: strings that repeat stand once in a list, verdicts are two letters per check.
+
+    rows: [id, title, page, stack, device, recipe, [value per axis], verdicts, changes, {check: reason}].
+    The rows are by default those of the model.
+    """
+    axes = model.all_axes
+    if rows is None:
+        rows = [grid_row(row, [check.name for check in model.checks], axes) for row in model.rows]
+    values = _Pool()
+    reasons = _Pool(MAX_REASONS)
+    checks = model.checks
+    return {
+        "version": 1,
+        "checks": [
+            [visible(clip(check.name, 60)), check.tier.value, "check-" + file_name(check.name)]
+            for check in checks
+        ],
+        "axes": [visible(clip(axis, 40)) for axis in axes],
+        "shown": [axes.index(axis) for axis in model.axes],
+        "marks": {style.code: [mark.value, style.label, style.word] for mark, style in STYLES.items()},
+        "evidence": {style.code: [kind.value, style.label, style.tag] for kind, style in EVIDENCE.items()},
+        "rows": [_numbered(row, values, reasons) for row in rows],
+        "values": values.items,
+        "words": WORDS,
+        "reasons": reasons.items,
+    }
+
+
+class _Pool:
+    """Texts by number, each once."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.items: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._limit = limit
+
+    def number(self, text: str) -> int:
+        """The number of a text, -1 when the pool is full."""
+        found = self._numbers.get(text)
+        if found is None:
+            if self._limit is not None and len(self.items) >= self._limit:
+                return -1
+            found = self._numbers[text] = len(self.items)
+            self.items.append(text)
+        return found
+
+
+def grid_row(row: Row, checks: Sequence[str], axes: Sequence[str]) -> GridRow:
+    """What the grid shows of a cell; `axes`: of all cells."""
+    cell = row.cell
+    verdicts, changes = [], []
+    why: dict[int, str] = {}
+    for place, name in enumerate(checks):
+        result = row.results.get(name)
+        if result is None:
+            verdicts.append(ABSENT)
+            changes.append("-")
+            continue
+        evidence = result.facts.evidence if result.mark in RAN else None
+        verdicts.append(STYLES[result.mark].code + (EVIDENCE[evidence].code if evidence else NO_EVIDENCE))
+        changes.append(CHANGES[result.change])
+        if result.mark is not Mark.PASS and result.facts.reasons:
+            why[place] = visible(clip(result.facts.reasons[0], REASON))
+    stack, device, recipe = (visible(clip(text, 120)) for text in (cell.stack, cell.device, cell.recipe))
+    return GridRow(
+        id=visible(clip(cell.id, 160)),
+        title=visible(clip(cell.title, 160)) if cell.title != cell.id else "",
+        page=row.slug if row.slug != cell.id else "",
+        kinds=(stack, device, recipe),
+        axes=tuple(visible(clip(cell.axes[axis], 60)) if axis in cell.axes else None for axis in axes),
+        verdicts="".join(verdicts),
+        changes="".join(changes) if any(change != "-" for change in changes) else "",
+        why=why,
+    )
+
+
+def _numbered(row: GridRow, values: _Pool, reasons: _Pool) -> list[Any]:
+    why = {place: reasons.number(text) for place, text in row.why.items()}
+    return [
+        row.id,
+        row.title,
+        row.page or 0,
+        *map(values.number, row.kinds),
+        [-1 if value is None else values.number(value) for value in row.axes],
+        row.verdicts,
+        row.changes or 0,
+        {place: number for place, number in why.items() if number >= 0} or 0,
+    ]

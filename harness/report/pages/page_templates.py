@@ -1,0 +1,171 @@
+"""What all pages are made with: templates that escape, files named by content, links that hold."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache, partial
+from importlib import resources
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import jinja2
+from jinja2.bccache import Bucket
+from markupsafe import Markup, escape
+
+from harness.digest import digest_bytes
+from harness.report.model.report_model import Result
+from harness.report.model.streak import Past
+from harness.report.pages import svg
+from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
+from harness.report.pages.measurement_blocks import Chart, Facts, Table, scalar
+from harness.report.pages.printing import Templates
+from harness.report.pages.timeline import since_words, timeline_svg
+from harness.report.pages.visible_text import (
+    as_bytes,
+    clip,
+    duration,
+    file_name,
+    iso,
+    moment,
+    number,
+    size,
+    visible,
+)
+
+TOOLTIP = 200
+
+
+class Writer:
+    """Writes files below one folder and remembers them; texts and files are stored once, by content."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: Of every file, below the folder, in the order in which they were written.
+        self.names: list[str] = []
+        self._stored: set[str] = set()
+        self._made: set[str] = set()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write one file; parents are made as needed."""
+        parent = name.rpartition("/")[0]
+        if parent not in self._made:
+            (self.folder / parent).mkdir(parents=True, exist_ok=True)
+            self._made.add(parent)
+        with open(f"{self.folder}/{name}", "wb") as stream:  # noqa: PTH123 - a path for each of 10,000 is dear
+            stream.write(as_bytes(content) if isinstance(content, str) else content)
+        self.names.append(name)
+
+    @property
+    def written(self) -> list[Path]:
+        """The files."""
+        return [self.folder / name for name in self.names]
+
+    def store(self, name: str, content: str | bytes) -> str:
+        """Write a file named by its content, unless it is there already, and return its name."""
+        if name not in self._stored:
+            self._stored.add(name)
+            self.write(name, content)
+        return name
+
+    def spill(self, text: str, up: str) -> str:
+        """Store a text too long for a page and return the link to it."""
+        digest = digest_bytes(as_bytes(text))[:16]
+        return up + self.store(f"text/{digest}.txt", text)
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """Templates compiled once per process: compiling takes longer than rendering a small report."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get(f"{bucket.key} {bucket.checksum}")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._code[f"{bucket.key} {bucket.checksum}"] = bucket.code
+
+
+@cache
+def _compiled() -> _Compiled:
+    return _Compiled()
+
+
+@cache
+def anchor_of(check: str) -> str:
+    """The anchor of a check on its cell's page."""
+    return "check-" + file_name(check)
+
+
+def environment(writer: Writer, *, up: str) -> jinja2.Environment:
+    """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
+    env = Templates(jinja2.FunctionLoader(partial(resource, "templates")), _compiled())
+
+    def long(value: Any, limit: int = 1500) -> Any:
+        text = str(value)
+        if len(text) <= limit:
+            return value
+        link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
+        return escape(visible(clip(text, limit))) + link
+
+    @lru_cache(maxsize=16_384)
+    def past(found: Past) -> Markup:
+        macros = env.get_template("macros.html").module
+        return Markup(macros.past(found.stretches))  # type: ignore[attr-defined]  # noqa: S704 - the macro escapes
+
+    env.filters |= {
+        "long": long,
+        "clip": lambda value, limit=300: clip(str(value), limit),
+        "moment": moment,
+        "iso": iso,
+        "duration": duration,
+        "size": size,
+        "scalar": scalar,
+        "chart": svg.chart_svg,
+        "chart_small": partial(svg.chart_svg, small=True),
+        "legend": svg.legend,
+        "last": _last,
+        "share": svg.share_bar,
+        "percent": svg.percent,
+        "tooltip": tooltip,
+        "timeline": timeline_svg,
+        "since": since_words,
+        "past": past,
+    }
+    env.tests |= {
+        "facts": lambda block: isinstance(block, Facts),
+        "datatable": lambda block: isinstance(block, Table),
+        "curves": lambda block: isinstance(block, Chart),
+    }
+    env.globals |= {
+        "styles": STYLES,
+        "evidence_styles": EVIDENCE,
+        "marks": Mark,
+        "ran": RAN,
+        "mark_of": mark_of,
+        "up": up,
+    }
+    return env
+
+
+def tooltip(result: Result) -> str:
+    """One line that says what a tile says, and the first reason of what is not a pass."""
+    style = STYLES[result.mark]
+    said = f"{result.facts.check}: {style.label}"
+    if result.facts.evidence and result.mark in RAN:
+        said += f" ({EVIDENCE[result.facts.evidence].label})"
+    if result.facts.reasons and result.mark is not Mark.PASS:
+        said += f". {result.facts.reasons[0]}"
+    return clip(said, TOOLTIP)
+
+
+def _last(chart: Any) -> str:
+    values = chart.series[0].values
+    return number(values[-1]) if values else ""
+
+
+@cache
+def resource(folder: str, name: str) -> str:
+    """A file of this package, as text."""
+    return resources.files(__package__).joinpath(folder, name).read_text(encoding="utf-8")

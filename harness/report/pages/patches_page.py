@@ -1,0 +1,158 @@
+"""The page of patches: every patch on every cell, and, where it was worked out, over upstream's history."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.patchstack.apply.patch_verdict import MEANING, Verdict
+from harness.report.model.patch_facts import ENDED, PatchFacts
+from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.survival_facts import heat_map, turning_points
+from harness.report.pages.marks import Mark
+from harness.report.pages.page_templates import Writer, anchor_of, environment
+
+MAX_ROWS = 500
+#: Verdicts that do not keep a stack from going in.
+FAIR = (Verdict.CLEAN.value, Verdict.OFFSET.value, Verdict.ALREADY_UPSTREAM.value, ENDED)
+REBASED = "rebased.json"
+REBASE = ("--repo", "CLONE", "--to", "HEAD", "--out", "rebased")
+#: How a verdict on a patch is drawn; the word beside it is the verdict's own.
+DRAWN = {
+    Verdict.CLEAN: Mark.PASS,
+    Verdict.OFFSET: Mark.PASS,
+    Verdict.ALREADY_UPSTREAM: Mark.UNEXPECTED_PASS,
+    Verdict.MERGED: Mark.INCONCLUSIVE,
+    Verdict.LINE_ENDINGS: Mark.INCONCLUSIVE,
+}
+
+
+#: What a check of patches measures one of.
+ABOUT = frozenset({"selected", "verdicts"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchTile:
+    """One patch on one cell. `verdict` is "not looked at" where the upstream tree was not at hand."""
+
+    verdict: str
+    mark: Mark
+    offset: int = 0
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchRow:
+    """The patches of one cell by name; `href` leads to its check."""
+
+    title: str
+    href: str
+    tree: str
+    tiles: Mapping[str, PatchTile]
+
+
+def patches_page(model: ReportModel, writer: Writer) -> str:
+    """The page as HTML."""
+    rows = [
+        row
+        for cell, result in model.measured
+        # Looked at here, because most of what was measured is about something else.
+        if not ABOUT.isdisjoint(result.facts.measurements) and (row := _row(cell, result)) is not None
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row.tiles))
+    survival = model.survival
+    return (
+        environment(writer, up="")
+        .get_template("patches.html")
+        .render(
+            model=model,
+            names=names,
+            rows=rows[:MAX_ROWS],
+            left=max(0, len(rows) - MAX_ROWS),
+            totals=[_total(name, rows) for name in names],
+            meanings=[
+                (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in Verdict
+            ],
+            survival=survival,
+            facts=model.patches,
+            stuck=_rebases(model.patches) if model.patches else (),
+            mark_of_verdict=_mark,
+            heat=heat_map(survival) if survival else "",
+            turns=turning_points(survival) if survival else (),
+        )
+    )
+
+
+def _rebases(facts: PatchFacts) -> tuple[str, ...]:
+    """The command that moves each patch that does not go into a head."""
+    return tuple(
+        shlex.join(["npu-matrix", "patches", "rebase", head.patch, *REBASE]) + f" --json > {REBASED}"
+        for head in facts.heads
+        if head.verdict not in FAIR
+    )
+
+
+def _row(cell: Row, result: Result) -> PatchRow | None:
+    """The patches a result measured, None when it is not about patches or the cell has none."""
+    measured = result.facts.measurements
+    selected, verdicts = measured.get("selected"), measured.get("verdicts")
+    known = {
+        entry["patch"]: _tile(entry)
+        for entry in (verdicts if isinstance(verdicts, list) else [])
+        if isinstance(entry, Mapping) and isinstance(entry.get("patch"), str)
+    }
+    for name in selected if isinstance(selected, list) else []:
+        reason = str(measured.get("reason", ""))
+        known.setdefault(str(name), PatchTile(verdict="not looked at", mark=Mark.NOT_RUN, reason=reason))
+    if not known:
+        return None
+    return PatchRow(
+        title=cell.cell.title or cell.cell.id,
+        href=f"cells/{cell.slug}.html#{anchor_of(result.facts.check)}",
+        tree=str(measured.get("tree", "")),
+        tiles=known,
+    )
+
+
+def _tile(entry: Mapping[str, Any]) -> PatchTile:
+    said = str(entry.get("verdict", ""))
+    offset = entry.get("offset")
+    return PatchTile(
+        verdict=said,
+        mark=_mark(said),
+        offset=offset if isinstance(offset, int) else 0,
+        reason=_first(entry.get("reasons")),
+        remedy=_first(entry.get("remedies")),
+    )
+
+
+def _mark(said: str) -> Mark:
+    """How a verdict is drawn; one of a time with other verdicts is an open question."""
+    if said == ENDED:
+        return Mark.UNSUPPORTED
+    verdict = next((verdict for verdict in Verdict if verdict.value == said), None)
+    return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
+
+
+def _first(value: Any) -> str:
+    return str(value[0]) if isinstance(value, list) and value else ""
+
+
+def _total(name: str, rows: list[PatchRow]) -> dict[str, Any]:
+    """A patch over all cells: verdicts counted, and the first reason of one that does not go in."""
+    tiles = [row.tiles[name] for row in rows if name in row.tiles]
+    looked = [tile for tile in tiles if tile.mark is not Mark.NOT_RUN]
+    wrong = next((tile for tile in looked if tile.mark is not Mark.PASS), None)
+    counts = Counter(tile.verdict for tile in tiles)
+    return {
+        "name": name,
+        "applies": sum(tile.mark is Mark.PASS for tile in looked),
+        "looked": len(looked),
+        "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()),
+        "reason": wrong.reason if wrong else "",
+        "remedy": wrong.remedy if wrong else "",
+    }

@@ -1,0 +1,74 @@
+"""What templates print, made safe: one function for hidden characters, length and markup.
+
+Jinja asks two functions for every value, `finalize` and `escape`. A large report prints millions of values,
+most of them names and numbers that were printed before.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2.compiler import CodeGenerator
+from markupsafe import Markup, escape
+
+from harness.report.pages.visible_text import clip, visible
+
+HARD_LIMIT = 20_000
+#: Longer texts do not repeat.
+REMEMBERED = 120
+
+
+def finalize(value: Any) -> Any:
+    """`value` with its hidden characters made visible, and cut; Jinja escapes it."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return visible(clip(value, HARD_LIMIT))
+
+
+def printed(value: Any) -> str:
+    """`value` as HTML: what is Markup stays as it is, all else is escaped."""
+    if type(value) is str:
+        return _remembered(value) if len(value) <= REMEMBERED else _escaped(value)
+    return value if type(value) is Markup else str(escape(finalize(value)))
+
+
+def _escaped(text: str) -> str:
+    return str(escape(finalize(text)))
+
+
+_remembered = lru_cache(maxsize=16_384)(_escaped)
+
+
+class _Generator(CodeGenerator):
+    """Has compiled templates call `printed` where they would call `escape(finalize(...))`."""
+
+    def _output_child_pre(self, node: Any, frame: Any, finalize: Any) -> None:
+        if frame.eval_ctx.volatile or not frame.eval_ctx.autoescape:
+            super()._output_child_pre(node, frame, finalize)
+        else:
+            self.write("environment.printed(")
+
+    def _output_child_post(self, node: Any, frame: Any, finalize: Any) -> None:
+        if frame.eval_ctx.volatile or not frame.eval_ctx.autoescape:
+            super()._output_child_post(node, frame, finalize)
+        else:
+            self.write(")")
+
+
+class Templates(jinja2.Environment):
+    """Templates with autoescape, in which `printed` is what every value goes through."""
+
+    code_generator_class = _Generator
+    printed = staticmethod(printed)
+
+    def __init__(self, loader: jinja2.BaseLoader, cache: jinja2.BytecodeCache) -> None:
+        super().__init__(
+            loader=loader,
+            autoescape=True,
+            bytecode_cache=cache,
+            undefined=jinja2.StrictUndefined,
+            finalize=finalize,
+            trim_blocks=True,
+        )

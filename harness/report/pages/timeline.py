@@ -1,0 +1,127 @@
+"""A check's past as a strip of runs, oldest left, and since when it is as it is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from markupsafe import Markup
+
+from harness.outcome import Evidence, Status
+from harness.report.model.report_model import Result
+from harness.report.model.streak import Past, Stretch
+from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
+from harness.report.pages.visible_text import clip, moment, visible
+
+STEP = 18
+BAR = 18
+HEIGHT = 24
+GLYPH = 12
+NOW_RUN = "this run"
+NOW = {Status.PASS: "passes", Status.FAIL: "fails", Status.INCONCLUSIVE: "is undecided"}
+THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was undecided"}
+
+
+def timeline_svg(result: Result) -> Markup:
+    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
+    facts = result.facts
+    if not facts.history:
+        return Markup()
+    before = facts.history[-1].key
+    turns = bool(before and facts.key and before != facts.key)
+    return _drawn(result.past, result.mark, facts.evidence, len(facts.history) if turns else None)
+
+
+@lru_cache(maxsize=16_384)
+def _drawn(past: Past, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
+    """now: the place of this run in the row of runs when an input changed with it."""
+    parts, left = [], 0
+    bars = _bars(past.stretches, mark, evidence)
+    changed = past.turned if now is None else (*past.turned, now)
+    for bar in bars:
+        parts.append(_drawn_bar(bar, left))
+        left += bar.runs * STEP
+    parts += [
+        Markup('<path class="tick" d="M{} {}v5"><title>an input changed</title></path>').format(
+            place * STEP - 1, BAR + 1
+        )
+        for place in changed
+    ]
+    return Markup(
+        '<svg class="timeline" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+    ).format(left, HEIGHT, left, HEIGHT, _aloud(bars, len(changed)), Markup().join(parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bar:
+    """Runs in a row that look the same; the last bar holds this run."""
+
+    mark: Mark
+    evidence: Evidence | None
+    first: str
+    last: str
+    runs: int
+
+
+def _bars(before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None) -> list[_Bar]:
+    found = []
+    for stretch in before:
+        was = mark_of(stretch.status)
+        found.append(
+            _Bar(
+                mark=was,
+                evidence=stretch.evidence if was in RAN else None,
+                first=moment(stretch.first),
+                last=moment(stretch.last),
+                runs=stretch.runs,
+            )
+        )
+    now = _Bar(mark=mark, evidence=evidence if mark in RAN else None, first=NOW_RUN, last=NOW_RUN, runs=1)
+    same = found and (found[-1].mark, found[-1].evidence) == (now.mark, now.evidence)
+    return [*found[:-1], replace(found[-1], last=NOW_RUN, runs=found[-1].runs + 1)] if same else [*found, now]
+
+
+def _drawn_bar(bar: _Bar, left: int) -> Markup:
+    kind = bar.mark.value
+    frame = bar.evidence.value if bar.evidence else "none"
+    width = bar.runs * STEP - 2
+    return Markup(
+        '<g class="m-{} e-{}"><title>{}</title><rect x="{}.5" y=".5" width="{}" height="{}" rx="4"/>'
+        '<use href="#g-{}" x="{}" y="3" width="{}" height="{}"/></g>'
+    ).format(kind, frame, _say(bar), left, width - 1, BAR - 1, kind, left + 2, GLYPH, GLYPH)
+
+
+def _say(bar: _Bar) -> str:
+    # A past failure may have been known then; the list of expectations of that day is not kept.
+    label = "failure" if bar.mark is Mark.FAIL else STYLES[bar.mark].label
+    proof = f" ({EVIDENCE[bar.evidence].label})" if bar.evidence else ""
+    runs = f", {bar.runs} runs" if bar.runs > 1 else ""
+    span = bar.first if bar.first == bar.last else f"{bar.first} to {bar.last}"
+    return f"{label}{proof}{runs}: {span}"
+
+
+def _aloud(bars: Sequence[_Bar], changed: int) -> str:
+    inputs = (
+        f"; inputs changed {changed} times" if changed > 1 else "; inputs changed once" if changed else ""
+    )
+    return f"Earlier runs, oldest first. {'; '.join(map(_say, bars))}{inputs}"
+
+
+def since_words(result: Result) -> str:
+    """`It fails since run X (date), 3 runs in a row; it passed in run Y (date).`; "" of what has no past."""
+    streak, status = result.streak, result.facts.status
+    if streak is None:
+        return ""
+    before = (
+        f"; it {THEN[streak.before]} in run {_run(streak.until_run, streak.until)}" if streak.before else ""
+    )
+    if not streak.runs:
+        return f"This is the first run in which it {NOW[status]}{before}."
+    since = f"since run {_run(streak.since_run, streak.since)}, {streak.runs + 1} runs in a row"
+    return f"It {NOW[status]} {since}{before}."
+
+
+def _run(run_id: str, when: float) -> str:
+    name = visible(clip(run_id, 60)) if run_id else "unknown"
+    return f"{name} ({moment(when)})"

@@ -1,0 +1,93 @@
+"""A report that follows its run: what changed is written anew, the rest stays as it is."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+from harness.builds.upkeep.temporary_folders import scratch
+from harness.errors import InfrastructureError, Location
+from harness.report.formats.badge import write_badges
+from harness.report.model.cell_rows import render_rows
+from harness.report.model.report_inputs import ReportInputs, ResultInput
+from harness.report.model.report_model import ReportModel, Row, build_model
+from harness.report.pages.html import render_overviews
+from harness.report.publish.publish import live_prefix, real_folder, render_report, shared_files
+
+
+class LiveReport:
+    """A report on disk, with the texts of its cells kept: one outcome costs one page and the overviews.
+
+    Files are replaced one by one, each as a whole. `run`'s own facts and the cells stay those of `inputs`.
+    """
+
+    def __init__(self, inputs: ReportInputs, folder: Path) -> None:
+        self._inputs = inputs
+        self._folder = real_folder(folder)
+        self._model = build_model(inputs)
+        self._texts = render_report(self._model, folder)
+        self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}
+        # All of this stays: to search it for garbage at every update would take as long as the update.
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def model(self) -> ReportModel:
+        """What the report says now."""
+        return self._model
+
+    def take(self, inputs: ReportInputs) -> list[Path]:
+        """Show `inputs`, of the same cells: results that are equal to what is shown are left as they are."""
+        shown = {(result.cell_id, result.check): result for result in self._inputs.results}
+        results = tuple(
+            old if (old := shown.get((new.cell_id, new.check))) == new and old is not None else new
+            for new in inputs.results
+        )
+        cells = tuple(
+            old if old == new else new for old, new in zip(self._inputs.cells, inputs.cells, strict=True)
+        )
+        return self._show(replace(inputs, cells=cells, results=results))
+
+    def update(self, result: ResultInput, generated: float) -> list[Path]:
+        """Show one new result, as of `generated` (Unix seconds); returns the files that were written."""
+        results = tuple(
+            result if (old.cell_id, old.check) == (result.cell_id, result.check) else old
+            for old in self._inputs.results
+        )
+        return self._show(replace(self._inputs, generated=generated, results=results))
+
+    def _show(self, inputs: ReportInputs) -> list[Path]:
+        model = build_model(inputs, self._model)
+        before = {row.cell.id: row for row in self._model.rows}
+        changed = [row for row in model.rows if before.get(row.cell.id) is not row]
+        try:
+            # Beside the report, so that each file gets its place by a rename.
+            with scratch(self._folder.parent, live_prefix(self._folder)) as fresh:
+                names = self._write(model, fresh, changed)
+                targets = [self._folder / name for name in names]
+                for name, target in zip(names, targets, strict=True):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    (fresh / name).replace(target)
+        except OSError as error:
+            raise InfrastructureError(
+                "the report cannot be written",
+                where=Location(error.filename or self._folder),
+                why=error.strerror or str(error),
+                fix="free space or choose another folder with --reports",
+            ) from error
+        self._inputs, self._model = inputs, model
+        return targets
+
+    def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[str]:
+        part = render_rows(model, folder, changed)
+        for row, texts in zip(changed, part.texts, strict=True):
+            self._texts[self._places[row.cell.id]] = texts
+        others = [*render_overviews(model, folder), *write_badges(model, folder)]
+        names = [*part.names, *(path.relative_to(folder).as_posix() for path in others)]
+        for name, content in shared_files(model, self._texts).items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+            names.append(name)
+        return list(dict.fromkeys(names))

@@ -1,0 +1,211 @@
+"""All renderings into one folder, which changes as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.builds.upkeep.reaper import reap_scratch
+from harness.errors import InfrastructureError, InputError, Location
+from harness.report.formats.badge import write_badges
+from harness.report.formats.csv_export import results_csv
+from harness.report.formats.feed import atom
+from harness.report.formats.json_export import SCHEMA_NAME, report_json
+from harness.report.formats.markdown import summary, table
+from harness.report.model.cell_rows import RowsInBackground, RowTexts
+from harness.report.model.remembered_runs import runs_script
+from harness.report.model.report_model import ReportModel
+from harness.report.pages.grid import grid_script
+from harness.report.pages.html import render_overviews
+from harness.report.pages.visible_text import as_bytes
+
+MARKER = "report.json"
+# The schema stands first in the file; what follows can be large.
+HEAD_BYTES = 200
+
+
+def render_all(
+    model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
+) -> list[Path]:
+    """`render_report`, for those who want to know what is in the folder now."""
+    render_report(model, folder, extra)
+    folder = real_folder(folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def render_report(
+    model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
+) -> list[RowTexts]:
+    """Write every rendering, and `extra` files by relative name, into `folder`; return the texts of its rows.
+
+    The new report is written beside the old one and takes its place only when it is complete. InputError when
+    `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
+    old report is still there.
+    """
+    folder = real_folder(folder)
+    _refuse_foreign(folder)
+    fresh: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # A mount point cannot be renamed, and its parent may belong to somebody else.
+        inside = folder.is_mount() or not os.access(folder.parent, os.W_OK)
+        _recover(folder)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder if inside else folder.parent))
+        fresh.chmod(0o755)
+        rows = _render(model, fresh, extra or {})
+        if inside:
+            _exchange(fresh, folder)
+        else:
+            _swap(fresh, folder)
+    except OSError as error:
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+        raise InfrastructureError(
+            "the report cannot be written",
+            where=Location(error.filename or folder),
+            why=error.strerror or str(error),
+            fix="free space or choose another folder with --reports; an older report was left as it was",
+        ) from error
+    return rows
+
+
+def real_folder(folder: Path) -> Path:
+    """Where the folder is, links followed; InputError when they lead in a circle or the name is too long."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            "this folder cannot be followed to where it is",
+            where=Location(folder),
+            why=str(error),
+            fix="choose another folder with --reports",
+        ) from error
+
+
+def ensure_writable(folder: Path) -> None:
+    """Say before a long run what would keep its report from being written; errors as of `render_all`."""
+    folder = real_folder(folder)
+    _refuse_foreign(folder)
+    place = folder if folder.is_mount() else folder.parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if not os.access(place, os.W_OK) and folder.is_dir():
+            place = folder
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise InfrastructureError(
+            "no report can be written here",
+            where=Location(folder),
+            why=error.strerror or str(error),
+            fix="choose another folder with --reports",
+        ) from error
+
+
+def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) -> list[RowTexts]:
+    with RowsInBackground(model, folder) as background:
+        render_overviews(model, folder)
+        write_badges(model, folder)
+        rows = background.result().texts
+    texts = {name: as_bytes(text) if isinstance(text, str) else text for name, text in extra.items()}
+    for name, content in {**shared_files(model, rows), **texts}.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{name!r} is not a name inside the report's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return rows
+
+
+def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, bytes]:
+    """The files that hold all cells, by name."""
+    return {
+        MARKER: report_json(model, (row.line for row in rows)),
+        "summary.md": as_bytes(summary(model)),
+        "table.md": as_bytes(table(model) + "\n"),
+        "results.csv": results_csv(model, (row.sheet for row in rows)),
+        "changes.atom": as_bytes(atom(model, (row.events for row in rows))),
+        "data/grid.js": as_bytes(grid_script(model, (row.grid for row in rows))),
+        "data/runs.js": as_bytes(runs_script(model, (row.past for row in rows))),
+    }
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """Put `fresh` in the place of `folder`; a crash in between is undone by `_recover`."""
+    old = _old(folder)
+    if folder.exists():
+        folder.rename(old)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(fresh: Path, folder: Path) -> None:
+    """Put what is in `fresh`, a folder inside `folder`, in the place of all else that is there."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder))
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for source, target in ((folder, old), (fresh, folder)):
+            for entry in sorted(source.iterdir()):
+                if entry not in {fresh, old}:
+                    entry.rename(target / entry.name)
+                    moved.append((target / entry.name, entry))
+    except OSError:
+        for now, before in reversed(moved):
+            now.rename(before)
+        old.rmdir()
+        raise
+    shutil.rmtree(old)
+    fresh.rmdir()
+
+
+def _recover(folder: Path) -> None:
+    """Undo what a killed process left: bring an old report back, remove half-written ones."""
+    old = _old(folder)
+    if old.exists():
+        if folder.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(folder)
+    for place in (folder.parent, folder):
+        for left in place.glob(f".{folder.name}.new-*"):
+            shutil.rmtree(left, ignore_errors=True)
+    reap_scratch(folder.parent, live_prefix(folder))
+
+
+def live_prefix(folder: Path) -> str:
+    """How the folders beside a report begin in which `LiveReport` writes what has changed."""
+    return f".{folder.name}.live-"
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder is replaced only when a report is what is in it."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(
+            f"{folder.name!r} is not a folder",
+            where=Location(folder),
+            fix="choose another folder with --reports",
+        )
+    if not folder.exists() or not os.access(folder, os.R_OK) or not any(folder.iterdir()):
+        return
+    with contextlib.suppress(OSError), (folder / MARKER).open("rb") as stream:
+        if f'"{SCHEMA_NAME}"'.encode() in stream.read(HEAD_BYTES):
+            return
+    raise InputError(
+        "this folder holds something that is not a report",
+        where=Location(folder),
+        why="writing a report replaces the whole folder",
+        fix="choose another folder with --reports, or empty this one",
+    )

@@ -1,0 +1,320 @@
+"""Program in the cell: generate from tiny checkpoints with vLLM on the device, also with seeded faults.
+
+    python -m harness.rollout.generation.generation_program --group dense --folder F --out results.json
+    [--faults]
+
+Tokens and log-probabilities go to the file; what they should be is another process's business (`reference`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.cell_program.unsimulated import not_simulated
+from harness.rollout.generation import engine_workers, vllm_engine
+
+FORMAT = "npu-matrix-generation/1"
+PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
+SEED = 0
+RAISED, GENERATED, SKIPPED, UNPLACED = "raised", "generated", "skipped", "unplaced"
+LAST_LINES = 12
+
+_LONG = tuple(3 + (7 * place) % 500 for place in range(140))
+"""Longer than a cache block of vllm-ascend (128 tokens), so that a second request finds its first block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One way to generate: from a checkpoint of `kind` and `dtype`, on an engine with `options`.
+
+    sampling: how tokens are chosen, greedily when empty. repeats: how often the same prompts are asked.
+    devices: how many the engine needs. expects_cached: the second round must find prompts in the cache.
+    sinks: the model's attention has them, which not every release of vllm-ascend computes.
+    """
+
+    name: str
+    kind: str
+    dtype: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Sequence[Sequence[int]] = vllm_engine.PROMPTS
+    repeats: int = 1
+    devices: int = 1
+    expects_cached: bool = False
+    sinks: bool = False
+
+    @property
+    def checkpoint(self) -> str:
+        """Folder name of its checkpoint."""
+        return f"{self.kind}-{self.dtype}"
+
+
+_CHUNKED: Mapping[str, Any] = {
+    "max_num_batched_tokens": 32,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+}
+_SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 7}
+
+GROUPS: Mapping[str, tuple[Generation, ...]] = {
+    "dense": (
+        Generation(name="qwen2", kind="qwen2"),
+        Generation(name="qwen2 sampled", kind="qwen2", sampling=_SAMPLED),
+        Generation(
+            name="qwen2 chunked prefill, prefix cache",
+            kind="qwen2",
+            options=_CHUNKED,
+            prompts=(*vllm_engine.PROMPTS, _LONG),
+            repeats=2,
+            expects_cached=True,
+        ),
+        Generation(name="qwen3", kind="qwen3"),
+        Generation(name="qwen3 bf16", kind="qwen3", dtype="bfloat16"),
+        Generation(
+            name="llama on two devices",
+            kind="llama",
+            options={"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
+            devices=2,
+        ),
+    ),
+    # vllm-ascend keeps in a global of the process whether its model has experts: these need their own.
+    "experts": (Generation(name="qwen3_moe", kind="qwen3_moe"),),
+    # An engine that fits into what the pool kept of the one before is refused: a process each.
+    "experts-bf16": (Generation(name="qwen3_moe bf16", kind="qwen3_moe", dtype="bfloat16"),),
+    "gpt_oss": (Generation(name="gpt_oss", kind="gpt_oss", sinks=True),),
+}
+
+FAULTS: Mapping[str, Mapping[str, str]] = {
+    "qwen2": {
+        "attention": "round",
+        "norm": "round",
+        "activation": "scale;any;factor=1.005",
+        "rotary": "round",
+        "cache": "stale;any;output=1",
+        "product": "round",
+        "sampling": "round",
+        "embedding": "round",
+    },
+    "qwen2 sampled": {"choice": "zero"},
+    # Which rows of the embedding a device has is asked only where several share them.
+    "llama on two devices": {"vocabulary": "round"},
+    # What one rounding in bf16 does is within what bf16 permits: these are coarser.
+    "qwen3 bf16": {"activation": "scale;any;factor=1.25"},
+    "qwen3_moe": {"routing": "round", "experts": "round", "dispatch": "round"},
+    # Rounding may send a token to another expert, which permits much: only gross errors show.
+    "qwen3_moe bf16": {"experts": "sign"},
+    "gpt_oss": {"attention": "round"},
+}
+"""Case -> family of operators (`operator_cases`) -> the fault that strikes those of them that were called.
+Most leave all tokens as they are."""
+
+
+def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
+    """Generate everything of the group; a case that raises is recorded and the next one runs."""
+    vllm_engine.prepare()
+    import torch
+
+    from harness.cell_program.torch_device import device_facts
+
+    started = time.monotonic()
+    device = "npu:0"
+    entries: list[dict[str, Any]] = []
+    shared: dict[str, list[Generation]] = {}
+    for case in GROUPS[group]:
+        shared.setdefault(json.dumps([case.checkpoint, dict(case.options)]), []).append(case)
+    named = _battery(device) if faults else None
+    with _counted_calls() as calls:
+        for cases in shared.values():
+            entries += _on_one_engine(cases, folder, torch.npu.device_count(), named)
+    return {
+        "format": FORMAT,
+        "group": group,
+        "cases": entries,
+        "calls": {name: count for name, count in calls.items() if not name.startswith("aten::")},
+        "operators": [] if named is None else named(),
+        "device": device_facts(device),
+        "packages": {name: vllm_engine.installed_version(name) for name in PACKAGES},
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _on_one_engine(
+    cases: Sequence[Generation], folder: Path, devices: int, named: Any
+) -> list[dict[str, Any]]:
+    """What each case generates on the engine of the first, also with its faults where `named` traces them."""
+    first = cases[0]
+    described = [_described(case) for case in cases]
+    why = _impossible(first, devices)
+    if why:
+        return [{**entry, "state": SKIPPED, "why": why} for entry in described]
+    began = time.monotonic()
+    try:
+        with vllm_engine.engine(_checkpoint(folder, first), first.dtype, **first.options) as llm:
+            up = round(time.monotonic() - began, 3)
+            called = []
+            for entry, case in zip(described, cases, strict=True):
+                before = _calls(llm, case)
+                rounds = [
+                    vllm_engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)
+                ]
+                entry |= {"state": GENERATED, "rounds": rounds, "seconds": {"engine": up}}
+                called.append((_calls(llm, case) - before).keys())
+            for entry, case, names in zip(described, cases, called, strict=True):
+                seeded = {} if named is None else FAULTS.get(case.name, {})
+                entry["faults"] = [
+                    _under_fault(llm, case, family, seeded_fault(family, effect, names), named)
+                    for family, effect in seeded.items()
+                ]
+    except Exception as error:  # noqa: BLE001 - whatever the stack raises is the measurement
+        vllm_engine.tear_down()
+        text = "".join(traceback.format_exception(error))
+        failure = {
+            "state": RAISED,
+            "error": f"{type(error).__name__}: {str(error).strip()[:500]}",
+            "trace": text.strip().splitlines()[-LAST_LINES:],
+            # On a real device an operator that CANN lacks is the cell's failure.
+            "not_simulated": not_simulated(text) if simulated() else [],
+        }
+        return [entry if entry.get("state") == GENERATED else {**entry, **failure} for entry in described]
+    return described
+
+
+def simulated() -> bool:
+    """Whether this process computes on the simulated device."""
+    from harness.devices.sim.operators import overlay
+
+    return overlay.installed() is not None
+
+
+def _impossible(case: Generation, devices: int) -> str:
+    """Why this cell cannot generate the case, or ""."""
+    if case.devices > devices:
+        return f"{devices} device"
+    if case.sinks and not vllm_engine.computes_sinks():
+        return "this vllm-ascend has no attention with sinks"
+    return ""
+
+
+def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
+    """The fault that strikes every operator of `family` among those `called`, "" where none is known.
+
+    Releases call different operators for the same thing: what a clean run called says which.
+    """
+    from harness.rollout.operators.operator_cases import CASES
+
+    names = {case.operator for case in CASES if case.family == family}
+    return "|".join(f"{name};{effect}" for name in sorted(names & set(called)))
+
+
+def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any) -> dict[str, Any]:
+    """What the engine generates while operators of a family are wrong, and which the battery names."""
+    from harness.devices.sim.faults.fault_spec import parse_faults
+    from harness.devices.sim.operators import overlay
+
+    simulation = overlay.installed()
+    if simulation is None:
+        return {"family": family, "fault": text, "state": SKIPPED, "why": "faults need the simulated device"}
+    if not text:
+        return {"family": family, "fault": text, "state": UNPLACED}
+    with simulation.faults.injected(*parse_faults(text)) as faults:
+        if case.devices > 1:
+            engine_workers.total(llm, engine_workers.strike, text)
+        found = vllm_engine.generate(llm, case.prompts, **case.sampling)
+        # Taken before the battery, which calls the operators too.
+        hit = (
+            engine_workers.total(llm, engine_workers.release)
+            if case.devices > 1
+            else sum((fault.hit_operators for fault in faults), Counter())
+        )
+        wrong = sorted({entry["operator"] for entry in named() if entry.get("budget", 0) > 1})
+    return {
+        "family": family,
+        "fault": text,
+        "state": GENERATED,
+        "rounds": [found],
+        "hit": dict(hit),
+        "named": wrong,
+    }
+
+
+def _battery(device: str) -> Any:
+    """A function that measures every operator of the battery in fp32 against expectations computed once."""
+    import torch
+
+    from harness.rollout.operators.operator_battery import Battery
+
+    return Battery(device, torch.float32).measure
+
+
+def _described(case: Generation) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "dtype": case.dtype,
+        "checkpoint": case.checkpoint,
+        "sampling": dict(case.sampling),
+        "expects_cached": case.expects_cached,
+    }
+
+
+def _checkpoint(folder: Path, case: Generation) -> Path:
+    from harness.rollout.generation.tiny_checkpoints import make_checkpoint
+
+    place = folder / case.checkpoint
+    if not place.is_dir():
+        make_checkpoint(place, case.kind, case.dtype, SEED)
+    return place
+
+
+def _calls(llm: Any, case: Generation) -> Counter[str]:
+    """Counts of operators the engine called so far, where the device can count."""
+    from harness.devices.sim.operators import overlay
+
+    if case.devices > 1:
+        return engine_workers.total(llm, engine_workers.calls)
+    simulation = overlay.installed()
+    return Counter() if simulation is None else Counter(simulation.faults.calls)
+
+
+@contextmanager
+def _counted_calls() -> Iterator[dict[str, int]]:
+    """Counts of operators called meanwhile, where the device can count."""
+    from harness.devices.sim.operators import overlay
+
+    calls: dict[str, int] = {}
+    simulation = overlay.installed()
+    if simulation is not None:
+        simulation.faults.count_calls()
+    yield calls
+    if simulation is not None:
+        calls.update(simulation.faults.report()["calls"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the results; 0 also when generation raised, which is a result."""
+    parser = argparse.ArgumentParser(prog="harness.rollout.generation.generation_program")
+    parser.add_argument("--group", choices=sorted(GROUPS), required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--faults", action="store_true")
+    options = parser.parse_args(arguments)
+    results = run(options.group, options.folder, faults=options.faults)
+    options.out.write_text(json.dumps(results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__mp_main__":
+    # A worker that vLLM spawned: it imports the main module again, and needs the device before vLLM.
+    from harness.devices.sim.start import sim_plugin  # noqa: F401
+if __name__ == "__main__":
+    sys.exit(main())

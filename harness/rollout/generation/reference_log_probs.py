@@ -1,0 +1,165 @@
+"""Program beside the cell: what the log-probabilities should be, by transformers on the CPU.
+
+    python -m harness.rollout.generation.reference_log_probs --results dense.json --folder F --out
+    reference.json
+
+torch_npu cannot be imported here. Each sequence the device generated is evaluated once, as a whole, in
+float64: no cache, no batching, no decoding, nothing that vLLM adds. A tolerance is measured, how far the
+farthest of eight evaluations goes: for fp32 with every operation off by what the numerics contract permits
+(`harness.numerics.arithmetic.stochastic`), for bf16 in bf16 with every result rounded once more (`rounding`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harness.numerics.arithmetic import stochastic
+from harness.numerics.arithmetic.contract import FP32
+from harness.rollout.generation.bf16_rounding import AnotherRounding
+
+FORMAT = "npu-matrix-generation-reference/1"
+SAMPLES = 8
+"""As in the check `actor`."""
+
+
+class Reference:
+    """A checkpoint on the CPU, in float64 and as it is stored."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        import torch
+
+        self._torch = torch
+        self._checkpoint = checkpoint
+        # Buffers stay as they were computed, in fp32, as they do in vLLM.
+        self._wide = self._load(torch.float64).to(torch.float64)
+        self._stored: Any = None
+        self._exact: dict[tuple[int, ...], Any] = {}
+
+    def exact(self, sequence: Sequence[int]) -> Any:
+        """Log-probabilities (places, vocabulary) of every next token."""
+        key = tuple(sequence)
+        if key not in self._exact:
+            self._exact[key] = self._evaluate(self._wide, key, stochastic.exact(FP32))
+        return self._exact[key]
+
+    def perturbed(self, sequence: Sequence[int], dtype: str, seed: int) -> Any:
+        """The same by another implementation in `dtype`."""
+        if dtype == "float32":
+            return self._evaluate(self._wide, sequence, stochastic.perturbed(FP32, seed))
+        if self._stored is None:
+            self._stored = self._load(getattr(self._torch, dtype))
+        return self._evaluate(self._stored, sequence, AnotherRounding(seed))
+
+    def _load(self, dtype: Any) -> Any:
+        transformers = import_module("transformers")
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            self._checkpoint, dtype=dtype, attn_implementation="eager"
+        )
+        if hasattr(model, "set_experts_implementation"):
+            # Since transformers 5 experts go through a grouped product that has no float64.
+            model.set_experts_implementation("eager")
+        return model.eval()
+
+    def _evaluate(self, model: Any, sequence: Sequence[int], mode: Any) -> Any:
+        torch = self._torch
+        with torch.no_grad(), mode:
+            logits = model(torch.tensor([list(sequence)]), use_cache=False).logits[0]
+            # vLLM samples in fp32 whatever the model computes in.
+            return torch.log_softmax(logits.float(), -1)
+
+
+def describe(reference: Reference, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Per generated token: exact log-probabilities of the tokens the device listed, the likeliest token, the
+    chosen token's place among all."""
+    rows = _generated(reference.exact(_sequence(request)), request)
+    listed, best, ranks = [], [], []
+    for row, token, place in zip(rows, request["tokens"], request["logprobs"], strict=True):
+        listed.append({name: float(row[int(name)]) for name in place})
+        likeliest = int(row.argmax())
+        best.append([likeliest, float(row[likeliest])])
+        ranks.append(int((row > row[token]).sum()))
+    return {"logprobs": listed, "best": best, "ranks": ranks}
+
+
+def tolerance(reference: Reference, requests: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, float]:
+    """How far permitted arithmetic goes: in one log-probability, and as root mean square over all of them."""
+    largest, length = 0.0, 0.0
+    unique = {tuple(_sequence(request)): request for request in requests}
+    for seed in range(SAMPLES):
+        total, count = 0.0, 0
+        for sequence, request in unique.items():
+            moved = _generated(reference.perturbed(sequence, dtype, seed), request)
+            exact = _generated(reference.exact(sequence), request)
+            for far, true, place in zip(moved, exact, request["logprobs"], strict=True):
+                for name in place:
+                    error = abs(float(far[int(name)] - true[int(name)]))
+                    largest, total, count = max(largest, error), total + error * error, count + 1
+        length = max(length, (total / max(count, 1)) ** 0.5)
+    return {"largest": largest, "rms": length}
+
+
+def evaluate(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The reference of every case that generated, by name."""
+    cases: dict[str, Any] = {}
+    models: dict[str, Reference] = {}
+    for case in results["cases"]:
+        if case["state"] != "generated":
+            continue
+        if case["checkpoint"] not in models:
+            models[case["checkpoint"]] = Reference(folder / case["checkpoint"])
+        model = models[case["checkpoint"]]
+        cases[case["name"]] = {
+            "safety": FP32.safety,
+            "tolerance": tolerance(model, list(_requests(case["rounds"])), case["dtype"]),
+            "rounds": _described(model, case["rounds"]),
+            "faults": [
+                {"family": fault["family"], "rounds": _described(model, fault.get("rounds", []))}
+                for fault in case.get("faults", [])
+            ],
+        }
+    return cases
+
+
+def _described(model: Reference, rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
+    return [[describe(model, request) for request in requests] for requests in rounds]
+
+
+def _requests(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
+    for requests in rounds:
+        yield from requests
+
+
+def _sequence(request: Mapping[str, Any]) -> list[int]:
+    """Everything but the last token, which nothing follows."""
+    return [*request["prompt"], *request["tokens"]][:-1]
+
+
+def _generated(rows: Any, request: Mapping[str, Any]) -> Any:
+    return rows[len(request["prompt"]) - 1 :]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the reference of the results."""
+    parser = argparse.ArgumentParser(prog="harness.rollout.generation.reference_log_probs")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    sys.modules["torch_npu"] = None  # type: ignore[assignment]
+    started = time.monotonic()
+    results = json.loads(options.results.read_text(encoding="utf-8"))
+    reference = {"format": FORMAT, "samples": SAMPLES, "cases": evaluate(results, options.folder)}
+    reference["seconds"] = round(time.monotonic() - started, 3)
+    options.out.write_text(json.dumps(reference), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

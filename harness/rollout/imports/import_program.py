@@ -1,0 +1,392 @@
+"""Imports every module of packages of the cell, each in a process of its own, and says what breaks and why.
+
+    python -m harness.rollout.imports.import_program --out report.json vllm_ascend verl
+
+Runs inside the cell, on its device. A process that has loaded vLLM, its platform and vllm-ascend's patches is
+forked for each module, so that a module is judged in the state a worker gives it, and none spoils another's.
+Of verl, which is larger than what the device sees of it, only the modules that touch it or vLLM count.
+Exit code 0 whatever breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import gc
+import importlib
+import importlib.util
+import json
+import linecache
+import os
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.evidence import Runtime, runtime_kind
+
+# Far above any import, so that only a hang reaches them: one module takes seconds, all together a minute.
+SECONDS_PER_MODULE = 120.0
+SECONDS_FOR_ALL = 900.0
+_MOST_TEXT = 400
+_WHOLE = ("vllm_ascend",)
+# Sources of operators for CANN's own compiler, which reads them as files.
+_NOT_IMPORTED = "_cann_ops_custom"
+_TOUCHES_DEVICE = re.compile(r"^\s*(?:import|from)\s+(?:torch_npu|vllm|vllm_ascend)\b", re.MULTILINE)
+_NAMES_DEVICE = re.compile(r"npu|ascend")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """Why a module cannot be imported.
+
+    kind: `absent` (a package that is not installed, or that another stands in for), `api` (a module or name
+    an installed package lacks), `library` (a shared library), `crash`, `hang`, `error` (anything else raised
+    on import), `order` (an api or error that is gone once the others are imported, as they are in a worker).
+    file, line, code: the deepest place in the module's own package, "" and 0 outside of it.
+    missing: what is absent or lacking, as far as the error says; chain: the errors from the outermost in.
+    """
+
+    module: str
+    kind: str
+    type: str
+    message: str
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    missing: str = ""
+    chain: tuple[str, ...] = ()
+
+
+def modules_of(package: str, root: Path) -> Iterator[str]:
+    """The modules of `package` below `root` that count, by their files: some folders have no __init__."""
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if (
+            not all(part.isidentifier() for part in parts)
+            or parts[-1] == "__main__"
+            or _NOT_IMPORTED in parts
+        ):
+            continue
+        if package not in _WHOLE and not _touches_device(path, parts):
+            continue
+        yield ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _touches_device(path: Path, parts: tuple[str, ...]) -> bool:
+    if any(_NAMES_DEVICE.search(part) for part in parts):
+        return True
+    return bool(_TOUCHES_DEVICE.search(path.read_text("utf-8", "replace")))
+
+
+def describe(module: str, error: BaseException, root: Path) -> Break:
+    """What an error raised by the import of `module` says."""
+    chain = [error]
+    while (inner := chain[-1].__cause__) is not None and inner not in chain:
+        chain.append(inner)
+    cause = chain[-1]
+    frame = next((found for link in reversed(chain) if (found := _own_frame(link, root))), None)
+    kind, missing = _kind(cause)
+    return Break(
+        module=module,
+        kind=kind,
+        type=type(cause).__name__,
+        message=_first_line(cause),
+        file=str(Path(frame.filename).relative_to(root.parent)) if frame else "",
+        line=frame.lineno or 0 if frame else 0,
+        code=linecache.getline(frame.filename, frame.lineno or 0).strip()[:_MOST_TEXT] if frame else "",
+        missing=missing,
+        chain=tuple(f"{type(link).__name__}: {_first_line(link)}" for link in chain),
+    )
+
+
+def _kind(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return ("absent" if _is_absent(top) else "api"), error.name
+    if isinstance(error, ImportError):
+        # CPython sets the attribute since 3.12 only; its message has been the same for long.
+        named = re.match(
+            r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'", str(error)
+        )
+        return "api", f"{named[2]}.{named[1]}" if named else str(error.name or "")
+    if isinstance(error, OSError) and (library := re.match(r"(lib\S+\.so\S*): cannot open", str(error))):
+        return "library", library[1]
+    if isinstance(error, AttributeError):
+        if stand_in := _stand_in(error.obj):
+            return "absent", stand_in
+        named = re.match(r"module '([^']+)' has no attribute '([^']+)'", str(error))
+        return ("api", f"{named[1]}.{named[2]}") if named else ("error", "")
+    return "error", ""
+
+
+def _stand_in(module: object) -> str:
+    """Name of a module that another package put in an absent one's place, as vLLM does for Triton."""
+    kind = type(module)
+    if not isinstance(module, ModuleType) or kind is ModuleType:
+        return ""
+    return module.__name__ if kind.__module__.partition(".")[0] != module.__name__.partition(".")[0] else ""
+
+
+def _is_absent(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is None
+    except (ImportError, ValueError):
+        return False
+
+
+def _own_frame(error: BaseException, root: Path) -> traceback.FrameSummary | None:
+    """The deepest frame in files below `root`, but for a replaced `__import__`, which every import passes."""
+    hook = getattr(builtins.__import__, "__code__", None)
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is not hook and Path(frame.f_code.co_filename).is_relative_to(root):
+            found = traceback.FrameSummary(
+                frame.f_code.co_filename, line, frame.f_code.co_name, lookup_line=False
+            )
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:_MOST_TEXT] if lines else ""
+
+
+def in_child(
+    work: Callable[[], Break | None], module: str, seconds: float = SECONDS_PER_MODULE
+) -> Break | None:
+    """What `work` returns in a fork of this process; a crash or a hang of the fork is a break too."""
+    answer = _forked(lambda: _to_json(work()), seconds)
+    if isinstance(answer, Ending):
+        return Break(module=module, kind=answer.kind, type=answer.type, message=answer.message)
+    return Break(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a fork ended that gave no answer."""
+
+    kind: str
+    type: str
+    message: str
+
+
+def _to_json(found: Break | None) -> dict[str, Any] | None:
+    return asdict(found) if found else None
+
+
+def _forked(work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns, as JSON, in a fork of this process; or how the fork ended without an answer."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _answer(work, writing)
+    os.close(writing)
+    try:
+        text = _read(reading, time.monotonic() + seconds)
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return Ending(kind="hang", type="hang", message=f"no end after {seconds:.0f} s")
+    finally:
+        os.close(reading)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return Ending(kind="crash", type=name, message=f"the process was ended by {name}")
+    if not text:
+        return Ending(kind="crash", type="exit", message="the process ended without an answer")
+    return json.loads(text)
+
+
+def _answer(work: Callable[[], Any], pipe: int) -> None:
+    """Never returns: the fork must not go on with its parent's work, nor run its exit handlers."""
+    try:
+        with os.fdopen(pipe, "w", encoding="utf-8") as stream:
+            json.dump(work(), stream)
+    finally:
+        os._exit(0)
+
+
+def _read(pipe: int, deadline: float) -> str:
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        part = os.read(pipe, 1 << 16)
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)
+
+
+def attempt(module: str, root: Path, action: Callable[[], object]) -> Break | None:
+    """Do it; what it raises as a break of `module`."""
+    try:
+        action()
+    except BaseException as error:  # noqa: BLE001 - whatever an import raises is what is asked for
+        return describe(module, error, root)
+    return None
+
+
+def _preload(package: str, modules: list[str]) -> None:
+    """Load here what the modules need of other packages: a fork for each then costs its own code only."""
+    answer = _forked(partial(_loaded_with, package, modules), SECONDS_FOR_ALL)
+    for name in () if isinstance(answer, Ending) else answer:
+        _imports(name)
+
+
+def _loaded_with(package: str, modules: list[str]) -> list[str]:
+    before = set(sys.modules)
+    for module in modules:
+        _imports(module)
+    return [name for name in sys.modules if name not in before and name.partition(".")[0] != package]
+
+
+def told_apart(found: list[Break], modules: list[str], seconds: float) -> list[Break]:
+    """`found`, with what breaks only because it is imported alone marked as a matter of order."""
+    suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
+    if not suspects:
+        return found
+    broken = {one.module for one in found}
+    others = [module for module in modules if module not in broken]
+    answer = _forked(partial(_importable_after, others, suspects), seconds)
+    mended = set() if isinstance(answer, Ending) else set(answer)
+    # A package that fails leaves its modules behind, importable: what they lacked is lacking all the same.
+    lacking = {one.missing for one in found if one.module not in mended and one.missing}
+    return [
+        replace(one, kind="order") if one.module in mended and one.missing not in lacking else one
+        for one in found
+    ]
+
+
+def _importable_after(others: list[str], suspects: list[str]) -> list[str]:
+    for module in others:
+        _imports(module)
+    return [module for module in suspects if _imports(module)]
+
+
+def _imports(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except BaseException:  # noqa: BLE001 - an import may raise anything
+        return False
+    return True
+
+
+def _prepare(root: Path) -> list[Break]:
+    """Bring this process into the state in which a worker of vLLM imports; what broke on the way."""
+    found = []
+    for name, step in (
+        ("vllm_ascend: platform", _activate_platform),
+        ("vllm_ascend: compiled extension", _load_extension),
+        ("vllm_ascend: patches of every process", partial(_patch, is_global_patch=True)),
+        ("vllm_ascend: patches of a worker", partial(_patch, is_global_patch=False)),
+    ):
+        # Tried in a fork first: half a patch would spoil every import after it.
+        problem = in_child(partial(attempt, name, root, step), name)
+        if problem is None:
+            problem = attempt(name, root, step)
+        if problem is not None:
+            found.append(problem)
+    return found
+
+
+def _activate_platform() -> None:
+    platforms = importlib.import_module("vllm.platforms")
+    device = platforms.current_platform.device_type
+    if device != "npu":
+        raise RuntimeError(f"vLLM runs on {device!r}: the platform plugin of vllm-ascend is not active")
+
+
+def _load_extension() -> None:
+    """Its operators exist from here on; without an extension vllm-ascend goes on by itself."""
+    enable = getattr(importlib.import_module("vllm_ascend.utils"), "enable_custom_op", None)
+    if enable is not None:
+        enable()
+
+
+def _patch(*, is_global_patch: bool) -> None:
+    importlib.import_module("vllm_ascend.utils").adapt_patch(is_global_patch=is_global_patch)
+
+
+def examine(packages: list[str]) -> dict[str, Any]:
+    """The report on every module of the installed `packages`; those that are not installed are left out."""
+    started = time.monotonic()
+    # What a collection touches is copied by every fork.
+    gc.disable()
+    found: list[Break] = []
+    facts: dict[str, Mapping[str, Any]] = {}
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        root = Path(next(iter(spec.submodule_search_locations)))
+        if package == "vllm_ascend":
+            found += _prepare(root)
+        modules = list(modules_of(package, root))
+        _preload(package, modules)
+        broken: list[Break] = []
+        for module in modules:
+            if module in sys.modules:
+                # Loaded with the patches, so its import has succeeded already.
+                continue
+            action = partial(importlib.import_module, module)
+            problem = in_child(partial(attempt, module, root, action), module)
+            if problem is not None:
+                broken.append(problem)
+        found += told_apart(broken, modules, SECONDS_FOR_ALL)
+        facts[package] = {
+            "version": metadata.version(package.replace("_", "-")),
+            "modules": len(modules),
+            "requires": sorted(_required(package)),
+        }
+    return {
+        "schema": {"name": "npu-matrix.imports", "version": 1},
+        "packages": facts,
+        "breaks": [asdict(one) for one in found],
+        "device": _device(),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _device() -> dict[str, Any]:
+    runtime = runtime_kind()
+    return {"kind": "npu", "runtime": runtime.value, "simulated": runtime is Runtime.SIMULATED}
+
+
+def _required(package: str) -> set[str]:
+    """Names of the distributions it requires without an extra."""
+    lines = metadata.requires(package.replace("_", "-")) or []
+    names = (re.match(r"[A-Za-z0-9._-]+", line) for line in lines if "extra ==" not in line)
+    return {re.sub(r"[-_.]+", "-", name[0]).lower() for name in names if name}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Examine and write; see the module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("packages", nargs="+")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    report = examine(options.packages)
+    options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    modules = sum(facts["modules"] for facts in report["packages"].values())
+    print(f"{modules} modules, {len(report['breaks'])} breaks, {report['seconds']:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""Operators of serving engines against plain formulas in float64: which one is wrong, when something is.
+
+A tolerance is measured: eight runs of the formula in which every operation is off by what the numerics
+contract permits (`harness.numerics.arithmetic.stochastic`), how far the farthest goes, times the contract's
+safety, plus
+the rounding of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from harness.numerics.arithmetic import stochastic
+from harness.numerics.arithmetic.contract import BF16_NATIVE, FP32, Contract
+from harness.rollout.operators.operator_cases import CASES, OperatorCase
+
+SAMPLES = 8
+"""As in the check `actor`: the largest of eight and the contract's safety of two leave a legal device far
+below."""
+
+CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """Exact results, and how far each may be off: in the largest element, and as a vector."""
+
+    values: tuple[Any, ...]
+    largest: tuple[float, ...]
+    length: tuple[float, ...]
+
+
+def find_operator(case: OperatorCase) -> Any:
+    """The OpOverload that computes the case, None when this cell has no such operator or kernel."""
+    if case.through and not _launches_kernels():
+        return None
+    namespace, _, base = (case.through or case.operator).partition("::")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(packet, case.overload, None)
+
+
+def _launches_kernels() -> bool:
+    """Whether vLLM found Triton here; without it the same operators compute in other ways."""
+    try:
+        return bool(import_module("vllm.triton_utils").HAS_TRITON)
+    except ImportError:
+        return False
+
+
+def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments of the case, floating-point tensors rounded to `dtype` but kept in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: _each(value, lambda x: _rounded(x, dtype)) for name, value in case.draw(generator).items()}
+
+
+def expectation(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtype) -> Expectation:
+    """What the operator must compute of these arguments."""
+    exact = case.expected(values)
+    if case.exact:
+        zero = (0.0,) * len(exact)
+        return Expectation(values=exact, largest=zero, length=zero)
+    contract = CONTRACTS[str(dtype).removeprefix("torch.")]
+    largest, length = [0.0] * len(exact), [0.0] * len(exact)
+    for sample in range(SAMPLES):
+        with stochastic.perturbed(contract, seed=sample):
+            moved = case.expected(_cloned(values))
+        for place, (far, true) in enumerate(zip(moved, exact, strict=True)):
+            if true.is_floating_point():
+                largest[place] = max(largest[place], float((far - true).abs().max()))
+                length[place] = max(length[place], float((far - true).norm()))
+    units = [contract.unit * (true.is_floating_point()) for true in exact]
+    return Expectation(
+        values=exact,
+        largest=tuple(
+            contract.safety * far + unit * float(true.abs().max())
+            for far, unit, true in zip(largest, units, exact, strict=True)
+        ),
+        length=tuple(
+            contract.safety * far + unit * float(true.double().norm())
+            for far, unit, true in zip(length, units, exact, strict=True)
+        ),
+    )
+
+
+def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: torch.dtype) -> Sequence[Any]:
+    """The operator's results on the device, as CPU tensors."""
+    placed = {
+        name: _each(value, partial(_placed, dtype=dtype, device="cpu" if name in case.host else device))
+        for name, value in values.items()
+    }
+    # As engines call it. Views that the simulated device made for an engine may be written in this mode only.
+    with torch.inference_mode():
+        returned = find_operator(case)(**placed)
+    if case.written:
+        return [placed[name].cpu() for name in case.written]
+    results = returned if isinstance(returned, (tuple, list)) else (returned,)
+    return [results[place].cpu() for place in case.results]
+
+
+def worst_budget(found: Sequence[Any], expected: Expectation) -> float:
+    """Largest error in units of what is allowed; infinite for a wrong shape, a NaN or a wrong choice."""
+    worst = 0.0
+    for result, true, largest, length in zip(
+        found, expected.values, expected.largest, expected.length, strict=True
+    ):
+        if result.shape != true.shape:
+            return float("inf")
+        if not largest:
+            if not torch.equal(result.double(), true.double()):
+                return float("inf")
+            continue
+        error = result.double() - true
+        if not bool(torch.isfinite(error).all()):
+            return float("inf")
+        worst = max(worst, float(error.abs().max()) / largest, float(error.norm()) / length)
+    return worst
+
+
+class Battery:
+    """The cases of operators this cell has, with their expectations: those cost more than the operators."""
+
+    def __init__(
+        self, device: str, dtype: torch.dtype, *, seed: int = 0, cases: Sequence[OperatorCase] = CASES
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.prepared = []
+        for case in cases:
+            values = draw(case, seed, dtype)
+            self.prepared.append((case, values, expectation(case, values, dtype)))
+
+    def measure(self) -> list[dict[str, Any]]:
+        """One entry per case: its budget, or why there is none ("absent": the cell has no such operator)."""
+        return [self._entry(case, values, expected) for case, values, expected in self.prepared]
+
+    def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> dict[str, Any]:
+        entry: dict[str, Any] = {"case": case.name, "operator": case.operator, "family": case.family}
+        if find_operator(case) is None:
+            return {**entry, "state": "absent"}
+        try:
+            found = compute(case, values, self.device, self.dtype)
+        except (RuntimeError, NotImplementedError, IndexError, TypeError, AssertionError) as error:
+            return {**entry, "state": "raised", "message": str(error).strip()[:300]}
+        return {**entry, "state": "measured", "budget": worst_budget(found, expected)}
+
+
+def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return [change(entry) for entry in value]
+    return value
+
+
+def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype).double() if x.is_floating_point() else x
+
+
+def _placed(x: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
+    return (x.to(dtype) if x.is_floating_point() else x.clone()).to(device)
+
+
+def _cloned(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _each(value, torch.clone) for name, value in values.items()}

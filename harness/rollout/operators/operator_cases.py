@@ -1,0 +1,318 @@
+"""The battery of operators that serving engines call: inputs and plain formula of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.rollout.operators import operator_inputs as inputs
+from harness.rollout.operators import plain_operators
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCase:
+    """One operator on drawn inputs.
+
+    operator: namespace::name; triton::name for a kernel, which is launched by `through`, an operator of the
+    engine. overload: the one that engines call. family: what kind of operator it is; a fault strikes a
+    family. draw: arguments by name; floating-point tensors are float64 and will be rounded to the tested
+    dtype. expected: the plain formula on the same arguments. written: arguments that are the results, in
+    order; none when the operator returns them. results: positions of what is compared. host: arguments that
+    stay on the host. exact: results are moved or counted, never computed, so they must be equal.
+    """
+
+    operator: str
+    family: str
+    draw: inputs.Draw
+    expected: Callable[[plain_operators.Values], plain_operators.Tensors]
+    variant: str = ""
+    written: tuple[str, ...] = ()
+    results: tuple[int, ...] = (0,)
+    host: frozenset[str] = frozenset()
+    exact: bool = False
+    through: str = ""
+    overload: str = "default"
+
+    @property
+    def name(self) -> str:
+        """Operator and variant."""
+        return f"{self.operator}/{self.variant}" if self.variant else self.operator
+
+
+_LENGTHS = frozenset({"seq_len", "context_lens"})
+_FUSED_1, _FUSED_2 = "npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2"
+_IN_PLACE: Mapping[str, Any] = {
+    "written": ("out",),
+    "expected": plain_operators.atb_attention,
+    "host": _LENGTHS,
+}
+
+CASES: tuple[OperatorCase, ...] = (
+    OperatorCase(
+        operator="npu::npu_rms_norm",
+        family="norm",
+        draw=inputs.norm("input"),
+        expected=plain_operators.rms_norm,
+    ),
+    OperatorCase(
+        operator="npu::npu_add_rms_norm",
+        family="norm",
+        draw=inputs.norm("x1", "x2"),
+        expected=plain_operators.add_rms_norm,
+        results=(0, 2),
+    ),
+    OperatorCase(
+        operator="_C_ascend::npu_add_rms_norm_bias",
+        family="norm",
+        draw=inputs.norm("x1", "x2", beta=True),
+        expected=plain_operators.add_rms_norm,
+        results=(0, 2),
+    ),
+    OperatorCase(
+        operator="_C_ascend::npu_gemma_rms_norm",
+        family="norm",
+        draw=inputs.norm("x"),
+        expected=plain_operators.gemma_rms_norm,
+    ),
+    OperatorCase(
+        operator="npu::npu_swiglu",
+        family="activation",
+        draw=lambda generator: {"input": inputs.normal(generator, 5, 2 * inputs.HIDDEN)},
+        expected=plain_operators.swiglu,
+    ),
+    *(
+        OperatorCase(
+            operator="atb::_npu_rotary_embedding",
+            variant="halves" if neox else "neighbours",
+            family="rotary",
+            draw=inputs.rotary(neox=neox),
+            expected=plain_operators.rotary,
+            written=("query", "key"),
+        )
+        for neox in (True, False)
+    ),
+    *(
+        OperatorCase(
+            operator="triton::_triton_rope",
+            variant="halves" if neox else "neighbours",
+            family="rotary",
+            draw=inputs.engine_rotary(neox=neox),
+            expected=plain_operators.rotary,
+            results=(0, 1),
+            through="vllm::npu_rotary_embedding",
+        )
+        for neox in (True, False)
+    ),
+    OperatorCase(
+        operator="npu::npu_mrope",
+        family="rotary",
+        draw=inputs.mrope,
+        expected=lambda values: plain_operators.rotary({**values, "is_neox_style": True}),
+        results=(0, 1),
+    ),
+    OperatorCase(
+        operator="atb::_npu_reshape_and_cache",
+        family="cache",
+        draw=inputs.slots("slot_indices"),
+        expected=plain_operators.store,
+        written=("key_cache", "value_cache"),
+        exact=True,
+    ),
+    OperatorCase(
+        operator="atb::_npu_reshape_and_cache_siso",
+        family="cache",
+        draw=inputs.slots("slot_indices", pair=False),
+        expected=plain_operators.store,
+        written=("key_cache",),
+        exact=True,
+    ),
+    OperatorCase(
+        operator="npu::npu_scatter_pa_kv_cache",
+        family="cache",
+        draw=inputs.slots("slot_mapping"),
+        expected=plain_operators.store,
+        written=("key_cache", "value_cache"),
+        exact=True,
+    ),
+    OperatorCase(
+        operator=_FUSED_1,
+        variant="prefill",
+        family="attention",
+        draw=inputs.fused(paged=False),
+        expected=plain_operators.fused_attention,
+    ),
+    OperatorCase(
+        operator=_FUSED_1,
+        variant="chunked",
+        family="attention",
+        draw=inputs.fused(paged=True),
+        expected=plain_operators.fused_attention,
+    ),
+    OperatorCase(
+        operator=_FUSED_1,
+        variant="decode",
+        family="attention",
+        draw=inputs.fused(paged=True, decode=True),
+        expected=plain_operators.fused_attention,
+    ),
+    OperatorCase(
+        operator=_FUSED_2,
+        variant="sink and window",
+        family="attention",
+        draw=inputs.with_sinks,
+        expected=plain_operators.fused_attention,
+    ),
+    OperatorCase(
+        operator="atb::_npu_paged_attention",
+        family="attention",
+        draw=inputs.atb(paged=True, new=False, mask=False),
+        **_IN_PLACE,
+    ),
+    OperatorCase(
+        operator="atb::_npu_paged_attention_splitfuse",
+        family="attention",
+        draw=inputs.atb(paged=True, new=True, mask=True),
+        **_IN_PLACE,
+    ),
+    OperatorCase(
+        operator="atb::_npu_flash_attention_qlens",
+        family="attention",
+        draw=inputs.atb(paged=True, new=True, mask=True),
+        **_IN_PLACE,
+    ),
+    OperatorCase(
+        operator="atb::_npu_flash_attention",
+        family="attention",
+        draw=inputs.atb(paged=False, new=True, mask=True),
+        **_IN_PLACE,
+    ),
+    OperatorCase(
+        operator="atb::_npu_flash_attention_unpad",
+        family="attention",
+        draw=inputs.atb(paged=False, new=True, mask=False),
+        **_IN_PLACE,
+    ),
+    OperatorCase(
+        operator="aten::mm",
+        family="product",
+        draw=inputs.pair("self", "mat2", (6, 96), (96, 20)),
+        expected=plain_operators.product,
+    ),
+    OperatorCase(
+        operator="aten::matmul",
+        family="product",
+        draw=inputs.pair("self", "other", (6, 96), (96, 20)),
+        expected=plain_operators.product,
+    ),
+    OperatorCase(
+        operator="atb::_npu_matmul_add_fp32",
+        family="product",
+        draw=lambda generator: {
+            **inputs.pair("x", "weight", (24, 6), (24, 10))(generator),
+            "C": inputs.normal(generator, 6, 10),
+        },
+        expected=plain_operators.matmul_add,
+        written=("C",),
+    ),
+    OperatorCase(
+        operator="npu::npu_grouped_matmul",
+        family="experts",
+        draw=inputs.grouped,
+        expected=plain_operators.grouped_product,
+    ),
+    OperatorCase(
+        operator="npu::npu_moe_gating_top_k_softmax",
+        family="routing",
+        draw=inputs.gating(),
+        expected=plain_operators.gating,
+        results=(0, 1),
+    ),
+    OperatorCase(
+        operator="_C_ascend::moe_gating_top_k",
+        family="routing",
+        draw=inputs.engine_gating,
+        expected=plain_operators.gating,
+        results=(0, 1),
+    ),
+    OperatorCase(
+        operator="_C_ascend::moe_gating_top_k",
+        variant="sigmoid and bias",
+        family="routing",
+        draw=inputs.biased_gating,
+        expected=plain_operators.gating,
+        results=(0, 1),
+    ),
+    *(
+        OperatorCase(
+            operator=operator,
+            family="dispatch",
+            draw=inputs.init_routing,
+            expected=plain_operators.sorted_by_expert,
+            results=(0, 1, 2),
+            exact=True,
+        )
+        for operator in ("npu::npu_moe_init_routing_v2", "_C_ascend::npu_moe_init_routing_custom")
+    ),
+    OperatorCase(
+        operator="npu::npu_moe_token_unpermute",
+        family="dispatch",
+        draw=inputs.unpermute,
+        expected=plain_operators.unpermuted,
+    ),
+    *(
+        OperatorCase(
+            operator=operator,
+            family="choice",
+            draw=inputs.limits,
+            expected=plain_operators.limited,
+            exact=True,
+        )
+        for operator in ("npu::npu_top_k_top_p", "_C_ascend::npu_apply_top_k_top_p")
+    ),
+    # What releases limit tokens by that have no operator for it (vllm-ascend 0.13.0).
+    OperatorCase(
+        operator="aten::sort",
+        family="choice",
+        draw=inputs.shuffled,
+        expected=plain_operators.ascending,
+        results=(0, 1),
+        exact=True,
+    ),
+    OperatorCase(
+        operator="aten::_log_softmax",
+        family="sampling",
+        draw=lambda generator: {
+            "self": 3 * inputs.normal(generator, 4, 300),
+            "dim": -1,
+            "half_to_float": False,
+        },
+        expected=plain_operators.log_softmax,
+    ),
+    OperatorCase(
+        operator="aten::embedding",
+        family="embedding",
+        draw=inputs.embedding,
+        expected=plain_operators.embedded,
+        exact=True,
+    ),
+    # Embeddings of tokens that another device has.
+    OperatorCase(
+        operator="aten::masked_fill_",
+        overload="Scalar",
+        family="vocabulary",
+        draw=inputs.elsewhere,
+        expected=plain_operators.blanked,
+        written=("self",),
+        exact=True,
+    ),
+    # Part of the compiled extension; the layers of 0.10.0rc1 to 0.23.0 compute it in torch instead.
+    OperatorCase(
+        operator="_C_ascend::get_masked_input_and_mask",
+        family="vocabulary",
+        draw=inputs.vocabulary,
+        expected=plain_operators.own_rows,
+        results=(0, 1),
+        exact=True,
+    ),
+)

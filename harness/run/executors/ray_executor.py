@@ -1,0 +1,365 @@
+"""Jobs on the nodes of an existing Ray cluster, placed by what they ask for (`harness.plan.cost.demand`).
+
+Ray carries jobs and knows resources; nothing else of it is used: outcomes go into the ledger here as they
+come, so a driver that dies is resumed by the same command. A node that dies is an infrastructure error of its
+jobs, which the scheduler runs again, elsewhere. What cells start themselves knows nothing of this cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.builds.upkeep.labels import ProcessView, this_process
+from harness.builds.upkeep.reaper import reap_scratch
+from harness.builds.upkeep.temporary_folders import PREFIX, claim_scratch, make_scratch, remove_scratch
+from harness.devices.cards.device_nodes import DEV, davinci_numbers
+from harness.digest import digest_tree
+from harness.errors import InfrastructureError
+from harness.ledger.artifacts import ArtifactStore
+from harness.outcome import Failure, Outcome, State
+from harness.package import PACKAGE_ROOT
+from harness.plan.cost.demand import Demand, asked_of, demand_of, unmet
+from harness.plan.keys.code import counted_out
+from harness.run.executors.executor import PATIENCE_SECONDS, Finished
+from harness.run.executors.quarantine import Quarantine
+from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
+from harness.run.jobs.execute import INFRASTRUCTURE, lost
+from harness.run.jobs.job import CellCommand, Job
+from harness.run.programs.scrub import ESCAPES
+
+NAMESPACE = "npu-matrix"
+LOOK_SECONDS = 5.0
+#: What a job may read of the checkout, beside the program itself.
+CARRIED = ("patches",)
+CellEntry = Callable[[Path], CellCommand | None]
+#: A node's state folder -> where its device nodes are, and variables of its own (where leases are noted).
+HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
+
+
+def this_host(_state: Path) -> tuple[Path, Mapping[str, str]]:
+    """A node that is a host: its devices are in /dev, its leases where every program of it looks."""
+    return DEV, {}
+
+
+@dataclass(kw_only=True)
+class _Flight:
+    job: Job
+    parcel: Any
+    demand: Demand
+    group: Any = None
+    target: str = ""
+    cancelled_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteSite:
+    """What a node needs to make its own `Site`: how cells are entered; folders, where not its defaults.
+
+    host: where its devices are; made-up hosts that share one machine have each their own.
+    """
+
+    cell: CellEntry
+    host: HostEntry = this_host
+    cache: str = ""
+    state: str = ""
+
+
+class RayExecutor:
+    """`harness.run.executors.executor.Executor` over a Ray cluster; close it to leave the cluster."""
+
+    def __init__(
+        self, artifacts: ArtifactStore, root: Path, remote: RemoteSite, address: str = "auto"
+    ) -> None:
+        self._ray = _ray()
+        self._artifacts = artifacts
+        self._flights: dict[Any, _Flight] = {}
+        self._made_on: dict[str, str] = {}
+        self._quarantine = Quarantine()
+        self._refused: list[Finished] = []
+        self._looked = 0.0
+        self._nodes: list[Mapping[str, float]] = []
+        reap_scratch()
+        self._scratch = make_scratch()
+        folder = stage(root, self._scratch / "checkout")
+        # Of what is sent: somebody may go on writing in the checkout.
+        self._code = program_digest(folder / PACKAGE_ROOT.name)
+        try:
+            _connect(self._ray, address, folder)
+        except InfrastructureError:
+            self._clear()
+            raise
+        self._site = self._ray.put(remote)
+        self._run = self._ray.remote(max_retries=0)(run_on_node)
+
+    @property
+    def nodes(self) -> list[Mapping[str, float]]:
+        """What each node that is alive has in all; looked up every few seconds."""
+        if time.monotonic() - self._looked > LOOK_SECONDS or not self._looked:
+            self._nodes = nodes_of(self._ray.nodes())
+            self._looked = time.monotonic()
+        return self._nodes
+
+    @property
+    def slots(self) -> int:
+        """The CPUs of the cluster: every job asks for one."""
+        return max(1, int(sum(node.get("CPU", 0.0) for node in self.nodes)))
+
+    def submit(self, job: Job) -> None:
+        """Send the job; Ray starts it when its resources are free. One that can never start is refused."""
+        demand = asked_of(demand_of(job.task.check, job.task.facets), self.nodes)
+        reason = unmet(demand, self.nodes)
+        if reason:
+            fix = "add such a node, or leave these cells out with --only"
+            self._refused.append(Finished(job=job, outcome=lost(job, InfrastructureError(reason, fix=fix))))
+            return
+        try:
+            parcel = pack(job, self._artifacts, self._code)
+        except InfrastructureError as error:
+            self._refused.append(Finished(job=job, outcome=lost(job, error)))
+            return
+        flight = _Flight(job=job, parcel=parcel, demand=demand)
+        self._flights[self._launch(flight)] = flight
+
+    def collect(self, timeout: float) -> list[Finished]:
+        """Jobs that came back or were lost with their node."""
+        finished, self._refused = self._refused, []
+        if not self._flights:
+            return finished
+        ready, _ = self._ray.wait(
+            list(self._flights), num_returns=1, timeout=0 if finished else timeout, fetch_local=False
+        )
+        if ready:
+            # Whatever else is there by now comes along.
+            ready, _ = self._ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
+        for ref in ready:
+            finished.append(self._landed(ref, self._flights.pop(ref)))
+        self._force_late()
+        return finished
+
+    def last_lines(self) -> Mapping[str, str]:
+        """Logs come back with the outcomes."""
+        return {}
+
+    def cancel(self) -> None:
+        """Interrupt what runs and take back what waits."""
+        for ref, flight in self._flights.items():
+            flight.cancelled_at = flight.cancelled_at or time.monotonic()
+            self._ray.cancel(ref, force=False)
+
+    def close(self) -> None:
+        """Leave the cluster; what still runs is ended by it."""
+        self._flights.clear()
+        self._ray.shutdown()
+        self._clear()
+
+    def _clear(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_scratch(self._scratch)
+
+    def _launch(self, flight: _Flight) -> Any:
+        resources = dict(flight.demand.resources)
+        options: dict[str, Any] = {"num_cpus": resources.pop("CPU", 1.0), "resources": resources}
+        strategies = self._ray.util.scheduling_strategies
+        target, soft = self._target(flight)
+        if flight.demand.nodes > 1:
+            bundles = [dict(flight.demand.resources) for _ in range(flight.demand.nodes)]
+            flight.group = self._ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
+            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
+                placement_group=flight.group, placement_group_bundle_index=0
+            )
+        elif target:
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(target, soft=soft)
+        return self._run.options(name=flight.job.task.check.name, **options).remote(flight.parcel, self._site)
+
+    def _target(self, flight: _Flight) -> tuple[str, bool]:
+        """The node the job is to go to, "" for any, and whether another one will do.
+
+        Where its environment is, if that was made in this run: anywhere else it would be made again. While a
+        node is in quarantine, work is handed to the others by name; to it goes one canary after its rest.
+        """
+        now, job = time.monotonic(), flight.job
+        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        closed = self._quarantine.closed(alive, now)
+        made_on = [self._made_on.get(one.key, "") for name, one in job.inputs.items() if name in job.remakes]
+        maker = next((node for node in made_on if node in alive and node not in closed), "")
+        if maker or not self._quarantine.records.keys() & alive.keys():
+            return maker, True
+        fitting = [node for node in alive if node not in closed and not unmet(flight.demand, [alive[node]])]
+        if not fitting or (not closed and not self._quarantine.waiting(alive, now)):
+            return "", True
+        waiting = self._quarantine.waiting(fitting, now)
+        busy = Counter(other.target for other in self._flights.values())
+        target = min(waiting or fitting, key=lambda node: (busy[node] / alive[node].get("CPU", 1.0), node))
+        self._quarantine.sent(target, now)
+        flight.target = target
+        return target, False
+
+    def _landed(self, ref: Any, flight: _Flight) -> Finished:
+        errors = self._ray.exceptions
+        try:
+            delivery: Delivery = self._ray.get(ref)
+            unpack(delivery.files, self._artifacts)
+            outcome = delivery.outcome
+            failed = outcome.failure is not None and outcome.failure.kind == INFRASTRUCTURE
+            self._quarantine.ended(delivery.node, well=not failed, now=time.monotonic())
+            if flight.job.task.check.device:
+                self._made_on[outcome.key] = delivery.node
+        except errors.TaskCancelledError:
+            outcome = _stopped(flight.job)
+        except InfrastructureError as error:
+            outcome = lost(flight.job, error)
+        except (errors.RayError, OSError) as error:
+            outcome = _stopped(flight.job) if flight.cancelled_at else lost(flight.job, _gone(error))
+        if flight.group is not None:
+            self._ray.util.remove_placement_group(flight.group)
+        return Finished(job=flight.job, outcome=outcome)
+
+    def _force_late(self) -> None:
+        now = time.monotonic()
+        for ref, flight in self._flights.items():
+            if flight.cancelled_at and now - flight.cancelled_at > PATIENCE_SECONDS:
+                flight.cancelled_at = now
+                self._ray.cancel(ref, force=True)
+
+
+def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
+    """What runs on the node: the job, on a site of the node's own, in the staged checkout."""
+    from harness.run.jobs.job import Site
+    from harness.settings import load_settings
+
+    context = _ray().get_runtime_context()
+    node = str(context.get_node_id())
+    # A cell may start a Ray of its own, which must not find this one.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environ |= {"NPU_MATRIX_NODES": ",".join(_addresses(context))} if context.get_placement_group_id() else {}
+    # By name: a folder that Ray unpacks anew has the same one, and is no longer this process's own.
+    root = PACKAGE_ROOT.parent
+    cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
+    state = node_folder(remote.state, node)
+    dev, variables = remote.host(state)
+    site = Site(
+        root=root,
+        state=state,
+        cache=cache,
+        environ={**environ, **variables},
+        cell=remote.cell(cache),
+        cards=_cards(context.get_accelerator_ids().get("NPU", []), dev),
+        dev=dev,
+    )
+    return run_parcel(parcel, site, node, _own_digest())
+
+
+@functools.cache
+def node_folder(place: str, node: str) -> Path:
+    """The state folder of the jobs of a node, by default among temporary files.
+
+    It belongs to the process that started this one, Ray's own of the node (its raylet): once that has ended,
+    however it did, the next run on this host or `cleanup` removes the folder.
+    """
+    reap_scratch()
+    owner = ProcessView().owner(os.getppid()) or this_process()
+    return claim_scratch(Path(place or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
+
+
+def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:
+    """davinci numbers of a job's cards: Ray counts those it can see, as the runtime does.
+
+    Ray says which cards are this job's; their lease keeps off others on the host who know nothing of Ray.
+    """
+    nodes = davinci_numbers(dev)
+    return tuple(nodes[int(place)] if int(place) < len(nodes) else int(place) for place in places)
+
+
+def nodes_of(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
+    """The resources of each node that is alive, from `ray.nodes()`."""
+    return [node["Resources"] for node in listed if node["Alive"]]
+
+
+def program_digest(package: Path = PACKAGE_ROOT) -> str:
+    """Digest of this program's code: a node with another one would give other answers under the same keys."""
+    return digest_tree(
+        package, (file for file in package.rglob("*") if file.is_file() and not counted_out(file))
+    )
+
+
+@functools.cache
+def _own_digest() -> str:
+    """Of what this process has imported: its answer is that of its files when it began."""
+    return program_digest()
+
+
+def stage(root: Path, folder: Path) -> Path:
+    """A folder with what nodes need of this machine: the program and the patches; no history, no secrets."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(PACKAGE_ROOT, folder / PACKAGE_ROOT.name, ignore=ignored)
+    for name in CARRIED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, folder / name, ignore=ignored)
+    return folder
+
+
+def _addresses(context: Any) -> list[str]:
+    """Of the nodes of the job's placement group, its own first."""
+    ray = _ray()
+    table = ray.util.placement_group_table()[context.get_placement_group_id()]
+    where = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    nodes = [node for _, node in sorted(table["bundles_to_node_id"].items(), key=lambda pair: int(pair[0]))]
+    return [where[node] for node in nodes if node in where]
+
+
+def _connect(ray: Any, address: str, folder: Path) -> None:
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            runtime_env={"working_dir": str(folder)},
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        raise InfrastructureError(
+            "there is no Ray cluster that can be reached",
+            why=str(error).strip().splitlines()[0],
+            fix="start one (`ray start --head`), or name it with --ray-address",
+        ) from error
+
+
+def _stopped(job: Job) -> Outcome:
+    outcome = lost(job, InfrastructureError("the run was stopped"))
+    failure = Failure(kind="Interrupted", message="the run was stopped")
+    return replace(outcome, state=State.INTERRUPTED, failure=failure)
+
+
+def _gone(error: Exception) -> InfrastructureError:
+    lines = [line.strip() for line in ESCAPES.sub("", str(error)).splitlines() if line.strip()]
+    why = f"{type(error).__name__}: {lines[-1] if lines else 'no more is known'}"
+    if isinstance(error, _ray().exceptions.RayTaskError):
+        fix = "every node needs npu-matrix and what it depends on, as this machine has them"
+        return InfrastructureError("the job could not be started on its node", why=why, fix=fix)
+    return InfrastructureError(
+        "the node of this job was lost, or its process was",
+        why=why,
+        fix="it runs again on another node; look at that node if it keeps happening",
+    )
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.util.placement_group
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise InfrastructureError(
+            "Ray is not installed here", why=str(error), fix="pip install 'npu-matrix[ray]'"
+        ) from error
+    return ray

@@ -1,0 +1,370 @@
+"""Runs a plan: takes what the ledger has, executes the rest, and accounts for every entry."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.check import lapsed
+from harness.ledger.store import Disposition, Ledger
+from harness.outcome import Outcome, State, Status, Tier
+from harness.plan.change.renewal import outdated
+from harness.plan.tasks.task import Plan, Task
+from harness.run.executors.executor import Executor, Finished
+from harness.run.jobs.execute import INFRASTRUCTURE
+from harness.run.jobs.job import Job
+from harness.run.scheduling.events import (
+    EntryLeft,
+    Event,
+    Observer,
+    Progress,
+    RunFinished,
+    RunStarted,
+    TaskFinished,
+    TaskStarted,
+    Told,
+)
+from harness.run.scheduling.previous_run import failed_before
+from harness.run.scheduling.run_result import EntryResult, RunResult
+from harness.run.scheduling.schedule import Decision, Judge, Phase, Schedule
+
+TICK_SECONDS = 0.25
+# Nobody takes longer to store one artifact.
+UNFINISHED_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How a run decides.
+
+    keep_going: a cell that fails a tier still spends the dearer ones. retries: how often a task that ended
+    in an infrastructure error runs again; nothing else is ever retried. rerun: keys whose stored outcomes
+    are not taken. failure_rate: check -> how often it fails. cards: cell -> cards its recipe asks for.
+    """
+
+    keep_going: bool = False
+    retries: int = 1
+    rerun: Collection[str] = frozenset()
+    failure_rate: Mapping[str, float] = field(default_factory=dict)
+    cards: Mapping[str, int] = field(default_factory=dict)
+
+
+def run_plan(
+    plan: Plan,
+    ledger: Ledger,
+    executor: Executor,
+    judge: Judge,
+    *,
+    policy: Policy | None = None,
+    observer: Observer = lambda _event: None,
+    stopped: Callable[[], bool] = lambda: False,
+    argv: Sequence[str] = (),
+    host: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> RunResult:
+    """Execute what the ledger cannot answer, and record every outcome as it comes.
+
+    The caller ends the run with `ledger.finish_run(result.run_id, exit_code)`: a run without an end was
+    killed. When `stopped()` turns true nothing new starts, what runs is stopped and recorded, and the
+    result says interrupted. The executor stays open. InfrastructureError when the ledger cannot be written.
+    """
+    policy = policy or Policy()
+    ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
+    run_id = ledger.begin_run(plan.to_json(), argv, host or {}, now=clock())
+    run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
+    return run.go(stopped)
+
+
+@dataclass(kw_only=True)
+class _Counts:
+    executed: int = 0
+    errors: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        executor: Executor,
+        judge: Judge,
+        policy: Policy,
+        observer: Observer,
+        clock: Callable[[], float],
+        run_id: str,
+    ) -> None:
+        self._plan, self._ledger, self._executor = plan, ledger, executor
+        self._policy, self._observer, self._clock, self._run_id = policy, observer, clock, run_id
+        self._counts = _Counts()
+        self._why: dict[str, str] = {}
+        self._told_progress = 0.0
+        self._watched = True
+        self._cells = _cells_by_key(plan)
+        known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
+        for key, outcome in list(known.items()):
+            check = plan.tasks[key].check
+            reason = lapsed(check, outcome, judge(check, outcome))
+            if reason:
+                self._why[key] = reason
+                del known[key]
+        for key, reason in outdated(plan.tasks, known).items():
+            self._why[key] = reason
+            del known[key]
+        self._schedule = Schedule(
+            plan,
+            known,
+            judge,
+            keep_going=policy.keep_going,
+            failed_before=failed_before(plan, ledger, judge, run_id, set(plan.tasks) - set(known)),
+            seconds=ledger.typical_seconds(),
+            failure_rate=policy.failure_rate,
+            cards=policy.cards,
+        )
+
+    def go(self, stopped: Callable[[], bool]) -> RunResult:
+        started = self._clock()
+        self._announce()
+        while True:
+            if stopped() and not self._schedule.stopped:
+                self._stop()
+            self._submit()
+            if not self._schedule.running:
+                break
+            for finished in self._executor.collect(TICK_SECONDS):
+                self._take(finished)
+            self._tell_progress()
+        return self._result(self._clock() - started)
+
+    def _submit(self) -> None:
+        room = self._executor.slots - len(self._schedule.running)
+        while room > 0:
+            ready = self._schedule.ready(room)
+            if not ready:
+                return
+            for task in ready:
+                if not self._needs_hold(task):
+                    # That changes what is ready, perhaps for the tasks after this one too.
+                    break
+                self._start(task)
+                room -= 1
+
+    def _needs_hold(self, task: Task) -> bool:
+        holds = True
+        for result in self._schedule.to_verify(task):
+            key = result.outcome.key
+            reason = self._broken(result.outcome)
+            if reason:
+                self._why[key] = reason
+                self._schedule.distrust(key)
+                holds = False
+            else:
+                self._schedule.trust(key)
+        return holds
+
+    def _broken(self, outcome: Outcome) -> str:
+        """Why an outcome of an earlier run cannot be built upon, or ""."""
+        missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
+        if missing:
+            return f"its artifact {missing[0]} is gone"
+        try:
+            return self._plan.tasks[outcome.key].check.holds(outcome)
+        except Exception as error:  # noqa: BLE001 - what cannot even be looked at is not built upon
+            return f"it cannot be looked at: {error!r}"
+
+    def _start(self, task: Task) -> None:
+        attempt = self._ledger.next_attempt(task.key)
+        job = replace(self._job(task), attempt=attempt)
+        self._schedule.start(task.key)
+        self._executor.submit(job)
+        self._tell(
+            TaskStarted(
+                at=self._clock(),
+                key=task.key,
+                check=task.check.name,
+                tier=task.check.tier,
+                cells=self._cells.get(task.key, ()),
+                attempt=attempt,
+                expected_s=self._schedule.seconds(task),
+                why=self._why.get(task.key, ""),
+            )
+        )
+
+    def _job(self, task: Task) -> Job:
+        needs = [self._plan.tasks[key] for key in task.needs]
+        return Job(
+            task=task,
+            inputs=self._schedule.inputs(task),
+            remakes={need.check.name: self._job(need) for need in needs if self._schedule.has_inputs(need)},
+            run_id=self._run_id,
+        )
+
+    def _tell_progress(self) -> None:
+        now = self._clock()
+        if now - self._told_progress < TICK_SECONDS:
+            return
+        self._told_progress = now
+        left = self._schedule.left()
+        self._tell(
+            Progress(
+                at=now,
+                last_lines=self._executor.last_lines(),
+                left=len(left),
+                left_s=sum(map(self._schedule.seconds, left)) / max(1, self._executor.slots),
+            )
+        )
+
+    def _take(self, finished: Finished) -> None:
+        outcome = self._ledger.record(finished.outcome)
+        task = self._plan.tasks[outcome.key]
+        retried = self._retries(outcome)
+        if retried:
+            self._counts.retries[outcome.key] += 1
+            judgement = self._schedule.judge(outcome)
+            self._schedule.retry(outcome.key)
+        else:
+            judgement = self._schedule.finish(outcome)
+            self._why |= self._schedule.renew_after(outcome.key)
+            self._counts.executed += 1
+            self._counts.errors += outcome.state is State.ERROR
+        self._tell(
+            TaskFinished(
+                at=self._clock(),
+                key=outcome.key,
+                check=outcome.check,
+                tier=task.check.tier,
+                cells=self._cells.get(outcome.key, ()),
+                outcome=outcome,
+                judgement=judgement,
+                retried=retried,
+            )
+        )
+
+    def _retries(self, outcome: Outcome) -> bool:
+        return (
+            outcome.state is State.ERROR
+            and outcome.failure is not None
+            and outcome.failure.kind == INFRASTRUCTURE
+            and self._counts.retries[outcome.key] < self._policy.retries
+            and not self._schedule.stopped
+        )
+
+    def _stop(self) -> None:
+        self._schedule.stopped = True
+        self._executor.cancel()
+        running = len(self._schedule.running)
+        self._tell(Told(at=self._clock(), text=f"stopping {running} running task(s); once more to force"))
+
+    def _announce(self) -> None:
+        for notice in self._ledger.notices:
+            self._tell(Told(at=self._clock(), text=str(notice)))
+        reused = Counter[Tier]()
+        to_run = Counter[Tier]()
+        seconds = 0.0
+        for task in self._plan.tasks.values():
+            if self._schedule.result(task.key):
+                reused[task.check.tier] += 1
+            else:
+                to_run[task.check.tier] += 1
+                seconds += self._schedule.seconds(task)
+        self._tell(
+            RunStarted(
+                at=self._clock(),
+                run_id=self._run_id,
+                entries=len(self._plan.entries),
+                reused=reused,
+                to_run=to_run,
+                expected_s=seconds / max(1, self._executor.slots),
+            )
+        )
+
+    def _result(self, seconds: float) -> RunResult:
+        decisions = self._schedule.decisions()
+        entries = tuple(self._entry_result(decision) for decision in decisions)
+        left = [one for one in entries if one.outcome is None]
+        self._ledger.record_dispositions([self._disposition(one) for one in left], now=self._clock())
+        for one in left:
+            self._tell(
+                EntryLeft(
+                    at=self._clock(),
+                    cell_id=one.entry.cell_id,
+                    check=one.entry.check,
+                    tier=one.entry.tier,
+                    status=one.status,
+                    reason=one.reason,
+                )
+            )
+        result = RunResult(
+            run_id=self._run_id,
+            entries=entries,
+            executed=self._counts.executed,
+            reused=len({one.entry.key for one in entries if one.reused}),
+            errors=self._counts.errors,
+            retried=sum(self._counts.retries.values()),
+            seconds=seconds,
+            interrupted=self._schedule.stopped,
+            incomplete=tuple(one.entry for one in left if one.status is Status.ERROR),
+        )
+        self._tell(
+            RunFinished(
+                at=self._clock(),
+                run_id=self._run_id,
+                executed=result.executed,
+                reused=result.reused,
+                left=len(left),
+                seconds=seconds,
+                interrupted=result.interrupted,
+            )
+        )
+        return result
+
+    def _entry_result(self, decision: Decision) -> EntryResult:
+        entry = decision.entry
+        if entry.skip is not None:
+            return EntryResult(entry=entry, status=entry.skip.status, reason=entry.skip.reason)
+        result = self._schedule.result(entry.key)
+        if result is not None:
+            reasons = result.judgement.reasons
+            return EntryResult(
+                entry=entry,
+                status=result.judgement.status,
+                outcome=result.outcome,
+                reused=result.reused,
+                reason=reasons[0] if reasons else "",
+            )
+        if decision.phase is Phase.BLOCKED:
+            return EntryResult(entry=entry, status=Status.BLOCKED, reason=decision.reason)
+        reason = (
+            "the run was stopped before this; the same command resumes"
+            if self._schedule.stopped
+            else "it could never start: the needs of its task form a circle"
+        )
+        return EntryResult(entry=entry, status=Status.ERROR, reason=reason)
+
+    def _disposition(self, one: EntryResult) -> Disposition:
+        return Disposition(
+            run_id=self._run_id,
+            cell_id=one.entry.cell_id,
+            check=one.entry.check,
+            key=one.entry.key,
+            status=one.status,
+            reason=one.reason,
+        )
+
+    def _tell(self, event: Event) -> None:
+        """Tell the observer, until its terminal or file is gone: the run does not depend on being watched."""
+        if self._watched:
+            try:
+                self._observer(event)
+            except OSError:
+                self._watched = False
+
+
+def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
+    cells: dict[str, list[str]] = {}
+    for entry in plan.entries:
+        if entry.key:
+            cells.setdefault(entry.key, []).append(entry.cell_id)
+    return {key: tuple(names) for key, names in cells.items()}

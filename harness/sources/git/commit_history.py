@@ -1,0 +1,149 @@
+"""Commits of a range, and where chosen paths stand in each of them: read once for every distinct folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from harness.errors import InputError, Location
+from harness.sources.git.git_trees import Repository
+
+FOLDER = "040000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """One commit: ids in full, the author's date (ISO 8601) and the first line of the message."""
+
+    id: str
+    parents: tuple[str, ...]
+    tree: str
+    date: str
+    subject: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Id, date and subject."""
+        return {"commit": self.id, "date": self.date, "subject": self.subject}
+
+
+class Standing(NamedTuple):
+    """What stands at a path: its mode and its object id; of a folder `FOLDER` and no id."""
+
+    mode: str
+    id: str
+
+
+_FOLDER = Standing(mode=FOLDER, id="")
+
+
+def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
+    """The commits of `A..B` (in B, not in A) or of `B`, newest first and none before a child of it.
+
+    InputError when there are none.
+    """
+    import pygit2
+
+    if "..." in revisions:
+        raise InputError(
+            f"{revisions!r} is no range from one commit to another", fix="write it with two dots: A..B"
+        )
+    hidden, dots, wanted = revisions.rpartition("..")
+    walker = repository.objects.walk(
+        pygit2.Oid(hex=repository.commit(wanted or "HEAD")),
+        pygit2.enums.SortMode.TIME | pygit2.enums.SortMode.TOPOLOGICAL,
+    )
+    if dots:
+        walker.hide(pygit2.Oid(hex=repository.commit(hidden or "HEAD")))
+    found = tuple(_commit(raw) for raw in walker)
+    if not found:
+        raise InputError(
+            f"the range {revisions} has no commits",
+            where=Location(repository.path),
+            fix="the older revision comes first: OLD..NEW",
+        )
+    return found
+
+
+def one_commit(repository: Repository, revision: str) -> Commit:
+    """One commit by any name; InputError when it is not there."""
+    return _commit(repository.objects[repository.commit(revision)])
+
+
+def _commit(raw: Any) -> Commit:
+    author = raw.author
+    zone = timezone(timedelta(minutes=author.offset))
+    try:
+        date = datetime.fromtimestamp(author.time, zone).isoformat()
+    except (OverflowError, ValueError, OSError):
+        date = "unknown"
+    return Commit(
+        id=str(raw.id),
+        parents=tuple(str(parent) for parent in raw.parent_ids),
+        tree=str(raw.tree_id),
+        date=date,
+        subject=raw.raw_message.decode("utf-8", "replace").strip().split("\n")[0],
+    )
+
+
+@dataclass
+class _Node:
+    """A name on the way to a chosen path."""
+
+    number: int
+    children: dict[str, _Node] = field(default_factory=dict)
+
+
+class PathFinder:
+    """Looks chosen paths up in many trees, each distinct folder once."""
+
+    def __init__(self, repository: Repository, paths: Iterable[str]) -> None:
+        self._objects = repository.objects
+        self._count = 0
+        self._root = self._node()
+        self._known: dict[tuple[bytes, int], Mapping[str, Standing]] = {}
+        self._alike: dict[tuple[int | str, ...], Mapping[str, Standing]] = {}
+        for path in paths:
+            node = self._root
+            for part in path.split("/"):
+                if part not in node.children:
+                    node.children[part] = self._node()
+                node = node.children[part]
+
+    def _node(self) -> _Node:
+        self._count += 1
+        return _Node(number=self._count)
+
+    def find(self, tree: str) -> Mapping[str, Standing]:
+        """What stands at every chosen path, and at the folders and links above, in the tree with this id.
+
+        Trees in which all of that is the same give the same object.
+        """
+        import pygit2
+
+        return self._look(pygit2.Oid(hex=tree), self._root)
+
+    def _look(self, tree: Any, node: _Node) -> Mapping[str, Standing]:
+        key = (tree.raw, node.number)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        folder = self._objects[tree]
+        found: dict[str, Standing] = {}
+        parts: list[int | str] = [node.number]
+        for name, child in node.children.items():
+            try:
+                entry = folder[name]
+            except KeyError:
+                continue
+            if entry.type_str == "tree":
+                inside = self._look(entry.id, child)
+                found[name] = _FOLDER
+                found.update((f"{name}/{below}", standing) for below, standing in inside.items())
+                parts += [name, id(inside)]
+            elif entry.type_str == "blob":
+                found[name] = Standing(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
+                parts += [name, found[name].mode, found[name].id]
+        self._known[key] = self._alike.setdefault(tuple(parts), found)
+        return self._known[key]

@@ -1,0 +1,384 @@
+"""Where packages come from: pip's own configuration, read without pip and told to uv in uv's words.
+
+Users sit behind mirrors and private certificates, and have told pip about them. uv reads none of that, so
+every install here goes through `index_environment`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import url2pathname
+
+from harness.errors import InfrastructureError, InputError
+from harness.sources.packages.pip_config import merged_settings
+from harness.sources.redact import redact_text, redact_url
+
+# Long option names pip knows for one setting; in its files and variables any of them may stand.
+ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
+# pip splits these at white space; a later source replaces the whole list.
+LISTS = ("extra-index-url", "find-links", "trusted-host", "use-feature")
+SETTINGS = (
+    *LISTS,
+    "index-url",
+    "no-index",
+    "cert",
+    "client-cert",
+    "timeout",
+    "retries",
+    "proxy",
+    "keyring-provider",
+)
+# Settings that would change what a cell resolves to: its pins are the matrix's business, not the machine's.
+NOT_APPLIED = ("constraint", "no-binary", "only-binary", "pre", "require-hashes", "no-deps")
+# Sections of a pip configuration that `pip install` reads, weakest first.
+SECTIONS = ("global", "install")
+
+INHERITED = (
+    "UV_CACHE_DIR",
+    "UV_CONCURRENT_DOWNLOADS",
+    "UV_CREDENTIALS_DIR",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_HTTP_CONNECT_TIMEOUT",
+    "UV_HTTP_RETRIES",
+    "UV_HTTP_TIMEOUT",
+    "UV_INDEX",
+    "UV_INDEX_STRATEGY",
+    "UV_INDEX_URL",
+    "UV_INSECURE_HOST",
+    "UV_KEYRING_PROVIDER",
+    "UV_LINK_MODE",
+    "UV_NATIVE_TLS",
+    "UV_OFFLINE",
+    "UV_PYTHON_INSTALL_DIR",
+    "UV_SYSTEM_CERTS",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "SSL_CLIENT_CERT",
+    "NETRC",
+    "HOME",
+    "PATH",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
+CERTIFICATE_VARIABLES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"}
+PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+TRUE_WORDS = ("y", "yes", "t", "true", "on", "1")
+PYPI = "https://pypi.org/simple"
+# How long PyPI says its answers and its files hold. Some proxies and mirrors say nothing, and uv then asks
+# again for every package in every resolution.
+ANSWERS_HOLD = "max-age=600"
+PYPI_FILES_HOLD = "max-age=365000000, immutable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """Where packages are taken from and how; `origins` says which file or variable said so.
+
+    index_url None means the default index; `added_index_urls` are those of a cell, not of this machine;
+    `inherited` are variables handed to uv as they are.
+    """
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    added_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str = ""
+    client_cert: str = ""
+    timeout_s: int | None = None
+    retries: int | None = None
+    proxy: str = ""
+    keyring: str = ""
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+    def with_indexes(self, urls: tuple[str, ...]) -> IndexSettings:
+        """These settings with more indexes, such as one that only a vendor runs; `no_index` still wins."""
+        known = (self.index_url, *self.extra_index_urls, *self.added_index_urls)
+        more = tuple(url for url in dict.fromkeys(urls) if url not in known)
+        return replace(self, added_index_urls=(*self.added_index_urls, *more))
+
+    def uv_environment(self) -> dict[str, str]:
+        """The environment variables that make uv fetch what pip would; the user's own UV_* settings win."""
+        variables = dict(self.inherited)
+
+        def offer(name: str, value: str, *rivals: str) -> None:
+            if value and not any(rival in self.inherited for rival in (name, *rivals)):
+                variables[name] = value
+
+        offer("UV_DEFAULT_INDEX", self.index_url or "", "UV_INDEX_URL")
+        self._add_indexes(variables)
+        offer("UV_FIND_LINKS", ",".join(self.find_links))
+        offer("UV_INSECURE_HOST", " ".join(self.trusted_hosts))
+        offer("UV_HTTP_TIMEOUT", "" if self.timeout_s is None else str(self.timeout_s))
+        offer("UV_HTTP_RETRIES", "" if self.retries is None else str(self.retries))
+        offer("UV_KEYRING_PROVIDER", self.keyring)
+        # uv stops at the first index that has a package at all; pip, which these settings were written for,
+        # takes the best version of all indexes and find-links folders.
+        offer("UV_INDEX_STRATEGY", "unsafe-best-match")
+        self._add_certificates(variables)
+        for name in ("HTTPS_PROXY", "HTTP_PROXY") if self.proxy else ():
+            variables[name] = self.proxy
+        return variables
+
+    def _add_indexes(self, variables: dict[str, str]) -> None:
+        own = next((name for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL") if name in self.inherited), "")
+        urls = variables[own].split() if own else [*self.extra_index_urls]
+        urls += [url for url in self.added_index_urls if url not in urls]
+        if urls:
+            variables[own or "UV_INDEX"] = " ".join(urls)
+
+    def _add_certificates(self, variables: dict[str, str]) -> None:
+        if self.cert:
+            variables.pop("SSL_CERT_DIR", None)
+            variables["SSL_CERT_DIR" if Path(self.cert).is_dir() else "SSL_CERT_FILE"] = self.cert
+        elif not CERTIFICATE_VARIABLES & set(variables) and _has_system_certificates():
+            # pip trusts the system's certificates since 24.2, uv by default only the ones it brings.
+            variables["UV_SYSTEM_CERTS"] = "true"
+        if self.client_cert:
+            variables["SSL_CLIENT_CERT"] = self.client_cert
+
+    def uv_arguments(self) -> tuple[str, ...]:
+        """Arguments for what uv has no variable for."""
+        return ("--no-index",) if self.no_index else ()
+
+    def uv_file(self) -> str:
+        """A `uv.toml` that says how long what these indexes answer holds, with no credentials in it.
+
+        Another index's files may be replaced: they hold no longer than its answers.
+        """
+        variables = self.uv_environment()
+        default = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or PYPI
+        others = f"{variables.get('UV_INDEX', '')} {variables.get('UV_EXTRA_INDEX_URL', '')}".split()
+        # One may stand there as `name=url`.
+        others = [url if url.startswith("http") else url.partition("=")[2] for url in others]
+        tables = []
+        for url in dict.fromkeys((default, *others)):
+            if not url.startswith(("https://", "http://")) or "@" in url or self.no_index:
+                continue
+            files = PYPI_FILES_HOLD if url.rstrip("/") == PYPI else ANSWERS_HOLD
+            tables.append(
+                f"[[index]]\nurl = {json.dumps(url)}\n{'default = true' if url == default else ''}\n"
+                f"cache-control = {{ api = {json.dumps(ANSWERS_HOLD)}, files = {json.dumps(files)} }}\n"
+            )
+        return "\n".join(tables)
+
+    def redacted(self) -> dict[str, Any]:
+        """What may be logged and stored: credentials in URLs are replaced by asterisks."""
+        return {
+            "index_url": redact_url(self.index_url) if self.index_url else None,
+            "extra_index_urls": [redact_url(url) for url in self.extra_index_urls],
+            "added_index_urls": [redact_url(url) for url in self.added_index_urls],
+            "find_links": [redact_url(link) for link in self.find_links],
+            "no_index": self.no_index,
+            "trusted_hosts": list(self.trusted_hosts),
+            "cert": self.cert,
+            "timeout_s": self.timeout_s,
+            "proxy": redact_url(self.proxy) if self.proxy else "",
+            "uv": {name: redact_text(value) for name, value in self.inherited.items() if name[:3] == "UV_"},
+            "origins": dict(self.origins),
+            "notices": list(self.notices),
+        }
+
+    def hide(self, text: str) -> str:
+        """`text` with every credential of these settings replaced, for output of other programs."""
+        return redact_text(text)
+
+
+def index_environment(
+    environ: Mapping[str, str],
+    *,
+    etc: Path = Path("/etc"),
+    prefix: Path | None = None,
+    cwd: Path | None = None,
+) -> IndexSettings:
+    """pip's settings as `pip install` would see them now, on Linux or macOS.
+
+    `prefix` is the environment whose own pip.conf counts (default: VIRTUAL_ENV, else this interpreter's);
+    relative paths are taken from `cwd`. InputError for a configuration file that cannot be read.
+    """
+    site = prefix or Path(environ.get("VIRTUAL_ENV") or sys.prefix)
+    merged = merged_settings(environ, etc, site)
+    values: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    ignored: dict[str, str] = {}
+    for section in (*SECTIONS, ":env:"):
+        for (key_section, name), (value, origin) in merged.items():
+            if key_section != section or not value:
+                continue
+            option = ALIASES.get(name, name)
+            if option in SETTINGS:
+                values[option], origins[option] = value, origin
+            elif option in NOT_APPLIED:
+                ignored[option] = origin
+    notices = [
+        f"pip's setting {name!r} ({origin}) is not applied to cells: the matrix alone decides their pins"
+        for name, origin in sorted(ignored.items())
+    ]
+    return _settings(values, origins, notices, environ, cwd or Path.cwd())
+
+
+_FINDING_UV = threading.Lock()
+
+
+def uv_binary() -> str:
+    """The uv this project pins; InfrastructureError when its package is there without the program."""
+    import uv
+
+    try:
+        # It asks sysconfig, which tells a second thread half of what it knows while a first one fills it
+        # (CPython's _init_config_vars before 3.12).
+        with _FINDING_UV:
+            return str(uv.find_uv_bin())
+    except FileNotFoundError as error:
+        raise InfrastructureError(
+            "the uv program is missing",
+            why=str(error),
+            fix="install this project again: `pip install npu-matrix`",
+        ) from error
+
+
+def local_path(location: str) -> Path | None:
+    """The local path `location` names, or None when it is remote."""
+    if location.startswith("file:"):
+        return Path(url2pathname(unquote(urlsplit(location).path)))
+    if "://" in location:
+        return None
+    return Path(location)
+
+
+def _settings(
+    values: Mapping[str, str],
+    origins: Mapping[str, str],
+    notices: list[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+) -> IndexSettings:
+    home = Path(environ.get("HOME") or Path.home())
+
+    def there(option: str, location: str) -> str | None:
+        return _existing(location, option, origins, notices, home, cwd)
+
+    index_url = values.get("index-url")
+    extras = [
+        url for raw in values.get("extra-index-url", "").split() if (url := there("extra-index-url", raw))
+    ]
+    links = [url for raw in values.get("find-links", "").split() if (url := there("find-links", raw))]
+    no_index = _boolean(values, origins, "no-index")
+    if index_url is not None:
+        index_url = there("index-url", index_url)
+        if index_url is None and extras:
+            # Without one uv would go to the default index, where the user did not want to go.
+            index_url = extras.pop(0)
+        elif index_url is None:
+            no_index = True
+    return IndexSettings(
+        index_url=index_url,
+        extra_index_urls=tuple(extras),
+        find_links=tuple(link.replace(",", "%2C") for link in links),
+        no_index=no_index,
+        trusted_hosts=tuple(values.get("trusted-host", "").split()),
+        cert=_certificate(values, origins, environ, notices, home),
+        client_cert=_expanded(values.get("client-cert", ""), home),
+        timeout_s=_number(values, origins, "timeout"),
+        retries=_number(values, origins, "retries"),
+        proxy=_proxy(values.get("proxy", "")),
+        keyring=values.get("keyring-provider", "") if values.get("keyring-provider") == "subprocess" else "",
+        inherited=_inherited(environ),
+        origins=dict(origins),
+        notices=tuple(notices),
+    )
+
+
+def _existing(
+    location: str, option: str, origins: Mapping[str, str], notices: list[str], home: Path, cwd: Path
+) -> str | None:
+    path = local_path(_expanded(location, home))
+    if path is None:
+        return location
+    absolute = path if path.is_absolute() else cwd / path
+    if not absolute.exists():
+        # pip warns and goes on; uv would stop.
+        notices.append(
+            f"{option} {location} ({origins.get(option, '')}) does not exist; left out, as pip does"
+        )
+        return None
+    return "file://" + quote(str(absolute))
+
+
+def _certificate(
+    values: Mapping[str, str],
+    origins: Mapping[str, str],
+    environ: Mapping[str, str],
+    notices: list[str],
+    home: Path,
+) -> str:
+    # pip takes its own setting first, then what the requests library reads.
+    candidates = [(values.get("cert", ""), origins.get("cert", ""))]
+    candidates += [(environ.get(name, ""), name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")]
+    for value, origin in candidates:
+        if not value:
+            continue
+        path = _expanded(value, home)
+        if Path(path).exists():
+            return path
+        notices.append(f"the certificate bundle {value} ({origin}) does not exist; left out")
+    return ""
+
+
+def _expanded(location: str, home: Path) -> str:
+    return str(home) + location[1:] if location == "~" or location.startswith("~/") else location
+
+
+def _proxy(value: str) -> str:
+    return value if not value or "://" in value else f"http://{value}"
+
+
+def _boolean(values: Mapping[str, str], origins: Mapping[str, str], option: str) -> bool:
+    value = values.get(option, "")
+    if value and value.lower() not in (*TRUE_WORDS, "n", "no", "f", "false", "off", "0"):
+        raise InputError(
+            f"pip's setting {option} is {value!r}, not a yes or a no",
+            why=f"set by {origins[option]}",
+            fix="use true or false",
+        )
+    return value.lower() in TRUE_WORDS
+
+
+def _number(values: Mapping[str, str], origins: Mapping[str, str], option: str) -> int | None:
+    value = values.get(option)
+    if value is None:
+        return None
+    try:
+        return max(0, math.ceil(float(value)))
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"pip's setting {option} is {value!r}, not a number",
+            why=f"set by {origins[option]}",
+            fix="use whole seconds or a count",
+        ) from error
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    names = [*INHERITED, *PROXIES, *(name.lower() for name in PROXIES)]
+    credentials = [name for name in environ if name.startswith("UV_INDEX_") and name != "UV_INDEX_STRATEGY"]
+    return {name: environ[name] for name in dict.fromkeys([*names, *credentials]) if environ.get(name)}
+
+
+def _has_system_certificates() -> bool:
+    paths = ssl.get_default_verify_paths()
+    return Path(paths.openssl_cafile).exists() or Path(paths.openssl_capath).is_dir()

@@ -1,0 +1,69 @@
+"""What a change touched of an entry, and the line where that is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from harness.plan.keys.key import KeyChange, key_changes
+from harness.plan.tasks.task import CellFacts
+from harness.verdict.gate.gate import Place
+
+_WHERE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::\d+)?")
+# Facet -> the axes it is made of, most telling first; the others come from the whole cell.
+AXES = {
+    "facets.verl_tree": ("verl",),
+    "facets.platform": ("python", "arch"),
+    "facets.device": ("device", "soc", "cann"),
+}
+
+
+def changes_between(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> tuple[KeyChange, ...]:
+    """What differs between the tasks (as plan JSON) of one entry; nothing where one side has none."""
+    return key_changes(before, after) if before and after else ()
+
+
+def place_to_blame(
+    changes: tuple[KeyChange, ...], after: Mapping[str, Any], cell: CellFacts, matrix: str
+) -> Place:
+    """The patch that changed, else the matrix line of the version that did, else the cell's own line."""
+    for change in changes:
+        patch = _patch(change, after)
+        if patch:
+            return Place(file=patch)
+    for change in changes:
+        for axis in _axes(change, cell):
+            place = _written(cell.provenance.get(axis, ""), matrix)
+            if place:
+                return place
+    lines = [place.line for text in cell.provenance.values() if (place := _written(text, matrix))]
+    return Place(file=matrix, line=min(lines, default=1))
+
+
+def _patch(change: KeyChange, after: Mapping[str, Any]) -> str:
+    found = re.match(r"facets\.(?P<facet>patches\[[^\]]+\])(?:\.(?P<id>.+)|\[(?P<index>\d+)\])?", change.part)
+    if not found:
+        return ""
+    patches = after["facets"].get(found["facet"], [])
+    name = (found["id"] or "").rpartition(".")[0] or found["id"]
+    for index, patch in enumerate(patches):
+        if patch.get("id") == name or found["index"] == str(index):
+            return str(patch.get("file", ""))
+    return ""
+
+
+def _axes(change: KeyChange, cell: CellFacts) -> tuple[str, ...]:
+    for facet, axes in AXES.items():
+        if change.part.startswith(facet):
+            return axes
+    words = f"{change.part} {change.before} {change.after}"
+    return tuple(axis for axis in cell.provenance if axis.replace("_", "-") in words or axis in words)
+
+
+def _written(text: str, matrix: str) -> Place | None:
+    found = _WHERE.fullmatch(text)
+    # A place names its file alone; in the checkout that is the matrix.
+    return Place(file=matrix, line=int(found["line"])) if found else None

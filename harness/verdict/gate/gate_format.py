@@ -1,0 +1,239 @@
+"""A gate's report for people, for GitHub, and for tools that read SARIF; what a cell said is never markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness import __version__
+from harness.verdict.gate.gate import Blocks, GateClass, GateItem, GateReport
+from harness.verdict.gate.mention import uncalled
+from harness.verdict.triage.log_line import masked, shown
+
+SCHEMA = {"name": "npu-matrix.gate", "version": 1}
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+#: By this a comment is found again and updated instead of written a second time.
+COMMENT_MARKER = "<!-- npu-matrix gate -->"
+TITLES = {
+    GateClass.NEW: "newly broken",
+    GateClass.FIXED: "fixed",
+    GateClass.FLAKY: "flaky",
+    GateClass.KNOWN: "known failures",
+    GateClass.INFRA: "without an answer",
+    GateClass.NOT_RUN: "not run",
+    GateClass.PASSED: "passed",
+}
+VERDICTS = {
+    0: "green: nothing is newly broken",
+    1: "red: something is not as expected",
+    3: "red: nothing was planned, or nothing of it could be asked here, so nothing is proved",
+    4: "red: something planned has no answer",
+}
+# GitHub shows ten annotations of a kind per step and drops the rest.
+MOST_ANNOTATIONS = 10
+MOST_ROWS = 50
+MOST_CHARACTERS = 60_000
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&@:\"'$-]")
+
+
+def as_text(report: GateReport) -> str:
+    """For a terminal: everything that blocks, with evidence, remedy and the command that asks again."""
+    lines: list[str] = []
+    for item in report.items:
+        if (
+            item.gate_class in {GateClass.PASSED, GateClass.NOT_RUN, GateClass.KNOWN}
+            and item.blocks is Blocks.NO
+        ):
+            continue
+        lines.append(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})")
+        lines += [f"  {shown(reason)}" for reason in item.reasons]
+        lines += [f"  {shown(evidence)}" for evidence in item.evidence]
+        lines += [f"  changed: {shown(change)}" for change in item.changes]
+        if item.place:
+            lines.append(f"  at: {item.place.file}:{item.place.line}")
+        lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
+        if item.blocks is not Blocks.NO:
+            lines.append(f"  reproduce: {item.reproduce}")
+    lines += [f"error: {shown(problem)}" for problem in report.problems]
+    lines += [f"no longer planned: {cell} {check}" for cell, check in report.gone]
+    lines += [f"note: {shown(notice)}" for notice in report.notices]
+    return (
+        "\n".join([*lines, _counts(report), f"gate against {report.base}: {VERDICTS[report.exit_code]}"])
+        + "\n"
+    )
+
+
+def as_json(report: GateReport) -> str:
+    """Schema `npu-matrix.gate`."""
+    return json.dumps(to_json(report), indent=2) + "\n"
+
+
+def to_json(report: GateReport) -> dict[str, Any]:
+    """The report as JSON data."""
+    return {
+        "schema": SCHEMA,
+        "base": report.base,
+        "exit_code": report.exit_code,
+        "untouched": report.untouched,
+        "counts": {one.value: count for one, count in report.counts.items()},
+        "items": [_item_json(item) for item in report.items],
+        "gone": [{"cell": cell, "check": check} for cell, check in report.gone],
+        "problems": list(map(masked, report.problems)),
+        "notices": list(map(masked, report.notices)),
+    }
+
+
+def _item_json(item: GateItem) -> dict[str, Any]:
+    return {
+        "cell": item.cell_id,
+        "check": item.check,
+        "class": item.gate_class.value,
+        "blocks": item.blocks.value,
+        "status": item.status.value,
+        "key": item.key,
+        "obtained": item.obtained.value if item.obtained else None,
+        "reasons": list(map(masked, item.reasons)),
+        "remedies": list(map(masked, item.remedies)),
+        "evidence": list(map(masked, item.evidence)),
+        "changes": list(map(masked, item.changes)),
+        "file": item.place.file if item.place else None,
+        "line": item.place.line if item.place else None,
+        "reproduce": item.reproduce,
+    }
+
+
+def as_github(report: GateReport) -> str:
+    """Workflow commands, which GitHub shows at the line to blame."""
+    lines = [
+        _annotation("error", item, f"{item.gate_class.value}: {item.cell_id} {item.check}", _sentences(item))
+        for item in report.blocking[:MOST_ANNOTATIONS]
+    ]
+    flaky = [item for item in report.items if item.gate_class is GateClass.FLAKY]
+    lines += [
+        _annotation("warning", item, f"flaky: {item.cell_id} {item.check}", _sentences(item))
+        for item in flaky[:MOST_ANNOTATIONS]
+    ]
+    lines += [f"::error::{_data(shown(problem))}" for problem in report.problems]
+    level = "notice" if report.exit_code == 0 else "error"
+    return "".join(
+        f"{line}\n" for line in [*lines, f"::{level}::{_data(f'gate: {VERDICTS[report.exit_code]}')}"]
+    )
+
+
+def _annotation(level: str, item: GateItem, title: str, text: str) -> str:
+    place = item.place
+    where = f"file={_property(place.file)},line={place.line}," if place else ""
+    return f"::{level} {where}title={_property(title)}::{_data(text)}"
+
+
+def _sentences(item: GateItem) -> str:
+    told = [
+        *map(shown, (*item.evidence, *item.reasons)),
+        *(f"do: {shown(remedy)}" for remedy in item.remedies),
+    ]
+    return "\n".join([*told, f"reproduce: {item.reproduce}"])
+
+
+def as_markdown(report: GateReport) -> str:
+    """For a job summary: what blocks first, then every class that is not simply passed."""
+    head = f"### npu-matrix gate: {VERDICTS[report.exit_code]}"
+    parts = [head, "", f"Against {_escaped(report.base)}: {_counts(report)}.", ""]
+    parts += [f"- **{_escaped(problem)}**" for problem in report.problems]
+    for one in GateClass:
+        items = [item for item in report.items if item.gate_class is one]
+        if items and one is not GateClass.PASSED:
+            parts += _table(one, items)
+    if report.gone:
+        named = ", ".join(f"{_escaped(cell)} {_escaped(check)}" for cell, check in report.gone[:MOST_ROWS])
+        parts += ["", f"No longer planned: {named}"]
+    parts += [f"\n{_escaped(notice)}" for notice in report.notices]
+    return _cut("\n".join(parts)) + "\n"
+
+
+def as_comment(report: GateReport) -> str:
+    """For a pull request: the summary behind a hidden marker, by which the next run finds and replaces it."""
+    return f"{COMMENT_MARKER}\n{as_markdown(report)}"
+
+
+def _table(one: GateClass, items: list[GateItem]) -> list[str]:
+    quiet = one in {GateClass.KNOWN, GateClass.NOT_RUN}
+    title = f"{TITLES[one]} ({len(items)})"
+    rows = ["| cell | check | what | evidence |", "| --- | --- | --- | --- |"]
+    for item in items[:MOST_ROWS]:
+        what = _escaped("; ".join([item.status.value, *item.reasons]))
+        where = f" at {_escaped(f'{item.place.file}:{item.place.line}')}" if item.place else ""
+        evidence = _escaped("; ".join([*item.evidence, *item.changes]))
+        rows.append(f"| {_escaped(item.cell_id)} | {_escaped(item.check)} | {what} | {evidence}{where} |")
+    if len(items) > MOST_ROWS:
+        rows.append(f"| and {len(items) - MOST_ROWS} more | | | |")
+    if quiet:
+        return ["", f"<details><summary>{title}</summary>", "", *rows, "", "</details>"]
+    return ["", f"**{title}**", "", *rows]
+
+
+def as_sarif(report: GateReport) -> str:
+    """SARIF 2.1.0: one rule per check, one result per entry that blocks or is flaky."""
+    told = [
+        item for item in report.items if item.blocks is not Blocks.NO or item.gate_class is GateClass.FLAKY
+    ]
+    rules = [{"id": name} for name in sorted({item.check for item in told})]
+    results = [_sarif_result(item) for item in told]
+    driver = {"name": "npu-matrix gate", "version": __version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _sarif_result(item: GateItem) -> Mapping[str, Any]:
+    place = item.place
+    result: dict[str, Any] = {
+        "ruleId": item.check,
+        "level": "warning" if item.blocks is Blocks.NO else "error",
+        "message": {"text": f"{item.gate_class.value}: {item.cell_id}\n{_sentences(item)}"},
+        "partialFingerprints": {"cellAndCheck": f"{item.cell_id}/{item.check}"},
+    }
+    if place:
+        region = {"startLine": place.line}
+        result["locations"] = [
+            {"physicalLocation": {"artifactLocation": {"uri": place.file}, "region": region}}
+        ]
+    return result
+
+
+def _counts(report: GateReport) -> str:
+    counts = [f"{count} {TITLES[one]}" for one, count in report.counts.items() if count]
+    if report.untouched:
+        counts.append(f"{report.untouched} not touched by this change and not asked")
+    return ", ".join(counts) or "nothing"
+
+
+def _escaped(text: str) -> str:
+    """Text as HTML entities where Markdown or GitHub would see markup, a mention or a reference."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", uncalled(shown(text)))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    kept = text[:MOST_CHARACTERS].rpartition("\n")[0]
+    closing = "\n\n</details>" * (kept.count("<details>") - kept.count("</details>"))
+    return f"{kept}{closing}\n\nCut off here; see `npu-matrix gate --json`."
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+FORMATS: Mapping[str, Callable[[GateReport], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "github": as_github,
+    "markdown": as_markdown,
+    "comment": as_comment,
+    "sarif": as_sarif,
+}

@@ -1,0 +1,144 @@
+"""What a ledger answers to a plan, whoever ran it: outcomes by key, and what is blocked behind what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.ledger.store import Ledger
+from harness.outcome import Outcome, State, Status
+from harness.plan.tasks.task import STOPPING, Entry, Plan
+from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
+from harness.verdict.gate.gate import CellCheck, Side
+from harness.verdict.join import Disposition, judge_plan
+from harness.verdict.verdict import Expected, judge_outcome
+
+HISTORY = 200
+#: What says something about a cell, and not about the machine that ran it.
+DECIDED = frozenset({State.COMPLETED, State.TIMEOUT})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """All attempts on the keys of a plan, newest first, and the one that counts for each key."""
+
+    outcomes: Mapping[str, Outcome]
+    attempts: Mapping[str, tuple[Outcome, ...]]
+
+
+def read_answers(plan: Plan, ledger: Ledger) -> Answers:
+    """The last decided attempt on a key counts; without one, the last that failed to run."""
+    attempts = {key: ledger.history(key=key, limit=HISTORY) for key in plan.tasks}
+    return Answers(
+        outcomes={key: _counting(found) for key, found in attempts.items() if found},
+        attempts={key: found for key, found in attempts.items() if found},
+    )
+
+
+def _counting(attempts: Sequence[Outcome]) -> Outcome:
+    return next((outcome for outcome in attempts if outcome.state in DECIDED), attempts[0])
+
+
+def sides(
+    plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], Expected | None]
+) -> dict[CellCheck, Side]:
+    """(cell, check) -> verdict and outcome for every entry of the plan."""
+    verdicts = judge_plan(plan, outcomes, _blocked(plan, outcomes), expected)
+    found: dict[CellCheck, Side] = {}
+    for entry, verdict in zip(plan.entries, verdicts, strict=True):
+        outcome = outcomes.get(entry.key)
+        found[entry.cell_id, entry.check] = Side(
+            verdict=verdict,
+            key=entry.key,
+            run_id=outcome.run_id if outcome else "",
+            time=outcome.finished if outcome else 0.0,
+        )
+    return found
+
+
+def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Disposition]:
+    """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
+    if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
+        return {}
+    lets_on = {key for key, task in plan.tasks.items() if not task.check.stops}
+    statuses: dict[str, list[tuple[Entry, Status]]] = {}
+    blocked: dict[CellCheck, Disposition] = {}
+    for entry in plan.entries:
+        before = statuses.setdefault(entry.cell_id, [])
+        if entry.skip is not None:
+            continue
+        outcome = outcomes.get(entry.key)
+        task = plan.tasks.get(entry.key)
+        if outcome is not None and task is not None:
+            before.append((entry, judge_outcome(task.check, outcome).status))
+            continue
+        needs = set(task.check.needs) if task else set()
+        cause = next(
+            (
+                earlier
+                for earlier, status in before
+                if (status in STOPPING and earlier.tier.rank < entry.tier.rank and earlier.key not in lets_on)
+                or (status is not Status.PASS and earlier.check in needs)
+            ),
+            None,
+        )
+        if cause is not None:
+            reason = f"{cause.check} did not pass"
+            blocked[entry.cell_id, entry.check] = Disposition(status=Status.BLOCKED, reason=reason)
+            before.append((entry, Status.BLOCKED))
+    return blocked
+
+
+def flake_decisions(
+    plan: Plan, answers: Answers, ledger: Ledger, *, now: float
+) -> dict[CellCheck, FlakeDecision]:
+    """A decision for every entry whose key failed and was tried more than once; others need none."""
+    mixed: list[tuple[Entry, list[Attempt]]] = []
+    failing: dict[CellCheck, FlakeDecision] = {}
+    for entry in plan.entries:
+        attempts = _attempts(plan, answers.attempts.get(entry.key, ()), entry)
+        if len({attempt.passed for attempt in attempts}) > 1:
+            mixed.append((entry, attempts))
+        elif len(attempts) > 1 and not attempts[0].passed:
+            failing[entry.cell_id, entry.check] = decide(attempts, (), now=now)
+    if not mixed:
+        return failing
+    earlier = _earlier_keys(ledger, {(entry.cell_id, entry.check) for entry, _attempts in mixed})
+    return failing | {
+        (entry.cell_id, entry.check): decide(
+            attempts,
+            [
+                _attempts(plan, ledger.history(key=key, limit=HISTORY), entry)
+                for key in earlier[entry.cell_id, entry.check]
+                if key != entry.key
+            ],
+            now=now,
+        )
+        for entry, attempts in mixed
+    }
+
+
+def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: Entry) -> list[Attempt]:
+    task = plan.tasks.get(entry.key)
+    if task is None:
+        return []
+    judged = [
+        (judge_outcome(task.check, outcome).status, outcome.finished)
+        for outcome in reversed(outcomes)
+        if outcome.state in DECIDED
+    ]
+    return [
+        Attempt(passed=status is Status.PASS, time=time)
+        for status, time in judged
+        if status in {Status.PASS, Status.FAIL}
+    ]
+
+
+def _earlier_keys(ledger: Ledger, wanted: set[CellCheck]) -> dict[CellCheck, list[str]]:
+    keys: dict[CellCheck, dict[str, None]] = {name: {} for name in wanted}
+    for run in ledger.runs():
+        for entry in run.plan.get("entries", ()):
+            name = (entry["cell"], entry["check"])
+            if name in keys and entry["key"]:
+                keys[name][entry["key"]] = None
+    return {name: list(found) for name, found in keys.items()}

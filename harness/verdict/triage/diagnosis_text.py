@@ -1,0 +1,55 @@
+"""A diagnosis in words: for a terminal, and in short for the reasons and remedies of a failed task."""
+
+from __future__ import annotations
+
+from harness.verdict.triage.diagnosis import Diagnosis, Finding
+
+SHOWN_FINDINGS = 12
+SHOWN_RANKS = 8
+
+
+def describe(found: Diagnosis) -> list[str]:
+    """A diagnosis as lines of text; excerpts stand behind `| ` so that no runner takes them for commands."""
+    root = found.root
+    if root is None:
+        return [f"nothing found in {found.lines} lines"]
+    head = f"root cause: {root.id}" if found.known else f"not known: {root.id}"
+    lines = [f"{head}, line {root.line}{_ranks(root)}", f"  | {root.text}"]
+    if root.signature:
+        known = root.signature
+        if not found.known:
+            lines.append("  only a symptom was found: what failed first is not in this log")
+        lines += [f"  why: {known.cause}", f"  do:  {known.remedy}", f"  affects: {known.affects}"]
+        lines.append(f"  see: {', '.join(known.sources)}")
+    elif root.failure:
+        lines += [f"  at: {place}" for place in reversed(root.failure.stack)]
+        lines.append(
+            "  do:  when you know why, tell others: npu-matrix triage LOG --learn --id ... --cause ..."
+        )
+    rest = [finding for finding in found.findings if finding is not root]
+    for finding in rest[:SHOWN_FINDINGS]:
+        role = "before training went on" if finding.survived else "also"
+        lines.append(f"{role}: {finding.id}, line {finding.line}{_ranks(finding)}")
+        lines.append(f"  | {finding.text}")
+    if len(rest) > SHOWN_FINDINGS:
+        lines.append(f"and {len(rest) - SHOWN_FINDINGS} more, see --json")
+    return [*lines, *(f"note: {note}" for note in found.notes)]
+
+
+def _ranks(finding: Finding) -> str:
+    ranks = f", rank {', '.join(map(str, finding.ranks[:SHOWN_RANKS]))}" if finding.ranks else ""
+    more = f" and {len(finding.ranks) - SHOWN_RANKS} more" if len(finding.ranks) > SHOWN_RANKS else ""
+    count = f", {finding.count} times in {len(finding.processes)} processes" if finding.count > 1 else ""
+    return f"{ranks}{more}{count}"
+
+
+def in_short(found: Diagnosis) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(reasons, remedies) that a log adds to a failed task; both empty when it says nothing."""
+    root = found.root
+    if root is None:
+        return (), ()
+    place = f"line {root.line} of its log: {root.text}"
+    if not found.known or root.signature is None:
+        return (f"the log shows {root.id}, which nobody has described yet; {place}",), ()
+    known = root.signature
+    return (f"{known.id}: {known.cause}; {place}",), (f"{known.remedy} ({', '.join(known.sources)})",)

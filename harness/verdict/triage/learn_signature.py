@@ -1,0 +1,99 @@
+"""Turns a failure nobody has described yet into a signature, with its fixture."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InputError, Location
+from harness.verdict.triage.catalogue import LOCAL_NAME, SHORTEST_NEEDLE, Catalogue, load_catalogue
+from harness.verdict.triage.diagnosis import Finding
+from harness.verdict.triage.stack_trace import NUMBERS, PATHS
+
+VARIES = re.compile(rf"{PATHS.pattern}|{NUMBERS.pattern}|'[^']{{24,}}'")
+HEADER = "# Failures seen here. `npu-matrix triage --learn` adds to this file; edit it freely.\nsignatures:\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What the one who found out says of a failure."""
+
+    id: str
+    cause: str
+    remedy: str
+    affects: str
+    source: str
+
+
+def generalise(text: str) -> tuple[str, str]:
+    """(regular expression, longest literal part) of a line; numbers, addresses and folders may differ."""
+    pieces: list[str] = []
+    literals: list[str] = []
+    end = 0
+    for varying in VARIES.finditer(text):
+        literals.append(text[end : varying.start()])
+        pieces += [re.escape(literals[-1]), r"\S+"]
+        end = varying.end()
+    literals.append(text[end:])
+    pieces.append(re.escape(literals[-1]))
+    return "".join(pieces), max(literals, key=lambda literal: len(literal.encode()))
+
+
+def learn(finding: Finding, description: Description, catalogue: Catalogue) -> dict[str, Any]:
+    """The entry for a catalogue file; InputError when the failure is known or its line says too little."""
+    if finding.signature:
+        raise InputError(
+            f"this failure is known as {finding.signature.id!r}", fix="nothing: `npu-matrix triage` names it"
+        )
+    if any(signature.id == description.id for signature in catalogue.signatures):
+        raise InputError(f"there is a signature {description.id!r} already", fix="choose another --id")
+    pattern, needle = generalise(finding.text)
+    if len(needle.encode()) < SHORTEST_NEEDLE:
+        raise InputError(
+            f"the line says too little to recognise it: {finding.text!r}",
+            fix=f"write the entry into {LOCAL_NAME} by hand, with a pattern for another line",
+        )
+    also = [signature.id for signature in catalogue.signatures if re.search(pattern, signature.example)]
+    if also:
+        raise InputError(
+            f"a pattern made of this line would also match {', '.join(also)}",
+            fix=f"write the entry into {LOCAL_NAME} by hand, with a narrower pattern",
+        )
+    return {
+        "id": description.id,
+        "stage": "unknown",
+        "severity": "error",
+        "evidence": "learned",
+        "pattern": pattern,
+        "needles": [needle],
+        "example": finding.text,
+        "cause": description.cause,
+        "remedy": description.remedy,
+        "affects": description.affects or "unknown",
+        "sources": [description.source],
+    }
+
+
+def append_entry(file: Path, entry: dict[str, Any]) -> None:
+    """Add an entry to a catalogue file, comments kept; a file that would not load is left as it was."""
+    import yaml
+
+    before = file.read_text(encoding="utf-8") if file.is_file() else HEADER
+    text = yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=100)
+    after = before.rstrip("\n") + "\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    candidate = file.with_name(f".{file.name}.new")
+    candidate.write_text(after, encoding="utf-8")
+    try:
+        load_catalogue([candidate])
+        candidate.replace(file)
+    except InputError as error:
+        raise InputError(
+            "the entry cannot be added to this file",
+            where=Location(file),
+            why=error.problems[0].what,
+            fix="`signatures:` must be its last key",
+        ) from error
+    finally:
+        candidate.unlink(missing_ok=True)

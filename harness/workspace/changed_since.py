@@ -1,0 +1,199 @@
+"""`plan --changed-since REF`: today's plan against that of an earlier revision of the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InputError, Location
+from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
+
+if TYPE_CHECKING:
+    from harness.plan.change.impact import Impact, TaskImpact
+    from harness.plan.change.revision import Revision
+    from harness.workspace.open_plan import Bench
+    from harness.workspace.plan_history import Knowledge
+
+#: The planner of a revision runs as a program of its own, and may hang like one.
+SECONDS = 120
+
+
+def changed(
+    bench: Bench, known: Knowledge, reference: str, only: Sequence[str], checks: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The report as JSON (schema `npu-matrix.impact`), and as lines of text."""
+    from harness.plan.change.impact import impact
+    from harness.plan.change.revision import resolve_revision
+
+    revision = resolve_revision(bench.settings.root, reference)
+    before = plan_of_revision(bench, revision, only, checks)
+    found = impact(bench.plan, before)
+    return _report(bench, known, revision, found), _lines(bench, known, revision, found)
+
+
+def plan_of_revision(
+    bench: Bench, revision: Revision, only: Sequence[str], checks: Sequence[str]
+) -> dict[str, Any]:
+    """The plan of the same selection at a revision, as JSON.
+
+    With the same planning code there and here, today's planner reads that revision's files; otherwise that
+    revision's own planner does, so that the keys are the ones it really had.
+    """
+    from harness.builds.upkeep.temporary_folders import scratch
+    from harness.package import PACKAGE_ROOT
+    from harness.plan.change.revision import PACKAGE, lay_out, planning_digest, same_code
+
+    settings = bench.settings
+    matrix = _inside(settings)
+    # Where the program is installed apart from the checkout, the same code plans both.
+    same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
+    with scratch() as place:
+        paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
+        folder = lay_out(settings.root, revision, paths, place)
+        if not (folder / matrix).is_file():
+            raise InputError(
+                f"there is no {matrix} at {revision}",
+                where=Location(matrix),
+                fix="compare with a later revision",
+            )
+        if same:
+            return _planned_here(bench, folder, only, checks, PACKAGE_ROOT)
+        digest = planning_digest(folder / PACKAGE)
+        if digest and digest == planning_digest(PACKAGE_ROOT):
+            return _planned_here(bench, folder, only, checks, folder / PACKAGE)
+        return _planned_there(bench, revision, folder, only, checks)
+
+
+def _inside(settings: Settings) -> str:
+    """The matrix as the checkout names it: as it was at a revision, and not as it is on this disk now."""
+    file = settings.path("matrix")
+    folder = os.path.relpath(os.path.realpath(file.parent), os.path.realpath(settings.root))
+    name = Path(folder) / file.name
+    if name.parts[0] == os.pardir:
+        raise InputError(
+            "the matrix lies outside of this checkout, so it has no revision here",
+            where=Location(file),
+            fix="name one of the checkout with --matrix, or the checkout of this one with --root",
+        )
+    return str(name)
+
+
+def _settings_at(settings: Settings, folder: Path) -> Settings:
+    """The settings with the revision's own file; only what selects the cells is today's."""
+    flags = {name: one.value for name, one in settings.values.items() if one.origin == flag_of(name)}
+    return load_settings(
+        {**flags, "matrix": _inside(settings), "profile": settings["profile"]}, os.environ, folder
+    )
+
+
+def _planned_here(
+    bench: Bench, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
+) -> dict[str, Any]:
+    from harness.errors import NothingSelectedError
+    from harness.workspace.open_plan import open_bench
+
+    there = _settings_at(bench.settings, folder)
+    try:
+        plan = open_bench(there, only=only, checks=checks, host=bench.host, package_root=package_root).plan
+    except NothingSelectedError:
+        return {"cells": [], "entries": [], "tasks": []}
+    return plan.to_json()
+
+
+def _planned_there(
+    bench: Bench, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
+) -> dict[str, Any]:
+    """Ask the revision's own program. `-P` keeps the working folder off its path; PYTHONPATH puts it on."""
+    settings = bench.settings
+    argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
+    argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
+    argv += ["--state", str(folder / ".npu-matrix"), "plan", "--json"]
+    argv += [word for glob in only for word in ("--only", glob)]
+    argv += [word for check in checks for word in ("--check", check)]
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env={
+                **os.environ,
+                # A revision that knows no such flag ignores the variable.
+                **{
+                    f"{ENVIRONMENT_PREFIX}{name.upper()}": settings[name]
+                    for name in ("engine", "base_image")
+                    if settings.values[name].origin == flag_of(name)
+                },
+                "PYTHONPATH": str(folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            check=False,
+            timeout=SECONDS,
+        )
+        if done.returncode == 0:
+            plan: dict[str, Any] = json.loads(done.stdout)
+            return plan
+        why = done.stderr.decode(errors="replace").strip()[-500:]
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        why = str(error)
+    raise InputError(
+        f"{revision} cannot be planned, so nothing can be proved unchanged since then",
+        why=f"its own planner says: {why}",
+        fix="compare with a revision whose `npu-matrix plan` works, or plan without --changed-since",
+    )
+
+
+def _report(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -> dict[str, Any]:
+    return {
+        "schema": {"name": "npu-matrix.impact", "version": 1},
+        "profile": bench.plan.profile,
+        "since": {"name": revision.name, "commit": revision.commit},
+        "tasks": [
+            {
+                "key": task.key,
+                "check": task.check,
+                "effect": task.effect.value,
+                "cells": list(task.cells),
+                "compared_with": task.compared_with,
+                "changes": [
+                    {"part": change.part, "before": change.before, "after": change.after}
+                    for change in task.changes
+                ],
+                "earlier_status": _status(known, task),
+            }
+            for task in found.tasks
+        ],
+        "gone": [{"cell": cell, "check": check} for cell, check in found.gone],
+    }
+
+
+def _lines(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -> list[str]:
+    from harness.cli.plan_command import work
+    from harness.plan.change.impact import Effect
+
+    touched = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
+    todo = [bench.plan.tasks[task.key] for task in touched if task.key not in known.outcomes]
+    lines = [f"since {revision}: {len(touched)} of {len(found.tasks)} distinct tasks differ"]
+    for task in touched:
+        cells = task.cells[0] + (f" and {len(task.cells) - 1} more" if len(task.cells) > 1 else "")
+        status = _status(known, task)
+        lines.append(f"  {task.effect.value:<9}  {task.check:<12} {cells}{f'  ({status})' if status else ''}")
+        reasons = [str(change) for change in task.changes] or [task.reason]
+        lines += [f"  {'':<9}  {'':<12}   {reason}" for reason in reasons]
+    lines += [f"  gone       {check:<12} {cell}" for cell, check in found.gone]
+    unchanged = found.of(Effect.UNCHANGED)
+    counts = Counter(_status(known, task) or "without an outcome here" for task in unchanged)
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    lines.append(f"unchanged, proved by their keys: {len(unchanged)}{f' ({told})' if told else ''}")
+    lines.append(f"{len(todo)} to run ({work(known, todo)} of work)")
+    return lines
+
+
+def _status(known: Knowledge, task: TaskImpact) -> str:
+    judgement = known.judgements.get(task.key)
+    return judgement.status.value if judgement else ""

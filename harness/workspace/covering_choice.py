@@ -1,0 +1,222 @@
+"""`plan --strength N`: cells that hold every feasible tuple, what they cost, what more time would buy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InputError, Location
+from harness.settings import Settings
+from harness.workspace.open_plan import (
+    facet_inputs,
+    look_at_host,
+    open_bench,
+    open_matrix,
+    select_cells,
+    select_checks,
+)
+
+if TYPE_CHECKING:
+    from harness.matrix.cells.cell import Cell
+    from harness.matrix.model.version_matrix import Matrix
+    from harness.plan.cost.task_cost import Estimate
+    from harness.plan.covering.covering_set import Cover, Universe
+    from harness.plan.covering.time_budget import Purchase, Step
+    from harness.workspace.open_plan import Bench
+    from harness.workspace.plan_history import Knowledge
+
+TUPLES = {1: "values", 2: "pairs", 3: "triples"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    """What is chosen from: cells, the keys of each by check, and what each still takes (task -> cost)."""
+
+    cells: Sequence[Cell]
+    keys: Sequence[Mapping[str, str]]
+    known: Knowledge
+    work: Sequence[Mapping[str, Estimate]]
+
+
+def chosen(
+    settings: Settings,
+    only: Sequence[str],
+    checks: Sequence[str],
+    strength: int,
+    budget: str | None,
+    keep: Path | None,
+) -> tuple[Bench, Knowledge, dict[str, Any], list[str]]:
+    """The plan of the chosen cells, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
+
+    Only keys are made of all cells; tasks and entries are made of those that were chosen.
+    """
+    from harness.plan.covering.covering_set import Universe
+    from harness.plan.covering.time_budget import buy, parse_span, steps
+    from harness.workspace.plan_history import look_up
+
+    try:
+        seconds = parse_span(budget) if budget else None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    matrix = open_matrix(settings)
+    field = _field(settings, matrix, only, checks)
+    universe = Universe([cell.axes for cell in field.cells], strength)
+    found = _cover(field, universe, _earlier(keep) if keep else field.known.planned_before)
+    bought = buy(found, steps(found, field.work), universe, seconds)
+    taken = [field.cells[step.index] for step in bought.taken]
+    bench = open_bench(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
+    report = _report(bench, field, bought, seconds)
+    return bench, look_up(bench), report, _lines(bench, field, bought, budget)
+
+
+def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Field:
+    from harness.plan.keys.code import code_digests
+    from harness.plan.keys.keyring import Keyring
+    from harness.workspace.plan_history import look_up_keys
+
+    cells = select_cells(settings, matrix, only)
+    checks = select_checks(names)
+    ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks))
+    columns = ring.keys(cells)
+    keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    by_name = {check.name: check for check in checks}
+    asked = {key: by_name[name] for mine in keys for name, key in mine.items()}
+    known = look_up_keys(settings, asked, look_at_host())
+    costs = {
+        (name, device): known.costs.estimate(check, device)
+        for name, check in by_name.items()
+        for device in {cell.device for cell in cells}
+    }
+    work = [
+        {key: costs[name, cell.device] for name, key in mine.items() if key not in known.outcomes}
+        for cell, mine in zip(cells, keys, strict=True)
+    ]
+    return _Field(cells=cells, keys=keys, known=known, work=work)
+
+
+def _cover(field: _Field, universe: Universe, earlier: frozenset[str]) -> Cover:
+    """Rows first, then what was red; cells of the earlier plan stay; cells that never ran win ties."""
+    from harness.outcome import Status
+    from harness.plan.covering.covering_set import cover
+
+    red = {key for key, judgement in field.known.judgements.items() if judgement.status is Status.FAIL}
+    known = field.known.outcomes.keys()
+    must: dict[int, str] = {}
+    for number, cell in enumerate(field.cells):
+        if cell.stack:
+            must[number] = f"stack {cell.stack}"
+        elif red and not red.isdisjoint(field.keys[number].values()):
+            must[number] = "red last time"
+    return cover(
+        universe.cells,
+        universe.strength,
+        must=must,
+        keep=[number for number, cell in enumerate(field.cells) if cell.id in earlier],
+        costs=[sum([estimate.seconds for estimate in mine.values()]) for mine in field.work],
+        prefer=[number for number, mine in enumerate(field.keys) if known.isdisjoint(mine.values())],
+        universe=universe,
+    )
+
+
+def _earlier(file: Path) -> frozenset[str]:
+    """The ids of the cells in a stored plan or covering plan."""
+    try:
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        return frozenset(cell["id"] for cell in cells)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            "this is no plan", where=Location(file), why=str(error), fix="npu-matrix plan --json > FILE"
+        ) from None
+
+
+def _report(bench: Bench, field: _Field, bought: Purchase, budget: float | None) -> dict[str, Any]:
+    return {
+        "schema": {"name": "npu-matrix.cover", "version": 1},
+        "profile": bench.plan.profile,
+        "strength": bought.strength,
+        "feasible": bought.tuples,
+        "held": bought.held,
+        "budget_s": budget,
+        "cells": [_step_json(field, step) for step in bought.taken],
+        "left_out": [_step_json(field, step) for step in bought.left],
+        "next_hour": {
+            "cells": bought.next_hour.cells,
+            "gained": bought.next_hour.gained,
+            "seconds": round(bought.next_hour.seconds, 1),
+        },
+        "tasks": bench.plan.to_json()["tasks"] if bought.taken else [],
+        "forecast": _forecast(bought, field),
+    }
+
+
+def _step_json(field: _Field, step: Step) -> dict[str, Any]:
+    return {
+        "id": field.cells[step.index].id,
+        "gained": step.gained,
+        "seconds": round(step.seconds, 1),
+        "why": step.why,
+    }
+
+
+def _forecast(bought: Purchase, field: _Field) -> dict[str, Any]:
+    from harness.plan.cost.task_cost import forecast
+
+    distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
+    told = forecast(list(distinct.values()))
+    return {
+        "seconds": round(told.seconds, 1),
+        "error_s": round(told.error, 1),
+        "tasks": told.tasks,
+        "guessed": told.guessed,
+        "text": str(told),
+    }
+
+
+def _lines(bench: Bench, field: _Field, bought: Purchase, budget: str | None) -> list[str]:
+    from harness.plan.cost.task_cost import duration
+
+    cells = field.cells
+    tuples = TUPLES.get(bought.strength, f"{bought.strength}-tuples")
+    width = max((len(cells[step.index].id) for step in bought.taken), default=0)
+    lines = [
+        f"{cells[step.index].id:<{width}}  +{step.gained:<4} {duration(step.seconds):>8}  "
+        f"{step.why or cells[step.index].title}"
+        for step in bought.taken
+    ]
+    skipped = sum(entry.skip is not None for entry in bench.plan.entries)
+    lines.append(
+        f"{len(bought.taken)} of {len(cells)} cells hold {bought.held} of {bought.tuples} feasible {tuples} "
+        f"({bought.coverage:.1%}); about {_forecast(bought, field)['text']} of work"
+    )
+    offer = bought.next_hour
+    if bought.left:
+        lines.append(
+            f"{len(bought.left)} cells do not fit {budget}; the next {duration(max(offer.seconds, 3600))} "
+            f"would buy {offer.cells} of them and {offer.gained} more {tuples}, "
+            f"to {(bought.held + offer.gained) / bought.tuples:.1%}"
+        )
+    else:
+        lines.append(_beyond(field, bought))
+    if skipped:
+        lines.append("note: includes work this host cannot run; `npu-matrix plan` says what and why")
+    return lines
+
+
+def _beyond(field: _Field, bought: Purchase) -> str:
+    """With every tuple held: how much of the next strength is, which is what more time would buy."""
+    from harness.plan.covering.covering_set import MAX_STRENGTH, Universe
+
+    strength = bought.strength + 1
+    if strength > MAX_STRENGTH:
+        return "every tuple is held, and no greater strength is offered"
+    universe = Universe([cell.axes for cell in field.cells], strength)
+    held = universe.held([step.index for step in bought.taken])
+    tuples = TUPLES.get(strength, f"{strength}-tuples")
+    share = held / universe.size if universe.size else 1.0
+    return (
+        f"more time buys nothing at strength {bought.strength}; of the {universe.size} feasible {tuples} "
+        f"these cells hold {held} ({share:.1%}): the rest is what --strength {strength} would buy"
+    )

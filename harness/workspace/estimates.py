@@ -1,0 +1,97 @@
+"""What a plan costs in time and disk before it runs, with what each figure rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.workspace.plan_history import Knowledge
+
+if TYPE_CHECKING:
+    from harness.plan.tasks.task import CellFacts, Plan, Task
+
+
+def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
+    """JSON: of every task that is still to run, of every cell, of all.
+
+    Seconds are those of one task after the other. A task that cells share counts in each of them and once in
+    all. disk_mib is of environments that are still to be built; disk_unknown counts those whose like was
+    never measured.
+    """
+    cells = {cell.id: cell for cell in plan.cells}
+    asking = {entry.key: cells[entry.cell_id] for entry in plan.entries}
+    tasks = {
+        key: _task(known, task, asking[key]) for key, task in plan.tasks.items() if key not in known.outcomes
+    }
+    wanted: dict[str, list[str]] = {cell: [] for cell in cells}
+    for entry in plan.entries:
+        if entry.key in tasks:
+            wanted[entry.cell_id].append(entry.key)
+    return {
+        "tasks": tasks,
+        "cells": {cell: _sum([tasks[key] for key in dict.fromkeys(keys)]) for cell, keys in wanted.items()},
+        "total": _sum(list(tasks.values())),
+    }
+
+
+def _task(known: Knowledge, task: Task, cell: CellFacts) -> dict[str, Any]:
+    """cell: one of those that ask for it; what builds its environment is the same in all."""
+    from harness.plan.cost.disk import BUILDS, environment_disk
+
+    estimate = known.costs.of_task(task)
+    found = {
+        "seconds": round(estimate.seconds, 1),
+        "low": round(estimate.low, 1),
+        "high": round(estimate.high, 1),
+        "measured": estimate.samples,
+        "basis": estimate.basis,
+        "disk_mib": 0,
+    }
+    if task.check.name == BUILDS:
+        disk = environment_disk(cell.axes, cell.device)
+        found |= {
+            "disk_mib": disk.mib if disk else None,
+            "disk_basis": disk.basis if disk else "never measured on NPUs",
+        }
+    return found
+
+
+def _sum(tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    disks = [task["disk_mib"] for task in tasks]
+    return {
+        "tasks": len(tasks),
+        "guessed": sum(not task["measured"] for task in tasks),
+        "seconds": round(sum(task["seconds"] for task in tasks), 1),
+        "disk_mib": sum(disk for disk in disks if disk),
+        "disk_unknown": disks.count(None),
+    }
+
+
+def told(cost: dict[str, Any]) -> str:
+    """`about 3.4 min, 4.1 GiB of disk` of a cell or of all; "" where nothing is to run."""
+    from harness.plan.cost.task_cost import duration
+
+    if not cost["tasks"]:
+        return ""
+    parts = [f"about {duration(cost['seconds'])}"]
+    parts += [f"{cost['disk_mib'] / 1024:.1f} GiB of disk"] if cost["disk_mib"] else []
+    unknown = cost["disk_unknown"]
+    parts += [f"{unknown} environment{'s' * (unknown > 1)} of unknown size"] if unknown else []
+    return ", ".join(parts)
+
+
+def basis(report: dict[str, Any]) -> list[str]:
+    """What the figures of `estimates` are and rest on, as lines of text."""
+    total, tasks = report["total"], report["tasks"].values()
+    if not total["tasks"]:
+        return []
+    time = (
+        f"estimates: {told(total)} in all, one task after the other; {total['tasks'] - total['guessed']} of "
+        f"{total['tasks']} tasks by executions in this state's ledger, "
+        f"{total['guessed']} by a documented figure"
+    )
+    found = sorted({task["disk_basis"] for task in tasks if "disk_basis" in task})
+    disk = (
+        "disk: environments that are not built yet, each as if none of its packages were in the installer's "
+        f"cache ({'; '.join(found)})"
+    )
+    return [time, disk] if found else [time]

@@ -1,0 +1,138 @@
+"""What the page of patches shows unasked: patches on the heads of upstreams, and what each changes.
+
+Worked out once for a head, or for a tree, and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.patch_output import progress
+from harness.cli.patches_forecast_command import bodies_for_head
+from harness.errors import HarnessError, InputError
+from harness.settings import Settings
+from harness.workspace.patch_target import matrix_versions
+
+if TYPE_CHECKING:
+    from harness.matrix.model.version_matrix import Matrix
+    from harness.patchstack.apply.classify import Readable
+
+FOLDER = "patch-facts"
+
+
+def recorded_facts(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
+    """The files of forecasts and summaries that can be had without the network.
+
+    Heads need a clone below `mirrors`; summaries a commit of one, or a release that a check has fetched. What
+    goes wrong is told; the report goes without.
+    """
+    patches = settings.root / "patches"
+    if not patches.is_dir():
+        return ()
+    heads = _or_told("heads", lambda: _heads(settings, matrix, patches))
+    return (*heads, *_or_told("summaries", lambda: _summaries(settings, patches)))
+
+
+def _or_told(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
+    try:
+        return list(work_out())
+    except (HarnessError, OSError) as error:
+        click.echo(f"note: the {what} of the patches were not worked out: {error}", err=True)
+        return []
+
+
+def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
+    """A forecast for each upstream of ours that has a clone."""
+    from harness.patchstack.history.forecast import forecast
+    from harness.patchstack.stacks.target import stacks_in
+    from harness.sources.git.branch_heads import find_clone
+
+    mirrors = settings.path("mirrors") if settings["mirrors"] else None
+    if mirrors is None or not mirrors.is_dir():
+        return
+    for name in stacks_in(patches):
+        address = matrix.axes[name].repository if name in matrix.axes else ""
+        clone = find_clone(mirrors, address) if address else None
+        if clone is None:
+            continue
+        head = clone.commit("HEAD")
+        current = bodies_for_head(settings, patches, name, clone.tree(head))
+        tell = progress(f"patches on the head of {name}")
+        parts = [name, head, dict(current.ended)]
+        yield _kept(
+            settings,
+            parts,
+            current.bodies,
+            lambda name=name, clone=clone, current=current, tell=tell: forecast(  # type: ignore[misc]
+                name, clone, current.bodies, "HEAD", tell, current.ended
+            ).to_json(),
+        )
+
+
+def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
+    """What each patch changes in the newest version it is for whose tree is at hand."""
+    from harness.patchstack.history.change_summary import summarise
+    from harness.patchstack.stacks.patch_stack import upstreams
+    from harness.patchstack.stacks.target import bodies_for, version_target
+    from harness.sources.git.mirrors import mirrors_folder
+
+    for name in upstreams(patches):
+        told: set[str] = set()
+        for version in matrix_versions(settings, name):
+            bodies = [body for body in bodies_for(patches, version, name) if body.name not in told]
+            if not bodies:
+                continue
+            try:
+                target = version_target(
+                    name, version, cache=settings.cache, command=_no_network, mirrors=mirrors_folder()
+                )
+            except InputError:
+                continue
+            told |= {body.name for body in bodies}
+            yield _kept(
+                settings,
+                [name, version],
+                bodies,
+                lambda name=name, bodies=bodies, target=target: summarise(  # type: ignore[misc]
+                    name, bodies, target.tree, target.blobs
+                ).to_json(),
+            )
+
+
+def _no_network(argv: Sequence[str], **_options: Any) -> Any:
+    raise InputError(f"{argv[0]} would have to fetch it")
+
+
+def _kept(
+    settings: Settings,
+    about: Sequence[Any],
+    bodies: Sequence[Readable],
+    work_out: Callable[[], Mapping[str, Any]],
+) -> Path:
+    """The file of what `work_out` gives for these bodies and this code, made when there is none."""
+    from harness.digest import digest_json
+    from harness.patchstack.checks import PATCHES
+    from harness.patchstack.format.diff_writer import render_patch
+    from harness.plan.keys.code import code_digests
+
+    texts = [
+        (one.name, render_patch(one.patch).decode("latin-1") if one.patch else str(one.error))
+        for one in bodies
+    ]
+    parts: list[Any] = [list(about), texts, code_digests([PATCHES])]
+    file = settings.cache / FOLDER / f"{digest_json(parts)}.json"
+    if not file.is_file():
+        facts = json.dumps(work_out())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
+            beside.write(facts)
+        # A temporary file is for its owner alone, a cache may be shared.
+        Path(beside.name).chmod(0o644)
+        Path(beside.name).replace(file)
+    return file

@@ -1,0 +1,150 @@
+"""What the ledger knows of a plan: outcomes by key, what their checks say of them, what work costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+
+if TYPE_CHECKING:
+    from harness.check import Check
+    from harness.devices.host.inventory import HostReport
+    from harness.ledger.store import Ledger
+    from harness.outcome import Judgement, Outcome
+    from harness.plan.cost.task_cost import CostModel, Sample
+    from harness.workspace.open_plan import Bench
+
+#: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
+HISTORY = 60
+RUNS = 20
+#: More keys than this are not looked up one by one.
+MANY = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs.
+
+    lapsed: keys whose outcome is asked again although it is stored, with the reason.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    lapsed: Mapping[str, str] = field(default_factory=dict)
+    failure_rate: Mapping[str, float] = field(default_factory=dict)
+    planned_before: frozenset[str] = frozenset()
+    costs: CostModel
+
+
+def look_up(bench: Bench) -> Knowledge:
+    """What the ledger knows of the plan."""
+    from dataclasses import replace
+
+    from harness.plan.change.renewal import outdated
+
+    checks = {key: task.check for key, task in bench.plan.tasks.items()}
+    found = look_up_keys(bench.settings, checks, bench.host)
+    again = outdated(bench.plan.tasks, found.outcomes)
+    return replace(
+        found,
+        outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in again},
+        judgements={key: said for key, said in found.judgements.items() if key not in again},
+        lapsed={**found.lapsed, **again},
+    )
+
+
+def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> Knowledge:
+    """Read the ledger for keys and their checks; one that does not exist yet is not created for looking.
+
+    host: this one; what ran on hosts of its kind says best what work costs here.
+    """
+    from harness.check import lapsed
+    from harness.ledger.store import FILE_NAME
+    from harness.plan.cost.task_cost import CostModel
+    from harness.verdict.verdict import judge_outcome
+    from harness.workspace.open_plan import host_kind
+
+    if not (settings.path("state") / FILE_NAME).exists():
+        return Knowledge(costs=CostModel())
+    by_name = {check.name: check for check in checks.values()}
+    with open_ledger(settings) as ledger:
+        stored = ledger.get_many(_recorded(ledger, checks, by_name))
+        samples, rates = history(ledger, by_name)
+        runs = ledger.runs(RUNS)
+    judgements = {key: judge_outcome(checks[key], outcome) for key, outcome in stored.items()}
+    asked_again = {
+        key: reason
+        for key, outcome in stored.items()
+        if (reason := lapsed(checks[key], outcome, judgements[key]))
+    }
+    return Knowledge(
+        outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
+        judgements={key: said for key, said in judgements.items() if key not in asked_again},
+        lapsed=asked_again,
+        failure_rate=rates,
+        planned_before=frozenset(
+            cell["id"]
+            for run in runs
+            if run.plan.get("profile") == settings["profile"]
+            for cell in run.plan.get("cells", ())
+        ),
+        costs=CostModel(
+            [_placed(sample, {run.run_id: host_label(run.host) for run in runs}) for sample in samples],
+            host=host_label(host_kind(host)),
+        ),
+    )
+
+
+def host_label(host: Mapping[str, Any]) -> str:
+    """Hosts with the same label do the same work in about the same time."""
+    return ", ".join(str(host.get(name, "")) for name in ("machine", "cpus", "npu"))
+
+
+def _placed(sample: Sample, hosts: Mapping[str, str]) -> Sample:
+    from dataclasses import replace
+
+    return replace(sample, host=hosts.get(sample.host, "elsewhere"))
+
+
+def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) -> Collection[str]:
+    """The keys worth asking for: of very many, those among the latest outcomes."""
+    if len(keys) <= MANY:
+        return keys
+    return {
+        outcome.key
+        for name in checks
+        for outcome in ledger.history(check=name, limit=MANY)
+        if outcome.key in keys
+    }
+
+
+def history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
+    """Completed executions (their host is still the run's id), and each check's share of failures."""
+    from harness.outcome import Evidence, State, Status
+    from harness.plan.cost.task_cost import Sample
+    from harness.verdict.verdict import judge_outcome
+
+    devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
+    samples: list[Sample] = []
+    rates: dict[str, float] = {}
+    for name, check in checks.items():
+        found = [one for one in ledger.history(check=name, limit=HISTORY) if one.state is State.COMPLETED]
+        failed = 0
+        for outcome in found:
+            device = devices.get(outcome.evidence, "") if check.device else ""
+            samples.append(Sample(check=name, device=device, host=outcome.run_id, seconds=outcome.seconds))
+            failed += judge_outcome(check, outcome).status is Status.FAIL
+        # Laplace's rule: with nothing known, 1 in 2.
+        rates[name] = (failed + 1) / (len(found) + 2)
+    return samples, rates
+
+
+def known_plan(settings: Settings, **selection: Any) -> tuple[Bench, Knowledge]:
+    """The plan of a selection, and what is known of it."""
+    from harness.workspace.open_plan import open_bench
+
+    bench = open_bench(settings, **selection)
+    return bench, look_up(bench)

@@ -1,0 +1,171 @@
+"""`npu-matrix run --record-reference FOLDER`: reference sets of the cells that were run, with provenance."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import InfrastructureError, Location, NothingSelectedError
+
+if TYPE_CHECKING:
+    from harness.check import Completed
+    from harness.outcome import Outcome
+    from harness.plan.tasks.task import Plan
+    from harness.run.jobs.job import CellCommand
+    from harness.run.scheduling.run_result import RunResult
+
+PROGRAM = "harness.convergence.smoke.record_smoke"
+TRAINER_PROGRAM = "harness.convergence.trainer.trainer_program"
+ALGORITHMS = ("grpo", "gspo")
+# Check -> the algorithm that verl's own trainer trains in it.
+TRAINERS = {f"trainer-{algorithm}": algorithm for algorithm in ALGORITHMS}
+# The rule needs 10 runs; 20 find faults of 5 between-run standard deviations instead of 7 (see `Rule`).
+SEEDS = 20
+# A run takes 10 s of a core, and ten times that on a crowded machine.
+SECONDS_PER_RUN = 100.0
+# A trainer takes one to three minutes, and ends itself when it stands still.
+SECONDS_PER_TRAINER = 1800.0
+
+RunProgram = Callable[[Sequence[str], Mapping[str, str], float], "Completed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One reference set to make: of what a check trains, in a built cell."""
+
+    cell: str
+    check: str
+    device: str
+    environment: Outcome
+
+
+def wanted(plan: Plan, result: RunResult) -> list[Recording]:
+    """A recording for each convergence check that was answered in a cell whose environment stands.
+
+    NothingSelectedError when there is none.
+    """
+    built = {
+        one.entry.cell_id: one.outcome
+        for one in result.entries
+        if one.entry.check == "environment" and one.outcome and one.outcome.measurements.get("built")
+    }
+    devices = {cell.id: cell.device for cell in plan.cells}
+    found = [
+        Recording(
+            cell=one.entry.cell_id,
+            check=one.entry.check,
+            device="cpu" if devices[one.entry.cell_id] == "cpu" else "npu:0",
+            environment=environment,
+        )
+        for one in result.entries
+        if one.entry.check in (*ALGORITHMS, *TRAINERS) and one.outcome
+        if (environment := built.get(one.entry.cell_id)) is not None
+    ]
+    if not found:
+        raise NothingSelectedError(
+            "there is nothing to record: no cell of this run answered a check that trains",
+            why=f"those are {', '.join((*ALGORITHMS, *TRAINERS))}",
+            fix="npu-matrix run --only CELL --check grpo --check gspo --record-reference FOLDER",
+        )
+    return found
+
+
+def record(
+    recordings: Sequence[Recording], folder: Path, enter: CellCommand, run: RunProgram
+) -> Iterator[str]:
+    """Make them one by one; yields the path of each.
+
+    InfrastructureError when a recording fails or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(
+            "the folder for reference sets cannot be made",
+            where=Location(folder),
+            why=error.strerror or str(error),
+            fix="name another folder",
+        ) from error
+    for one in recordings:
+        make = _trainer_set if one.check in TRAINERS else _in_process_set
+        yield make(one, folder.absolute(), enter, run)
+
+
+def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
+    from harness.convergence.checks import CANDIDATE_SEEDS
+
+    twins = [text for seed in CANDIDATE_SEEDS for text in ("--twin", str(seed))]
+    arguments = [
+        *("--algorithm", one.check, "--name", one.check, "--device", one.device),
+        *("--seeds", str(SEEDS), *twins, "--folder", str(folder)),
+    ]
+    seconds = SECONDS_PER_RUN * (SEEDS + len(CANDIDATE_SEEDS))
+    return _last_line(one, enter(one.environment, PROGRAM, arguments), seconds, run)
+
+
+def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
+    """A run of the trainer for each seed; what an interrupted recording has made is taken as it is."""
+    from harness.convergence.decision.reference_set import write
+    from harness.convergence.trainer.judging.banded import REFERENCE_SEEDS, content, require_whole
+
+    work = folder / f".{one.check}-{one.cell}"
+    work.mkdir(exist_ok=True)
+    runs = []
+    for seed in REFERENCE_SEEDS:
+        kept, out, task = (work / f"{seed}{end}" for end in (".json", ".new", "-task"))
+        if not kept.is_file():
+            shutil.rmtree(task, ignore_errors=True)
+            task.mkdir()
+            arguments = [
+                *("--algorithm", TRAINERS[one.check], "--device", one.device.partition(":")[0]),
+                *("--seed", str(seed), "--folder", str(task), "--out", str(out)),
+            ]
+            _last_line(one, enter(one.environment, TRAINER_PROGRAM, arguments), SECONDS_PER_TRAINER, run)
+            require_whole(json.loads(out.read_text(encoding="utf-8")))
+            shutil.rmtree(task, ignore_errors=True)
+            out.rename(kept)
+        runs.append(json.loads(kept.read_text(encoding="utf-8")))
+    path = write(folder, content(runs, name=one.check))
+    shutil.rmtree(work)
+    return str(path)
+
+
+def _last_line(
+    one: Recording, command: tuple[Sequence[str], Mapping[str, str]], seconds: float, run: RunProgram
+) -> str:
+    """What the program said last; InfrastructureError when it failed."""
+    done = run(*command, seconds)
+    lines = [line.strip() for line in done.tail.splitlines() if line.strip()]
+    if done.returncode != 0 or not lines:
+        raise InfrastructureError(
+            f"the reference of {one.check} in {one.cell} could not be recorded",
+            why=lines[-1] if lines else f"the program ended with {done.returncode}",
+            fix=f"look at what `npu-matrix run --only {one.cell} --check {one.check}` says",
+        )
+    return lines[-1]
+
+
+def run_program(
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    seconds: float,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Completed:
+    """Run a cell's program as a task would; `stopped`: whether it shall end before it is done."""
+    from harness.run.programs.process import run_program as run
+    from harness.run.programs.process import scrubbed_environment
+
+    return run(
+        argv,
+        env=scrubbed_environment(os.environ, variables),
+        cwd=Path.cwd(),
+        write=lambda _line: None,
+        timeout=seconds,
+        stopped=stopped,
+    )

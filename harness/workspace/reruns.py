@@ -1,0 +1,75 @@
+"""Runs failed tasks again on the very same keys: whether a failure is chance, only another attempt tells."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.workspace.open_plan import Bench, cell_entry
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.plan.tasks.task import Plan
+
+
+def run_again(bench: Bench, ledger: Ledger, keys: Collection[str]) -> bool:
+    """Execute these keys of the plan once more, on this machine; True when that was interrupted.
+
+    Every attempt is recorded, in a run of its own. InfrastructureError when another run holds the checkout.
+    """
+    from harness.errors import EXIT_INTERRUPTED, EXIT_OK
+    from harness.run.executors.executor import LocalExecutor
+    from harness.run.jobs.job import Site
+    from harness.run.programs.interruption import Interruption
+    from harness.run.scheduling.run_lock import run_lock
+    from harness.run.scheduling.scheduler import Policy, run_plan
+    from harness.verdict.verdict import judge_outcome
+
+    settings = bench.settings
+    site = Site(
+        root=settings.root,
+        state=settings.path("state"),
+        cache=settings.cache,
+        environ=os.environ,
+        cell=cell_entry(settings.cache),
+        keep=False,
+    )
+    argv = ["npu-matrix", *sys.argv[1:]]
+    with Interruption() as stopped, run_lock(site.state, command=argv, wait=True, stopped=stopped):
+        executor = LocalExecutor(site, settings.jobs)
+        try:
+            result = run_plan(
+                part(bench.plan, keys),
+                ledger,
+                executor,
+                judge_outcome,
+                policy=Policy(keep_going=True, rerun=frozenset(keys)),
+                stopped=stopped,
+                argv=sys.argv[1:],
+            )
+        finally:
+            executor.close()
+    ledger.finish_run(result.run_id, EXIT_INTERRUPTED if result.interrupted else EXIT_OK)
+    return result.interrupted
+
+
+def part(plan: Plan, keys: Collection[str]) -> Plan:
+    """The plan of these keys and of what they need, in the plan's order."""
+    wanted: set[str] = set()
+    left = list(keys)
+    while left:
+        key = left.pop()
+        if key in plan.tasks and key not in wanted:
+            wanted.add(key)
+            left += plan.tasks[key].needs
+    entries = tuple(entry for entry in plan.entries if entry.key in wanted and entry.skip is None)
+    cells = {entry.cell_id for entry in entries}
+    return replace(
+        plan,
+        cells=tuple(cell for cell in plan.cells if cell.id in cells),
+        entries=entries,
+        tasks={key: task for key, task in plan.tasks.items() if key in wanted},
+    )

@@ -1,0 +1,90 @@
+"""The history of our patches for a report: worked out once for a head of upstream, and kept."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli.patch_output import progress
+from harness.errors import HarnessError
+from harness.settings import Settings
+from harness.workspace.patch_target import matrix_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.matrix.model.definitions import Axis
+    from harness.matrix.model.version_matrix import Matrix
+    from harness.patchstack.apply.classify import Readable
+    from harness.patchstack.history.survival import Bodies
+    from harness.sources.git.git_trees import Repository
+
+
+def recorded_survival(settings: Settings, matrix: Matrix) -> Path | None:
+    """The file of our largest stack's survival: from the oldest release in the matrix to its clone's head.
+
+    None when no clone below `mirrors` is of its upstream. What goes wrong is told; the report goes without.
+    """
+    try:
+        return _recorded(settings, matrix) if settings["mirrors"] else None
+    except (HarnessError, OSError) as error:
+        click.echo(f"note: the history of the patches was not worked out: {error}", err=True)
+        return None
+
+
+def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
+    from harness.patchstack.stacks.target import logical_bodies, stacks_in
+    from harness.sources.git.branch_heads import find_clone
+
+    patches, mirrors = settings.root / "patches", settings.path("mirrors")
+    if not patches.is_dir() or not mirrors.is_dir():
+        return None
+    stacks = {name: logical_bodies(patches, name) for name in stacks_in(patches) if name in matrix.axes}
+    for name in sorted(stacks, key=lambda name: -len(stacks[name][1])):
+        axis = matrix.axes[name]
+        clone = find_clone(mirrors, axis.repository) if axis.repository else None
+        start = _oldest(settings, axis, clone) if clone else ""
+        if clone and start:
+            return _kept(settings, clone, f"{start}..{clone.commit('HEAD')}", *stacks[name])
+    return None
+
+
+def _oldest(settings: Settings, axis: Axis, clone: Repository) -> str:
+    """The tag of the oldest release in the matrix that the clone has."""
+    versions = matrix_versions(settings, axis.name)[::-1] if axis.tag else []
+    tags = [axis.tag.format(version=version) for version in versions]
+    return next((tag for tag in tags if clone.has_tag(tag)), "")
+
+
+def _kept(
+    settings: Settings,
+    clone: Repository,
+    revisions: str,
+    bodies: Sequence[Readable],
+    logical: Sequence[Bodies],
+) -> Path:
+    from harness.digest import digest_json
+    from harness.patchstack.checks import PATCHES
+    from harness.patchstack.format.diff_writer import render_patch
+    from harness.plan.keys.code import code_digests
+
+    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
+    groups = [[one.name, [list(body) for body in one.bodies]] for one in logical]
+    start, _dots, head = revisions.partition("..")
+    parts: list[Any] = [clone.commit(start), head, texts, groups, code_digests([PATCHES])]
+    file = settings.cache / "survival" / f"{digest_json(parts)}.json"
+    if not file.is_file():
+        from harness.patchstack.history.survival import survival
+
+        found = survival(clone, revisions, bodies, progress("history of the patches, commits"), logical)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
+            json.dump(found.to_json(), beside)
+        # A temporary file is for its owner alone, a cache may be shared.
+        Path(beside.name).chmod(0o644)
+        Path(beside.name).replace(file)
+    return file

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.builds.cell.bundle import make_bundle
+from harness.builds.cell.cell_command import cell_command
+from harness.builds.cell.interpreter import find_interpreter
+from harness.errors import InfrastructureError
+
+SOURCE = Path(harness.__file__).parent
+
+
+def test_a_bundle_holds_what_runs_in_cells_and_nothing_of_the_host(tmp_path: Path) -> None:
+    bundle = make_bundle(SOURCE, tmp_path)
+    rooms = {path.name for path in (bundle / "harness").iterdir() if path.is_dir()}
+    assert rooms == {"cell_program", "convergence", "devices", "fixtures", "numerics", "rollout"}
+    assert {path.name for path in (bundle / "harness/devices").iterdir()} == {"__init__.py", "sim"}
+    assert not list(bundle.rglob("*.pyc"))
+    assert list(bundle.rglob("*.c"))
+
+
+def test_the_same_content_is_the_same_folder_and_a_change_another(tmp_path: Path) -> None:
+    copy = tmp_path / "harness"
+    first = make_bundle(SOURCE, tmp_path / "cache")
+    for path in (first / "harness").rglob("*"):
+        if path.is_file():
+            target = copy / path.relative_to(first / "harness")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    assert make_bundle(copy, tmp_path / "cache") == first
+    (copy / "numerics/added.py").write_text("ANSWER = 1\n")
+    assert make_bundle(copy, tmp_path / "cache") != first
+
+
+def test_several_makers_agree(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        places = set(pool.map(lambda _: make_bundle(SOURCE, tmp_path), range(4)))
+    assert len(places) == 1
+    assert [path.name for path in (tmp_path / "bundle").iterdir()] == [next(iter(places)).name]
+
+
+def test_an_unwritable_cache_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bundle").write_text("in the way")
+    with pytest.raises(InfrastructureError) as caught:
+        make_bundle(SOURCE, tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_modules_of_the_bundle_run_with_nothing_else_on_the_path(tmp_path: Path) -> None:
+    bundle = make_bundle(SOURCE, tmp_path / "cache")
+    environment = {
+        "python": sys.executable,
+        "prefix": sys.prefix,
+        "runtime": "",
+        "requested_device": {"kind": "cpu", "count": 1},
+    }
+    out = tmp_path / "probe.json"
+    argv, variables = cell_command(
+        environment, bundle, "harness.fixtures.environment_probe", ["--out", str(out), "--device", "cpu"]
+    )
+    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert out.is_file()
+
+
+def test_a_simulated_cell_starts_through_the_launcher_with_its_runtime(tmp_path: Path) -> None:
+    environment = {
+        "python": "/c/bin/python",
+        "prefix": "/c",
+        "runtime": "/r",
+        "requested_device": {"kind": "sim", "soc": "Ascend910B3", "cann": "8.5.0", "count": 2},
+    }
+    argv, variables = cell_command(environment, tmp_path, "harness.numerics.loss.loss_program", ["--x"])
+    assert argv == [
+        "/c/bin/python",
+        "-m",
+        "harness.devices.sim.start.sim_launch",
+        "-m",
+        "harness.numerics.loss.loss_program",
+        "--x",
+    ]
+    assert variables["LD_LIBRARY_PATH"] == "/r"
+    real = {**environment, "runtime": "", "requested_device": {"kind": "npu"}}
+    argv, variables = cell_command(real, tmp_path, "harness.numerics.loss.loss_program")
+    assert argv == ["/c/bin/python", "-m", "harness.numerics.loss.loss_program"]
+    assert "LD_LIBRARY_PATH" not in variables
+
+
+def test_a_shim_without_a_python_behind_it_is_not_taken(tmp_path: Path) -> None:
+    shims, good = tmp_path / "shims", tmp_path / "good"
+    for folder, text in (
+        (shims, "#!/bin/sh\necho 'command not found' >&2\nexit 127\n"),
+        (good, "#!/bin/sh\necho 3.99.1\n"),
+    ):
+        folder.mkdir()
+        (folder / "python3.99").write_text(text)
+        (folder / "python3.99").chmod(0o755)
+    environ = {"PATH": f"{shims}:{good}", "HOME": str(tmp_path)}
+    assert find_interpreter("3.99", environ) == (str(good / "python3.99"), "3.99.1")
+    assert find_interpreter("3.99.1", environ) == (str(good / "python3.99"), "3.99.1")
+    assert find_interpreter("3.99.2", environ) is None
+    assert find_interpreter("3.98", environ) is None
+
+
+def test_this_interpreters_version_needs_no_search() -> None:
+    found = find_interpreter(f"{sys.version_info.major}.{sys.version_info.minor}", {"PATH": ""})
+    assert found is not None
+    assert Path(found[0]).exists()

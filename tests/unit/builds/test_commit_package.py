@@ -1,0 +1,76 @@
+"""A package from a commit of a mirror, put into an environment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.builds.cell.commit_package import checkout
+from harness.errors import InputError
+from harness.sources.tree import File, MemoryTree
+
+FILES = {
+    "verl/__init__.py": "ANSWER = 1\n",
+    "recipe/dapo/main.py": "",
+    "tests/test_it.py": "",
+    "setup.py": 'install_requires = ["ray>=2"]\nraise RuntimeError("it ran")\n',
+}
+
+
+@pytest.fixture
+def mirrors(tmp_path: Path) -> tuple[Path, str]:
+    """A folder of clones, and the commit that one of them has."""
+    clone = tmp_path / "mirrors" / "verl"
+    for name, text in FILES.items():
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_text(text)
+    (clone / "verl" / "link.py").symlink_to("/etc/passwd")
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", "-C", str(clone), *identity, *words], capture_output=True, check=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    return tmp_path / "mirrors", git("rev-parse", "HEAD")
+
+
+def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, str], tmp_path: Path) -> None:
+    folder, commit = mirrors
+    found = checkout({"package": "verl", "version": "0.7.0.dev0", "commit": commit}, folder)
+    assert found is not None
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    found.install(site)
+
+    assert {path.name for path in site.iterdir()} == {"verl", "recipe", "verl-0.7.0.dev0.dist-info"}
+    (known,) = importlib.metadata.distributions(path=[str(site)])
+    assert (known.name, known.version, known.requires) == ("verl", "0.7.0.dev0", ["ray>=2"])
+    recorded = {str(file): file.hash for file in known.files or ()}
+    assert all((site / name).is_file() for name in recorded)
+    assert recorded["verl/__init__.py"] is not None
+    assert not (site / "verl" / "link.py").exists()
+    assert commit in found.identity
+
+
+@pytest.mark.parametrize("commit", ["", "0" * 40])
+def test_without_the_commit_there_is_none(mirrors: tuple[Path, str], commit: str) -> None:
+    assert checkout({"package": "verl", "version": "1", "commit": commit}, mirrors[0]) is None
+
+
+def test_a_path_out_of_the_environment_is_refused(mirrors: tuple[Path, str], tmp_path: Path) -> None:
+    folder, commit = mirrors
+    found = checkout({"package": "verl", "version": "1", "commit": commit}, folder)
+    assert found is not None
+    hostile = MemoryTree(label="hostile", files={"verl/../../out.py": File(data=b"", mode="100644")})
+    object.__setattr__(found, "tree", hostile)
+    with pytest.raises(InputError, match="cannot be checked out"):
+        found.install(tmp_path)
+    assert not (tmp_path.parent / "out.py").exists()

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.builds.cell.cell_command import cell_command
+from harness.builds.engines import container_run
+from harness.builds.engines.build_mounts import lend
+from harness.builds.engines.container_command import contained_command, parse_size
+from harness.builds.engines.container_run import PREFIX, run_contained
+from harness.builds.engines.engine import LENT, Ended, Order
+from harness.builds.engines.memory_engine import MemoryEngine, Process
+from harness.builds.lock.cell_lock import SourcePackage
+from harness.errors import InputError
+from harness.sources.packages.package_index import IndexSettings
+
+CONTAINER = {"engine": "docker", "image": "sha256:1", "cell": "a-cell"}
+
+
+def engine(program: Any) -> MemoryEngine:
+    made = MemoryEngine(programs={"go": program})
+    made.add_base("base:1")
+    return made
+
+
+ORDER = Order(name="one", image="base:1", argv=("go",))
+
+
+def test_a_container_is_gone_however_its_program_ended() -> None:
+    for code in (0, 3):
+        made, said = engine(lambda process, code=code: process.write(b"out\n") or code), bytearray()
+        ended = run_contained(made, ORDER, threading.Event(), said.extend)
+        assert (ended, bytes(said)) == (Ended(code=code, out_of_memory=False), b"out\n")
+        assert made.containers == ()
+
+
+def test_a_hang_is_asked_for_its_stacks_and_then_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_run, "STACK_SECONDS", 0.2)
+    signals: list[str] = []
+    over = threading.Event()
+
+    def hang(process: Process) -> int:
+        process.killed.wait(90)
+        signals.extend(process.signals)
+        over.set()
+        return 0
+
+    made, said, stopped = engine(hang), bytearray(), threading.Event()
+    threading.Timer(0.3, stopped.set).start()
+    ended = run_contained(made, ORDER, stopped, said.extend)
+    assert ended.code == 137
+    assert over.wait(90)
+    assert signals == ["ABRT", "KILL"]
+    assert b"where each Python process" in said
+    assert made.containers == ()
+
+
+def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text("{}")
+    for name in ("bundle", "runtime", "bytecode"):
+        (tmp_path / name).mkdir()
+    environment = {
+        "python": "/cell/venv/bin/python",
+        "prefix": "/cell/venv",
+        "runtime": str(tmp_path / "runtime"),
+        "requested_device": {"kind": "sim", "count": 1},
+        "container": {**CONTAINER, "bytecode": str(tmp_path / "bytecode")},
+    }
+    command, variables = cell_command(
+        environment, tmp_path / "bundle", "a.module", [str(tmp_path / "in.json")]
+    )
+    order = json.loads(command[-1])
+    assert order["argv"][0] == "/cell/venv/bin/python"
+    assert order["argv"][-2:] == ["a.module", str(tmp_path / "in.json")]
+    assert dict(order["mounts"]) == {
+        str(tmp_path / "bundle"): False,
+        str(tmp_path / "runtime"): False,
+        str(tmp_path / "bytecode"): True,
+        str(tmp_path / "in.json"): False,
+    }
+    assert order["network"] == "none"
+    assert all(name.startswith(PREFIX) for name in variables)
+    assert variables[f"{PREFIX}PYTHONPATH"] == str(tmp_path / "bundle")
+
+
+def test_the_wrapping_program_starts_and_says_what_engine_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    container = {**CONTAINER, "bytecode": str(tmp_path)}
+    environ = {"DOCKER_HOST": f"unix://{tmp_path}/nothing"}
+    command, variables = contained_command(
+        container, ["true"], {}, needed=(), device={"kind": "sim"}, environ=environ
+    )
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 125
+    assert "docker does not answer" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("512m", 512 << 20), ("8g", 8 << 30), ("1GB", 1 << 30), ("7", 7)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text, "X") == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1.5g", "g"])
+def test_what_is_no_size_is_named(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_size(text, "NPU_MATRIX_CELL_MEMORY")
+    assert "NPU_MATRIX_CELL_MEMORY" in str(caught.value)
+
+
+def settings_of(lent: Any) -> dict[str, str]:
+    lines = lent.secrets["settings"].decode().splitlines()
+    return {
+        name: shlex.split(value)[0] if value else ""
+        for name, _, value in (line.partition("=") for line in lines)
+    }
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    for name in ("links", "index/simple", "cache"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "uv").write_text("")
+    (tmp_path / "ca.pem").write_text("PRIVATE CA")
+    (tmp_path / "netrc").write_text("machine m password hunter2")
+    return tmp_path
+
+
+def test_everything_about_fetching_is_lent_and_nothing_of_this_host(folders: Path) -> None:
+    settings = IndexSettings(
+        index_url="https://user:hunter2@mirror.example/simple",
+        extra_index_urls=(f"file://{folders}/index/simple",),
+        find_links=(f"file://{folders}/links",),
+        cert=str(folders / "ca.pem"),
+        proxy="http://proxy.example:1",
+        inherited={"NETRC": str(folders / "netrc"), "HOME": "/root", "PATH": "/bin", "UV_CACHE_DIR": "/c"},
+    )
+    lent = lend(settings, folders / "uv", cache=folders / "cache")
+    found = settings_of(lent)
+    assert found["UV_DEFAULT_INDEX"] == "https://user:hunter2@mirror.example/simple"
+    assert found["HTTPS_PROXY"] == "http://proxy.example:1"
+    assert found["SSL_CERT_FILE"] == f"{LENT}/ca.pem"
+    assert lent.secrets["ca.pem"] == b"PRIVATE CA"
+    assert lent.secrets["netrc"].endswith(b"hunter2")
+    assert "PATH" not in found
+    where = {mount.target: mount.source for mount in lent.mounts}
+    assert where[found["UV_FIND_LINKS"].removeprefix("file://")] == folders / "links"
+    # The pages of an index folder point beside it.
+    assert where[found["UV_INDEX"].removeprefix("file://").removesuffix("/simple")] == folders / "index"
+    assert [mount.target for mount in lent.mounts if mount.writable] == [f"{LENT}/cache"]
+    assert str(folders) not in lent.secrets["settings"].decode()
+    assert all(target.startswith(f"{LENT}/") for target in where)
+
+
+def test_settings_reach_a_shell_as_they_are(folders: Path) -> None:
+    settings = IndexSettings(index_url="https://u:$(touch evil)'\"`x`@m.example/simple", no_index=True)
+    lent = lend(settings, folders / "uv")
+    (folders / "settings").write_bytes(lent.secrets["settings"])
+    script = (
+        f'set -a; source {folders}/settings; set +a; printf \'%s|%s\' "$UV_DEFAULT_INDEX" "$INDEX_ARGUMENTS"'
+    )
+    done = subprocess.run(["bash", "-c", script], cwd=folders, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{settings.index_url}|--no-index"
+    assert not (folders / "evil").exists()
+
+
+def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
+    repository = folders / "mirrors/verl"
+    repository.mkdir(parents=True)
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    source = SourcePackage(
+        package="verl", version="1", commit=commit, repository="https://g.example/verl", env={}
+    )
+    environ = {"NPU_MATRIX_MIRRORS": str(folders / "mirrors")}
+    lent = lend(IndexSettings(), folders / "uv", sources=[source], environ=environ)
+    assert {mount.target: mount.source for mount in lent.mounts}[f"{LENT}/git/verl"] == repository
+    other = replace(source, commit="0" * 40)
+    assert len(lend(IndexSettings(), folders / "uv", sources=[other], environ=environ).mounts) == 1
+
+
+def test_the_end_of_a_flood_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However long this machine stands still meanwhile.
+    monkeypatch.setattr(container_run, "QUIET_SECONDS", 100.0)
+
+    class Slow(MemoryEngine):
+        """Hands output on long after the container has ended, as a daemon does with a flood."""
+
+        def follow(self, container: str, write: Any) -> None:
+            for _ in range(30):
+                time.sleep(0.1)
+                write(b"noise\n")
+            write(b"the end\n")
+
+    made, said = Slow(programs={"go": lambda _process: 0}), bytearray()
+    made.add_base("base:1")
+    run_contained(made, ORDER, threading.Event(), said.extend)
+    assert said.endswith(b"the end\n")
+
+
+def test_the_last_words_of_a_flood_whose_follower_lost_its_place() -> None:
+    class Lost(MemoryEngine):
+        """Its log was cut while it was followed."""
+
+        def follow(self, container: str, write: Any) -> None:
+            write(b"noise\n" * size)
+
+    def flood(process: Process) -> int:
+        process.write(b"RuntimeError: the end\n")
+        return 1
+
+    size = 300_000
+    made, said = Lost(programs={"go": flood}), bytearray()
+    made.add_base("base:1")
+    run_contained(made, ORDER, threading.Event(), said.extend)
+    assert said.endswith(b"its last lines:]\nRuntimeError: the end\n")
+    size, quiet = 100, bytearray()
+    run_contained(made, ORDER, threading.Event(), quiet.extend)
+    assert quiet.endswith(b"noise\n")

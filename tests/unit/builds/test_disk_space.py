@@ -1,0 +1,147 @@
+"""Room for an environment, and disks that are full: file systems in memory, mounted and filled for real."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_venv_environment import Cell
+
+from harness.builds.cell import venv_environment
+from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_room
+from harness.errors import InfrastructureError
+from harness.outcome import Status
+from harness.sources.packages.lockfile import LockedPackage
+from harness.sources.packages.package_index import uv_binary
+
+LARGE = tuple(LockedPackage(name=name, version="1", hashes=()) for name in LEAST_MIB)
+SMALL = LockedPackage(name="filelock", version="3", hashes=())
+ALL_MIB = sum(LEAST_MIB.values())
+
+only_measured = pytest.mark.skipif(
+    os.uname().machine != MEASURED_ON, reason=f"sizes of packages are known on {MEASURED_ON} only"
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Any]:
+    """`disk(name, MiB)` is the folder of a file system of that size."""
+    with contextlib.ExitStack() as mounted:
+
+        def make(name: str, size: int) -> Path:
+            folder = tmp_path / name
+            folder.mkdir()
+            argv = ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"file systems in memory cannot be mounted here: {done.stderr.strip()}")
+            mounted.callback(subprocess.run, ["umount", "-l", str(folder)], check=False)
+            return folder
+
+        yield make
+
+
+def nothing_kept(_package: LockedPackage) -> bool:
+    return False
+
+
+def test_small_packages_and_unknown_architectures_ask_for_nothing() -> None:
+    assert least_bytes(LARGE, MEASURED_ON) == ALL_MIB * MIB
+    assert least_bytes([SMALL], MEASURED_ON) == 0
+    assert least_bytes(LARGE, "riscv64") == 0
+
+
+@only_measured
+def test_a_disk_that_cannot_take_the_packages_is_named_with_what_it_has(disk: Any) -> None:
+    cache = disk("cache", 300)
+    with pytest.raises(InfrastructureError) as caught:
+        require_room(LARGE, cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
+    [problem] = caught.value.problems
+    assert "no room" in problem.what
+    assert str(cache) in str(problem.where)
+    assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 free" in problem.why
+    assert "NPU_MATRIX_CACHE" in problem.fix
+    require_room([SMALL], cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
+
+
+@only_measured
+def test_what_the_installer_has_already_takes_no_room_on_its_disk(disk: Any) -> None:
+    cache = disk("cache", 300)
+    folders = {"cells": cache / "cells", "wheels": cache / "uv"}
+    require_room(LARGE, **folders, is_kept=lambda package: package.name != "ray")
+    with pytest.raises(InfrastructureError):
+        require_room(LARGE, **folders, is_kept=lambda package: package.name != "torch")
+    # It is filled with copies of what is there, when the user says so.
+    with pytest.raises(InfrastructureError):
+        require_room(LARGE, **folders, link_mode="copy", is_kept=lambda _package: True)
+
+
+@only_measured
+def test_two_disks_need_room_on_both(disk: Any) -> None:
+    large, small = disk("large", 2 * ALL_MIB), disk("small", 300)
+    with pytest.raises(InfrastructureError) as caught:
+        require_room(LARGE, cells=small, wheels=large, is_kept=nothing_kept)
+    assert str(small) in str(caught.value)
+    with pytest.raises(InfrastructureError) as caught:
+        require_room(LARGE, cells=large, wheels=small, is_kept=nothing_kept)
+    assert str(small) in str(caught.value)
+    require_room(LARGE, cells=large, wheels=small, is_kept=lambda _package: True)
+
+
+@only_measured
+def test_the_installer_itself_is_asked_what_it_has(
+    wheels: Any, context: Any, tmp_path: Path, disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = wheels.add("torch", "2.0")
+    cell = Cell(context, tmp_path, wheel)
+    cell.ctx.cache = disk("cache", 300)
+    monkeypatch.setenv("UV_CACHE_DIR", str(cell.ctx.cache / "uv"))
+    with pytest.raises(InfrastructureError, match="no room"):
+        cell.build()
+    target = tmp_path / "elsewhere"
+    argv = [uv_binary(), "pip", "install", "--no-index", "--find-links", str(wheels.folder), "--target"]
+    subprocess.run([*argv, str(target), "torch"], check=True, capture_output=True)
+    found, _judgement = cell.build()
+    assert found["built"]
+
+
+def incompressible(mebibytes: int) -> str:
+    return os.urandom(mebibytes << 19).hex()
+
+
+def test_a_disk_that_fills_up_while_a_cell_is_built_is_named_and_nothing_half_built_stays(
+    wheels: Any, context: Any, tmp_path: Path, disk: Any
+) -> None:
+    files = {"verl/large.py": f"# {incompressible(8)}\n"}
+    cell = Cell(context, tmp_path, wheels.add("small", "2.0"), wheels.add("verl", "0.9.1", files=files))
+    cell.ctx.cache = disk("cells", 4)
+    with pytest.raises(InfrastructureError) as caught:
+        cell.build()
+    assert "No space left on device" in str(caught.value)
+    assert not [path for path in (cell.ctx.cache / "cells").iterdir() if path.is_dir()]
+    # Room for the outcome, which is written next.
+    (cell.ctx.cache / "outcome").write_bytes(b"x" * (3 << 20))
+    cell.ctx.cache = disk("more", 64)
+    _found, judgement = cell.build()
+    assert judgement.status is Status.PASS
+
+
+def test_a_disk_that_is_full_when_the_cell_is_looked_into_says_nothing_of_the_cell(
+    wheels: Any, context: Any, tmp_path: Path, disk: Any
+) -> None:
+    cell = Cell(context, tmp_path, wheels.add("verl", "0.9.1"))
+    found, _judgement = cell.build()
+    work = disk("work", 1)
+    cell.ctx.workdir = work
+    # One page is left, for the question but not for the answer.
+    (work / "filler").write_bytes(b"x" * ((1 << 20) - os.sysconf("SC_PAGE_SIZE")))
+    with pytest.raises(InfrastructureError) as caught:
+        cell.build()
+    assert "No space left on device" in str(caught.value)
+    # What was whole before stays.
+    assert (Path(found["prefix"]).parent / venv_environment.FINISHED).is_file()

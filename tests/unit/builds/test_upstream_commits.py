@@ -1,0 +1,109 @@
+"""Repositories that are asked for their commits: real ones, in folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_image_layers import lock
+
+from harness.builds.export.lock_formats import EXPORTS
+from harness.builds.lock.cell_lock import SourcePackage
+from harness.builds.lock.upstream_commits import ask_upstream
+
+# Nothing of who runs the tests decides how git answers.
+ENVIRON = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+
+class Upstream:
+    """A repository of two commits, the first with the tag v1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "-q")
+        self.git("config", "uploadpack.allowFilter", "true")
+        self.commits, self.trees = [], []
+        for text in ("one", "two"):
+            (folder / "file").write_text(text)
+            self.git("add", "file")
+            self.git("commit", "-q", "-m", text)
+            self.commits.append(self.git("rev-parse", "HEAD"))
+            self.trees.append(self.git("rev-parse", "HEAD^{tree}"))
+        self.git("tag", "-a", "-m", "a release", "v1", self.commits[0])
+
+    def git(self, *argv: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *identity, *argv],
+            env=ENVIRON,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def source(self, commit: str) -> SourcePackage:
+        return SourcePackage(
+            package="vllm", version="1", commit=commit, repository=f"file://{self.folder}", env={}
+        )
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Upstream:
+    return Upstream(tmp_path / "upstream")
+
+
+def asked(source: SourcePackage) -> tuple[SourcePackage, tuple[str, ...]]:
+    made, told = ask_upstream(lock(from_source=(source,)), ENVIRON)
+    return made.from_source[0], told
+
+
+def test_a_commit_or_tag_gets_its_tree_and_first_digits_their_whole_name(upstream: Upstream) -> None:
+    (first, second), trees = upstream.commits, upstream.trees
+    for named, commit, tree in (
+        (first, first, trees[0]),
+        (second, second, trees[1]),
+        ("v1", "v1", trees[0]),
+        (first[:11], first, trees[0]),
+    ):
+        found, told = asked(upstream.source(named))
+        assert (found.commit, found.tree, told) == (commit, tree, ())
+
+
+def test_what_is_known_is_not_asked_again(upstream: Upstream, tmp_path: Path) -> None:
+    known, _told = asked(upstream.source("v1"))
+    upstream.folder.rename(tmp_path / "gone")
+    assert asked(known) == (known, ())
+
+
+def test_the_export_says_what_is_open_and_no_more_once_it_is_known(upstream: Upstream) -> None:
+    source = upstream.source(upstream.commits[0])
+    named = f"These are named by a commit or tag alone, and their trees are not known: vllm {source.commit}"
+    assert named in EXPORTS["script"](lock(from_source=(source,)))
+    made, _told = ask_upstream(lock(from_source=(source,)), ENVIRON)
+    script = EXPORTS["script"](made)
+    assert named not in script
+    assert f"rev-parse 'HEAD^{{tree}}')\" = {upstream.trees[0]}" in script
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "0123456789a", "v2"])
+def test_a_commit_that_its_repository_does_not_have_stays_open_and_is_told(
+    upstream: Upstream, commit: str
+) -> None:
+    source = upstream.source(commit)
+    found, told = asked(source)
+    assert found == source
+    assert len(told) == 1
+    assert told[0].startswith(f"{source.repository} does not tell what {commit} is: ")
+
+
+def test_a_repository_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    source = SourcePackage(
+        package="vllm", version="1", commit="v1", repository=f"file://{tmp_path}/nothing", env={}
+    )
+    found, told = asked(source)
+    assert found == source
+    assert f"file://{tmp_path}/nothing does not tell what v1 is" in told[0]

@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+from harness.builds.cell import build_inputs, environment_judge, venv_environment
+from harness.builds.upkeep.reaper import remove_environment, stored_environments
+from harness.check import Completed
+from harness.digest import digest_bytes, digest_file
+from harness.errors import InfrastructureError
+from harness.outcome import ArtifactRef, Evidence, Outcome, State, Status, Tier
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def outcome(check: str, artifacts: tuple[str, ...] = (), **measurements: Any) -> Outcome:
+    return Outcome(
+        key="k",
+        check=check,
+        tier=Tier.BUILD,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measurements,
+        artifacts=tuple(ArtifactRef(name=name, digest="", size=0) for name in artifacts),
+    )
+
+
+class Cell:
+    """A cell of tiny packages on the CPU, locked, ready to be built."""
+
+    def __init__(self, context: Any, tmp_path: Path, *locked: Path) -> None:
+        self.lock = tmp_path / "lock.txt"
+        lines = []
+        for wheel in locked:
+            name, version = wheel.name.split("-")[:2]
+            lines.append(f"{name.replace('_', '-')}=={version} \\\n    --hash=sha256:{digest_file(wheel)}\n")
+        self.lock.write_text("".join(lines))
+        self.ctx = context(
+            {
+                "pins": {},
+                "platform": {"python": PYTHON, "arch": platform.machine(), "host": True},
+                "verl_tree": {},
+                "patches[verl]": [],
+                "patches[vllm_ascend]": [],
+                "device": {"kind": "cpu", "count": 1},
+            }
+        )
+        self.ctx.cache = tmp_path / "cache"
+        self.ctx.inputs = {"resolve": outcome("resolve", from_sdist=[])}
+        self.ctx.artifacts["resolve", "lock.txt"] = self.lock
+
+    def patch(self, tmp_path: Path, files: dict[str, tuple[bytes | None, bytes | None]]) -> None:
+        archive, manifest = tmp_path / "patched.zip", tmp_path / "patched.json"
+        with zipfile.ZipFile(archive, "w") as opened:
+            for name, (_, post) in files.items():
+                if post is not None:
+                    opened.writestr(name, post)
+        manifest.write_text(
+            json.dumps(
+                {
+                    name: {
+                        "pre": digest_bytes(pre) if pre else None,
+                        "post": digest_bytes(post) if post else None,
+                    }
+                    for name, (pre, post) in files.items()
+                }
+            )
+        )
+        self.ctx.inputs["patches"] = outcome("patches", ("patched.zip", "patched.json"))
+        self.ctx.artifacts["patches", "patched.zip"] = archive
+        self.ctx.artifacts["patches", "patched.json"] = manifest
+
+    def build(self) -> tuple[dict[str, Any], Any]:
+        measured = venv_environment.run(self.ctx)
+        self.evidence = measured.evidence
+        found = json.loads(json.dumps(dict(measured.measurements)))
+        return found, environment_judge.judge(found, {})
+
+
+@pytest.fixture
+def cell(wheels: Any, context: Any, tmp_path: Path) -> Cell:
+    files = {"verl/core.py": "ANSWER = 1\n"}
+    return Cell(context, tmp_path, wheels.add("verl", "0.9.1", files=files), wheels.add("ray", "2.0"))
+
+
+ORIGINAL = b"ANSWER = 1\n"
+
+
+def test_a_locked_cell_is_built_and_looked_into(cell: Cell) -> None:
+    found, judgement = cell.build()
+    assert judgement.status is Status.PASS, judgement
+    assert found["probe"]["packages"] == {"ray": "2.0", "verl": "0.9.1"}
+    assert found["probe"]["modules"]["verl"]["file"].startswith(found["site_packages"])
+    assert cell.evidence is Evidence.CPU
+    assert venv_environment.holds(outcome("environment", **found)) == ""
+
+
+def test_a_second_build_takes_the_first(cell: Cell) -> None:
+    first, _ = cell.build()
+    second, judgement = cell.build()
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert "install" not in second["seconds"]
+    assert judgement.status is Status.PASS
+
+
+def test_two_builders_at_once_share_one_environment(wheels: Any, context: Any, tmp_path: Path) -> None:
+    wheel = wheels.add("verl", "0.9.1")
+    cells = [Cell(context, tmp_path, wheel) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda cell: cell.build(), cells))
+    assert sorted(found["reused"] for found, _judgement in built) == [False, True]
+    assert {judgement.status for _found, judgement in built} == {Status.PASS}
+
+
+def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Cell) -> None:
+    found, _ = cell.build()
+    [stored] = stored_environments(cell.ctx.cache)
+    assert (stored.digest, stored.finished) == (found["digest"], True)
+    assert remove_environment(stored, in_use={stored.digest}) == "an outcome builds upon it"
+    with filelock.FileLock(stored.path.with_suffix(".lock")):
+        assert remove_environment(stored) == "it is being built"
+    assert venv_environment.holds(outcome("environment", **found)) == ""
+    assert remove_environment(stored) == ""
+    assert stored_environments(cell.ctx.cache) == ()
+    assert "gone" in venv_environment.holds(outcome("environment", **found))
+
+
+def test_what_a_killed_build_left_is_thrown_away(cell: Cell) -> None:
+    found, _ = cell.build()
+    home = Path(found["prefix"]).parent
+    (home / venv_environment.FINISHED).unlink()
+    (Path(found["site_packages"]) / "half-written.py").write_text("garbage")
+    assert "gone" in venv_environment.holds(outcome("environment", **found))
+    again, judgement = cell.build()
+    assert again["reused"] is False
+    assert judgement.status is Status.PASS
+    assert not (Path(found["site_packages"]) / "half-written.py").exists()
+
+
+def test_a_damaged_environment_is_built_again(cell: Cell, tmp_path: Path) -> None:
+    cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
+    found, _ = cell.build()
+    target = Path(found["site_packages"]) / "verl/core.py"
+    target.unlink()
+    target.write_bytes(b"ANSWER = 3\n")
+    _again, judgement = cell.build()
+    assert judgement.status is Status.PASS
+    assert target.read_bytes() == b"ANSWER = 2\n"
+
+
+def test_a_file_of_the_index_that_is_not_the_locked_one_fails_the_cell(
+    wheels: Any, context: Any, tmp_path: Path
+) -> None:
+    wheel = wheels.add("ray", "2.0")
+    cell = Cell(context, tmp_path, wheel)
+    wheels.add("ray", "2.0", files={"ray/evil.py": "import os\n"})
+    found, judgement = cell.build()
+    assert judgement.status is Status.FAIL
+    assert (found["built"], found["step"]) == (False, "install")
+    assert "not the one that was locked" in judgement.reasons[0]
+    assert cell.evidence is Evidence.STATIC
+
+
+def test_a_truncated_wheel_fails_the_cell_and_nothing_else(wheels: Any, context: Any, tmp_path: Path) -> None:
+    wheel = wheels.add("ray", "2.0")
+    wheel.write_bytes(wheel.read_bytes()[:200])
+    found, judgement = Cell(context, tmp_path, wheel).build()
+    assert judgement.status is Status.FAIL
+    assert found["step"] == "install"
+    assert found["tail"]
+
+
+def test_a_locked_package_that_has_gone_fails_the_cell(wheels: Any, context: Any, tmp_path: Path) -> None:
+    wheel = wheels.add("ray", "2.0")
+    cell = Cell(context, tmp_path, wheel)
+    wheel.unlink()
+    _found, judgement = cell.build()
+    assert judgement.status is Status.FAIL
+
+
+def test_patched_files_are_on_disk_and_the_installers_cache_is_untouched(cell: Cell, tmp_path: Path) -> None:
+    cell.patch(
+        tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n"), "verl/new/__init__.py": (None, b"NEW = 1\n")}
+    )
+    found, judgement = cell.build()
+    assert judgement.status is Status.PASS
+    site = Path(found["site_packages"])
+    assert (site / "verl/core.py").read_bytes() == b"ANSWER = 2\n"
+    assert (site / "verl/new/__init__.py").is_file()
+    assert found["probe"]["files"] == found["patched"]
+    cached = [path.read_bytes() for path in Path(os.environ["UV_CACHE_DIR"]).rglob("core.py")]
+    assert cached
+    assert set(cached) == {ORIGINAL}
+
+
+def test_patches_are_part_of_what_an_environment_is(cell: Cell, tmp_path: Path) -> None:
+    plain, _ = cell.build()
+    cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
+    patched, _ = cell.build()
+    assert plain["prefix"] != patched["prefix"]
+    assert (Path(plain["site_packages"]) / "verl/core.py").read_bytes() == ORIGINAL
+
+
+@pytest.mark.parametrize(
+    ("name", "pre", "said"),
+    [
+        ("verl/core.py", b"ANSWER = 0\n", "is not the file the patch was made for"),
+        ("verl/gone.py", b"x", "is not in the installed package"),
+        ("verl/core.py", None, "is in the installed package already"),
+    ],
+)
+def test_a_patch_for_another_file_fails_the_cell_and_writes_nothing(
+    cell: Cell, tmp_path: Path, name: str, pre: bytes | None, said: str
+) -> None:
+    cell.patch(tmp_path, {"verl/a_new.py": (None, b"x\n"), name: (pre, b"ANSWER = 2\n")})
+    found, judgement = cell.build()
+    assert judgement.status is Status.FAIL
+    assert found["step"] == "patch"
+    assert said in judgement.reasons[0]
+    assert not (Path(found["site_packages"]) / "verl/a_new.py").exists()
+
+
+def test_a_module_that_does_not_import_fails_the_cell(wheels: Any, context: Any, tmp_path: Path) -> None:
+    broken = wheels.add("verl", "0.9.1", files={"verl/__init__.py": "import nothing_of_the_kind\n"})
+    _found, judgement = Cell(context, tmp_path, broken).build()
+    assert judgement.status is Status.FAIL
+    assert "nothing_of_the_kind" in judgement.reasons[0]
+
+
+def test_no_network_is_no_verdict_and_keeps_nothing_half_built(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(InfrastructureError) as caught:
+        cell.build()
+    assert "127.0.0.1:9" in str(caught.value)
+
+
+def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "error: failed to write\n  cause: No space left on device (os error 28)\n"
+    monkeypatch.setattr(
+        cell.ctx,
+        "command",
+        lambda argv, **_: Completed(argv=tuple(argv), returncode=2, tail=said, seconds=0.1),
+    )
+    with pytest.raises(InfrastructureError) as caught:
+        cell.build()
+    assert "No space left" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("facet", "value", "said"),
+    [
+        ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
+        ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "s390x"),
+        ("pins", {"from_source": [{"package": "vllm"}]}, "vllm"),
+        ("pins", {"from_source": [{"package": "verl", "commit": "0" * 40}]}, "or a mirror with the commit"),
+        ("device", {"kind": "npu"}, "CANN"),
+    ],
+)
+def test_what_this_machine_cannot_build_is_unsupported_not_failed(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, facet: str, value: Any, said: str
+) -> None:
+    monkeypatch.setattr(build_inputs, "CANN_FOLDERS", ())
+    for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "NPU_MATRIX_MIRRORS"):
+        monkeypatch.delenv(name, raising=False)
+    cell.ctx.facets[facet] = value
+    _found, judgement = cell.build()
+    assert judgement.status is Status.UNSUPPORTED
+    assert said in judgement.reasons[0]
+    assert judgement.remedies
+
+
+def test_a_commit_of_a_mirror_is_part_of_the_environment_and_found_again(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "mirrors" / "verl"
+    (clone / "verl").mkdir(parents=True)
+    (clone / "verl" / "__init__.py").write_text("ANSWER = 3\n")
+    (clone / "setup.py").write_text("install_requires = []\n")
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip()}
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    cell.ctx.facets["pins"] = {"from_source": [source]}
+    cell.lock.write_text("")
+
+    found, judgement = cell.build()
+    again, _judgement = cell.build()
+
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert found["probe"]["packages"]["verl"] == "0.7.0.dev0"
+    assert (found["reused"], again["reused"]) == (False, True)
+
+
+def test_a_cell_whose_patches_did_not_apply_is_not_built_without_them(cell: Cell) -> None:
+    cell.ctx.facets["patches[verl]"] = [{"id": "fix"}]
+    cell.ctx.inputs["patches"] = outcome("patches")
+    found, judgement = cell.build()
+    assert (judgement.status, found["step"]) == (Status.FAIL, "patch")
+
+
+def test_a_stale_compiled_file_beside_a_patched_one_fails_the_cell(cell: Cell, tmp_path: Path) -> None:
+    cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
+    found, judgement = cell.build()
+    assert [one["state"] for one in found["probe"]["patched"]] == ["patched"]
+    found["probe"]["patched"][0]["state"] = "stale-code"
+    assert "stale-code" in environment_judge.judge(found, {}).reasons[0]
+    assert judgement.status is Status.PASS
+
+
+def good() -> dict[str, Any]:
+    """Measurements of a good simulated cell."""
+    return {
+        "built": True,
+        "site_packages": "/c/site-packages",
+        "expected": {"torch": "2.13.0+cpu", "ray": "2.0"},
+        "patched": {"verl/core.py": "aa"},
+        "requested_device": {"kind": "sim", "count": 1},
+        "probe": {
+            "packages": {"torch": "2.13.0+cpu", "Ray": "2.0"},
+            "files": {"verl/core.py": "aa"},
+            "modules": {"torch": {"file": "/c/site-packages/torch/__init__.py"}},
+            "device": {
+                "kind": "npu",
+                "count": 1,
+                "available": True,
+                "sum_of_ones": 4.0,
+                "simulated": True,
+                "runtime": "simulated",
+            },
+        },
+    }
+
+
+def test_a_good_simulated_cell_passes() -> None:
+    assert environment_judge.judge(good(), {}).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("packages", "torch"), "2.12.0", "torch is 2.12.0, locked is 2.13.0+cpu"),
+        (("packages", "stowaway"), "1", "stowaway 1 is installed and not locked"),
+        (("files", "verl/core.py"), "bb", "is not the patched file"),
+        (("files", "verl/core.py"), "", "it is missing"),
+        (("modules", "torch"), {"file": "/usr/lib/torch/__init__.py"}, "outside the environment"),
+        (("modules", "torch"), {"error": "ImportError: libhccl.so"}, "libhccl.so"),
+        (("device", "count"), 0, "wants 1 device(s) and sees 0"),
+        (("device", "sum_of_ones"), 3.0, "adds four ones to 3.0"),
+        (("device", "error"), "RuntimeError: ACL 507033", "ACL 507033"),
+        (("device", "runtime"), "cann", "The device is real, asked for was a simulated one"),
+        (("device", "runtime"), "none", "no CANN runtime says that it has one"),
+    ],
+)
+def test_each_seeded_fault_turns_the_check_red(path: tuple[str, str], value: Any, said: str) -> None:
+    measurements = good()
+    measurements["probe"][path[0]][path[1]] = value
+    judgement = environment_judge.judge(measurements, {})
+    assert judgement.status is Status.FAIL
+    assert any(said in reason for reason in judgement.reasons), judgement.reasons
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said"),
+    [
+        ("cann", ("2 packages as locked, 1 patched files as patched.",)),
+        ("simulated", ("The device is simulated, asked for was a real one.",)),
+        ("none", ("Asked for was a real device, and no CANN runtime says that it has one.",)),
+    ],
+)
+def test_a_real_device_is_shown_by_its_runtime(runtime: str, said: tuple[str, ...]) -> None:
+    measurements = good()
+    measurements["requested_device"]["kind"] = "npu"
+    measurements["probe"]["device"] |= {"runtime": runtime, "simulated": runtime == "simulated"}
+    assert environment_judge.judge(measurements, {}).reasons == said
+
+
+@pytest.mark.parametrize(
+    ("device", "evidence"),
+    [
+        ({"runtime": "simulated", "simulated": True}, Evidence.SIMULATED),
+        ({"runtime": "cann"}, Evidence.HARDWARE),
+        ({"runtime": "cann", "available": False}, Evidence.CPU),
+        ({"runtime": "none"}, Evidence.CPU),
+        ({}, Evidence.CPU),
+    ],
+)
+def test_an_environment_without_a_sentinel_is_not_thereby_hardware(
+    device: dict[str, Any], evidence: Evidence
+) -> None:
+    measurements = good()
+    measurements["probe"]["device"] = {"kind": "npu", "available": True, "simulated": False, **device}
+    assert venv_environment.evidence(measurements) is evidence
+
+
+def test_a_package_that_is_not_there_turns_the_check_red() -> None:
+    measurements = good()
+    del measurements["probe"]["packages"]["Ray"]
+    assert environment_judge.judge(measurements, {}).reasons == ("ray 2.0 is locked and not installed.",)

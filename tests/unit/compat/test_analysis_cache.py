@@ -1,0 +1,98 @@
+"""What is found in a file is kept by the file's text: the next version of a package costs what it changes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat.surface.analysis_cache import Shelf
+from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.syntax_walk import parse
+from harness.compat.uses.package_pairs import Answers, Package
+from harness.compat.uses.package_uses import Reach, reach
+
+USER = {
+    "user/__init__.py": "",
+    "user/a.py": "import torch\nfrom user import b\ntorch.add(1)\n",
+    "user/b.py": "import torch_npu\ntry:\n    torch_npu.npu_cast(1, x=2)\nexcept AttributeError:\n    pass\n",
+    "user/broken.py": "import torch(\n",
+}
+
+
+def package(path: Path, files: Mapping[str, str]) -> Package:
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(zipfile.ZipInfo(member), text)
+    return Package(name="user", version="1", file=path)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The texts that are really parsed."""
+    seen: list[bytes] = []
+
+    def counting(source: bytes) -> Any:
+        seen.append(source)
+        return parse(source)
+
+    monkeypatch.setattr("harness.compat.uses.package_uses.parse", counting)
+    return seen
+
+
+def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[bytes]) -> None:
+    answers = Answers(folder=tmp_path / "pairs", code="1")
+    package(tmp_path / "1.zip", USER).reach(answers)
+    assert len(parsed) == 3
+    newer = package(tmp_path / "2.zip", {**USER, "user/a.py": "import torch\ntorch.sub(1)\n"})
+    found = newer.reach(answers)
+    assert parsed[3:] == [b"import torch\ntorch.sub(1)\n"]
+    assert found == reach(newer.surface, {"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})
+    assert {use.target for use in found.uses} >= {"torch.sub", "torch_npu"}
+
+
+def test_other_code_reads_again(tmp_path: Path, parsed: list[bytes]) -> None:
+    for code in ("1", "2"):
+        package(tmp_path / "1.zip", USER).reach(Answers(folder=tmp_path / "pairs", code=code))
+    assert len(parsed) == 6
+
+
+def test_one_parse_answers_every_question(tmp_path: Path) -> None:
+    found = reach(Surface(package(tmp_path / "1.zip", USER).file), {"torch", "torch_npu"})
+    [call] = found.calls
+    assert (call.operator, call.keywords, call.guarded) == ("npu_cast", ("x",), True)
+    assert found.imports == {"user.a": ("user.b",), "user.b": (), "user.broken": ()}
+    assert found.unparsed == ("user/broken.py",)
+    assert Reach.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize("damage", ["not a database", "another table", "a folder"])
+def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "files.sqlite"
+    if damage == "not a database":
+        file.write_bytes(b"\xff{" * 4000)
+    elif damage == "a folder":
+        file.mkdir()
+    else:
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE answers (x)")
+        database.close()
+    with Shelf(file, "1") as shelf:
+        assert shelf.get(["a"]) == {}
+        shelf.put({"a": [1]})
+    with Shelf(file, "1") as shelf:
+        assert shelf.get(["a"]) == ({"a": [1]} if damage == "not a database" else {})
+
+
+def test_many_answers_of_two_kinds_do_not_mix(tmp_path: Path) -> None:
+    wanted = {str(number): number for number in range(1200)}
+    with Shelf(tmp_path / "files.sqlite", "one") as shelf:
+        shelf.put(wanted)
+        assert shelf.get(wanted) == wanted
+    with Shelf(tmp_path / "files.sqlite", "two") as shelf:
+        assert shelf.get(wanted) == {}

@@ -1,0 +1,197 @@
+"""The check `api` and what changed between two versions, on small wheels."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.app import main
+from harness.compat.surface.analysis_process import analyse
+from harness.compat.surface.api_surface import Surface
+from harness.compat.uses.api_check import judge, run, stated_versions
+from harness.compat.uses.api_diff import api_changes
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Status
+
+MODEL = "from transformers import AutoModel\n"
+ENTRY = "from verl.utils import model\n"
+
+
+@pytest.fixture
+def stack(wheels: Any) -> Any:
+    wheels.add("transformers", "4.57.6", files={"transformers/auto.py": "class AutoModel: ...\n"} | old())
+    wheels.add("transformers", "5.5.4", files={"transformers/auto.py": "class Other: ...\n"} | new())
+    wheels.add("tensordict", "0.10.0")
+    return wheels
+
+
+def old() -> dict[str, str]:
+    return {"transformers/__init__.py": "from .auto import AutoModel\ndef load(name, *, dtype=None): ...\n"}
+
+
+def new() -> dict[str, str]:
+    return {"transformers/__init__.py": "from .auto import Other\ndef load(name, *, kind): ...\n"}
+
+
+def verl(stack: Any, **files: str) -> None:
+    content = {
+        "verl/trainer/main_ppo.py": ENTRY,
+        "verl/utils/__init__.py": "",
+        "verl/utils/model.py": "x = 1\n",
+    }
+    stack.add(
+        "verl",
+        "1.0",
+        "tensordict<=0.10.0",
+        files=content | {name.replace("__", "/") + ".py": text for name, text in files.items()},
+    )
+
+
+def asked(context: Any, transformers: str, **tree: str) -> Any:
+    pins = {"requirements": [f"transformers=={transformers}"], "overrides": []}
+    facet = {"package": "verl", "kind": "release", "version": "1.0", **tree}
+    task = context(
+        {
+            "pins": pins,
+            "verl_tree": facet,
+            "vllm_ascend": {"version": ""},
+            "patches[verl]": [],
+            "patches[vllm_ascend]": [],
+        }
+    )
+    measured = run(task)
+    return measured.measurements, judge(measured.measurements, {})
+
+
+def test_a_name_that_every_training_imports_fails_the_cell_where_it_is_gone(stack: Any, context: Any) -> None:
+    verl(stack, verl__utils__model=MODEL)
+    _, good = asked(context, "4.57.6")
+    assert good.status is Status.PASS
+    _, bad = asked(context, "5.5.4")
+    assert bad.status is Status.FAIL
+    assert bad.reasons[0] == (
+        "verl/utils/model.py:1: transformers has no AutoModel (transformers 5.5.4, 4.57.6 had it)."
+    )
+    assert bad.remedies == ("transformers 4.57.6 is the last release with transformers.AutoModel.",)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"verl__utils__model": f"def f():\n    {MODEL}"}, "Only when it is called"),
+        ({"verl__extra": MODEL}, "Only when it is called"),
+        ({"verl__utils__model": f"try:\n    {MODEL}except ImportError:\n    pass\n"}, "against"),
+    ],
+)
+def test_what_only_some_function_or_nobody_reaches_is_said_and_does_not_fail(
+    stack: Any, context: Any, files: dict[str, str], said: str
+) -> None:
+    verl(stack, **files)
+    _, judgement = asked(context, "5.5.4")
+    assert judgement.status is Status.PASS
+    assert any(said in reason for reason in judgement.reasons)
+
+
+def test_a_range_means_the_newest_release_in_it(stack: Any, context: Any) -> None:
+    stack.add("tensordict", "0.11.0")
+    verl(stack, verl__utils__model="import tensordict\n")
+    measurements, _ = asked(context, "4.57.6")
+    assert ["verl", "1.0", "tensordict", "0.10.0"] in measurements["pairs"]
+
+
+def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None:
+    verl(stack)
+    _, absent = asked(context, "9.9")
+    assert absent.status is Status.NOT_RUN
+    _, commit = asked(context, "4.57.6", kind="commit", commit="d" * 40)
+    assert commit.status is Status.NOT_RUN
+    assert "dddddddddddd" in commit.reasons[0]
+
+
+def test_an_override_wins_and_a_range_states_nothing() -> None:
+    pins = {"requirements": ["a==1", "b>=2", "c==1.*", "d==3"], "overrides": ["d==4"]}
+    assert stated_versions(pins) == {"a": "1", "d": "4"}
+
+
+def surface(path: Path, text: str) -> Surface:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("lib/__init__.py", text)
+    return Surface(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said", "breaking"),
+    [
+        ("def f(a): ...", "", "lib.f: removed", True),
+        ("", "def f(a): ...", "lib.f: added", False),
+        ("def f(a): ...", "def f(a, b): ...", "parameter b must be given now", True),
+        ("def f(a): ...", "def f(a, b=1): ...", "parameter b added", False),
+        ("def f(a, b=1): ...", "def f(a): ...", "parameter b removed", True),
+        ("def f(a, b=1): ...", "def f(a, **k): ...", "parameter b removed", False),
+        ("def f(a, b=1): ...", "def f(a, *, b=1): ...", "b became keyword-only", True),
+        ("def f(a, b): ...", "def f(b, a): ...", "positional order is now b, a", True),
+        ("class C:\n  def m(self, a): ...", "class C:\n  def m(self): ...", "C.m: parameter a removed", True),
+    ],
+)
+def test_changes_say_what_breaks(tmp_path: Path, before: str, after: str, said: str, breaking: bool) -> None:
+    [change] = api_changes(surface(tmp_path / "a.zip", before), surface(tmp_path / "b.zip", after))
+    assert said in str(change)
+    assert change.breaking is breaking
+
+
+def test_the_command_shows_what_changed(
+    stack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--root", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    with pytest.raises(SystemExit) as stopped:
+        main([*options, "api", "diff", "--json", "transformers==4.57.6", "transformers==5.5.4"])
+    assert not stopped.value.code
+    names = {change["name"] for change in json.loads(capsys.readouterr().out)["changes"]}
+    assert {"transformers.auto.AutoModel", "transformers.auto.Other", "transformers.load"} <= names
+
+
+@pytest.mark.parametrize("spec", ["transformers", "transformers==9.9"])
+def test_the_command_names_what_is_no_release(
+    stack: Any, tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            [
+                "--root",
+                str(tmp_path),
+                "--cache",
+                str(tmp_path / "c"),
+                "api",
+                "diff",
+                spec,
+                "transformers==5.5.4",
+            ]
+        )
+    assert stopped.value.code == 2
+    assert spec.partition("==")[0] in capsys.readouterr().err
+
+
+def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"no archive")
+    request = {
+        "cache": str(tmp_path / "cache"),
+        "code": "x",
+        "versions": dict.fromkeys(("verl", "ray"), "1"),
+        "files": dict.fromkeys(("verl", "ray"), str(tmp_path / "x.zip")),
+        "not_read": [],
+        "made_for": {},
+        "changes": {},
+        "patches": {},
+        "misfits": [],
+    }
+    with pytest.raises(InputError, match="cannot be read"):
+        analyse(context({}), "api", request)
+
+
+def test_an_analysis_that_dies_is_no_verdict(context: Any) -> None:
+    with pytest.raises(InfrastructureError, match="exit code"):
+        analyse(context({}), "api", {})

@@ -1,0 +1,123 @@
+"""Which classes can have attributes that their text does not name, and what is said of the others."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.surface.dynamic_attributes import Openness, openness
+from harness.compat.uses.package_uses import reach
+from harness.compat.uses.use_check import check_border
+
+
+def of(body: str) -> Openness:
+    [node] = ast.parse("class A:\n" + textwrap.indent(body, "  ")).body
+    assert isinstance(node, ast.ClassDef)
+    return openness(node)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(self): return self.__dict__['a']",
+        "def f(self): self.__dict__['a'] = 1",
+        "def f(self): return dict(self.__dict__), {**self.__dict__}, 'a' in self.__dict__",
+        "def f(self):\n  for k, v in self.__dict__.items(): print(k, v)",
+        "def f(self, other): setattr(other, self.name, 1)",
+        "def f(self, name): setattr(self.model, name, 1)",
+        "def f(self): setattr(self, 'a', 1)",
+        "def f(self, module): module.__dict__.update(a=1)",
+        "def __setstate__(self, state):\n  for k, v in state.items(): setattr(self, k, v)",
+    ],
+)
+def test_what_reads_names_a_name_or_is_about_another_object_leaves_a_class_closed(body: str) -> None:
+    assert of(body) is Openness.CLOSED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(self, **kw):\n  for k, v in kw.items(): setattr(self, k, v)",
+        "def f(self, other): self.__dict__.update(other)",
+        "def f(self, k, v): self.__dict__[k] = v",
+        "def f(self, kw): self.__dict__ = kw",
+        "@classmethod\ndef f(cls, k, v):\n  made = cls()\n  setattr(made, k, v)",
+        "def f(self): change(self.__dict__)",
+    ],
+)
+def test_values_under_names_from_elsewhere_make_it_open_for_values(body: str) -> None:
+    assert of(body) is Openness.DATA
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def __getattr__(self, name): ...",
+        "def f(self, name): setattr(self, name, lambda: 1)",
+        "def f(self, name): setattr(self, name, wrap(name))",
+        "@classmethod\ndef f(cls, name, function): setattr(cls, name, function)",
+        "def f(self, name, function): setattr(type(self), name, function)",
+        "for name in NAMES: setattr(B, name, 1)",
+        "locals().update(B.__dict__)",
+    ],
+)
+def test_what_may_add_methods_makes_it_open_for_all(body: str) -> None:
+    assert of(body) is Openness.ANY
+
+
+LIB = """
+from collections.abc import MutableMapping
+class Bag(MutableMapping):
+    def __init__(self, **kw):
+        for k, v in kw.items(): setattr(self, k, v)
+    def fill(self): ...
+class Chosen:
+    def __new__(cls): return object.__new__(pick())
+class Leaf:
+    size: int = 1
+"""
+
+
+def texts(tmp_path: Path, text: str) -> list[str]:
+    for name, source in (("lib/__init__.py", LIB), ("user/a.py", text)):
+        with zipfile.ZipFile(tmp_path / f"{name[:3]}.zip", "w") as archive:
+            archive.writestr(name, source)
+    user, lib = Surface(tmp_path / "use.zip"), Surface(tmp_path / "lib.zip")
+    found = check_border(reach(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
+    return [one.text for one in found if one.breaks]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # Values may come under any name, methods may not.
+        ("def f(bag: lib.Bag): bag.gone()", ["lib.Bag has no gone"]),
+        ("def f(bag: lib.Bag): print(bag.gone)", []),
+        ("def f(bag: lib.Bag): bag.fill()", []),
+        # What Python's own base class gives is there.
+        ("def f(bag: lib.Bag): bag.setdefault(1, 2)", []),
+        # A word of that name somewhere is no attribute of this class, unless a subclass could have it.
+        ("def f(leaf: lib.Leaf, width): print(leaf.width)", ["lib.Leaf has no width"]),
+        ("class Own(lib.Leaf):\n  width = 2\ndef f(leaf: lib.Leaf): print(leaf.width)", []),
+        # A function that is put into the class sets it.
+        ("def put(self: lib.Leaf): self.width = 1\ndef f(leaf: lib.Leaf): print(leaf.width)", []),
+        # What is made may be of another class than the one that is called.
+        ("width = 1\nmade = lib.Chosen()\nprint(made.width)\nclass B:\n  width = 1", []),
+        ("width = 1\nmade = lib.Leaf()\nprint(made.width)\nclass B:\n  width = 1", ["lib.Leaf has no width"]),
+    ],
+)
+def test_objects_are_told_from_words(tmp_path: Path, text: str, said: list[str]) -> None:
+    assert texts(tmp_path, f"import lib\n{text}\n") == said
+
+
+def test_an_attribute_kept_in_an_objects_dictionary_is_there(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("lib/__init__.py", "class A:\n  def f(self): self.__dict__['kept'] = 1\n")
+    surface = Surface(tmp_path / "lib.zip")
+    assert surface.find("lib.A.kept").standing is Standing.FOUND
+    assert surface.find("lib.A.other").standing is Standing.MISSING

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.compat.lint.hydra_config import config_name, read_config
+from harness.compat.lint.launch_script import parse_script
+from harness.compat.lint.lint_check import lint_script
+from harness.errors import InputError
+
+PPO = {
+    "actor_rollout_ref": {"actor": {"strategy": "fsdp", "optim": {"lr": 1e-6}}, "rollout": {"n": 1}},
+    "trainer": {"nnodes": 1, "use_old_workers": None},
+    "model_engine": "dp",
+}
+MEGATRON = {"actor_rollout_ref": {"actor": {"megatron": {"tensor_model_parallel_size": 1}}}}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "verl-0.9.1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, config in (("ppo_trainer", PPO), ("ppo_megatron_trainer", MEGATRON)):
+            archive.writestr(f"verl/trainer/config/_generated_{name}.yaml", yaml.safe_dump(config))
+    return path
+
+
+def config_findings(wheel: Path | None, arguments: str, entry: str = "verl.trainer.main_ppo") -> list[str]:
+    script = parse_script(f"python -m {entry} {arguments}")
+    result = lint_script(script, {"verl": "0.9.1"}, wheel)
+    return [finding.message.split()[0] for finding in result.findings if finding.rule == "CONFIG-KEY"]
+
+
+def test_keys_that_exist_are_fine_and_others_are_found(wheel: Path) -> None:
+    assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 trainer.nnodes=2 model_engine=dp") == []
+    assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 algorithm.filter.enable=True") == [
+        "algorithm.filter.enable"
+    ]
+    assert set(config_findings(wheel, "trainer.nnodes.deeper=1 ~trainer.gone")) == {
+        "trainer.gone",
+        "trainer.nnodes.deeper",
+    }
+
+
+def test_keys_that_are_added_on_purpose_are_fine(wheel: Path) -> None:
+    assert config_findings(wheel, "+actor_rollout_ref.actor.new=1 ++trainer.more=2 trainer.nnodes=1") == []
+
+
+def test_a_moved_key_is_proposed_where_it_is_now(wheel: Path) -> None:
+    script = parse_script("python -m verl.trainer.main_ppo actor_rollout_ref.actor.lr=1", "run.sh")
+    [finding] = [f for f in lint_script(script, {"verl": "0.9.1"}, wheel).findings if f.rule == "CONFIG-KEY"]
+    assert "actor_rollout_ref.actor.optim.lr" in finding.fix
+    assert (finding.file, finding.line, finding.column) == ("run.sh", 1, 33)
+
+
+def test_megatron_jobs_are_held_against_megatrons_configuration(wheel: Path) -> None:
+    key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
+    assert config_findings(wheel, f"--config-name=ppo_megatron_trainer.yaml {key}") == []
+    assert config_findings(wheel, key) == ["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"]
+    [recipe] = parse_script(f"python -m verl.trainer.main_ppo model_engine=megatron {key}").recipes
+    assert config_name(recipe) == "ppo_megatron_trainer"
+
+
+def test_without_the_wheel_it_is_undecided_and_said(wheel: Path) -> None:
+    result = lint_script(parse_script("python -m verl.trainer.main_ppo a.b=1"), {"verl": "0.9.1"})
+    assert "CONFIG-KEY" in {item.rule for item in result.undecided}
+    other = lint_script(
+        parse_script("python -m verl.trainer.main_ppo --config-name mine a.b=1"), {"verl": "0.9.1"}, wheel
+    )
+    assert ("mine of verl 0.9.1",) in {item.unknown for item in other.undecided}
+
+
+def test_programs_with_their_own_configuration_are_left_alone(wheel: Path) -> None:
+    assert config_findings(wheel, "a.b=1", entry="recipe.dapo.main_dapo") == []
+
+
+def test_a_broken_wheel_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "verl-0.9.1-py3-none-any.whl"
+    path.write_bytes(b"PK\x03\x04 truncated")
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    assert str(path) in str(caught.value)

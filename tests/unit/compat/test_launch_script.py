@@ -1,0 +1,264 @@
+"""Launch scripts with the settings, and the known problems, of those people have published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.compat.lint.launch_script import parse_script, read_script
+from harness.compat.lint.lint_check import lint_file, lint_script
+from harness.errors import InputError
+
+ONE_STEP = r"""
+set -x
+export VLLM_ASCEND_ENABLE_NZ=0
+
+NGPUS_PER_NODE=${NGPUS_PER_NODE:-2}
+train_gpus=$((NGPUS_PER_NODE - 1))
+prompt=$((1024 * 2))
+response=$((1024 * 32))
+python3 -m recipe.one_step_off_policy.main_ppo \
+    algorithm.adv_estimator=grpo \
+    data.max_prompt_length=${prompt} \
+    data.max_response_length=${response} \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 \
+    actor_rollout_ref.actor.use_kl_loss=False \
+    actor_rollout_ref.actor.kl_loss_coef=0.001 \
+    actor_rollout_ref.actor.use_torch_compile=False \
+    actor_rollout_ref.ref.use_torch_compile=False \
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.n=8 \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$(((prompt + response) / 1)) \
+    trainer.logger=['console','tensorboard'] \
+    trainer.device=npu \
+    trainer.nnodes=1 \
+    trainer.n_gpus_per_node="${train_gpus}" $@
+"""
+GSPO_COMMON = r"""
+export GPUS_PER_NODE=8 NNODES=1
+{exports}
+adv_estimator=grpo loss_mode=gspo loss_agg_mode="{agg}"
+clip_ratio_low=0.0003 # as the paper recommends, see Sec. 5.1
+clip_ratio_high=0.0004
+max_prompt_length=$((1024 * 2)); max_response_length=$((1024*8))
+len=$(((max_prompt_length + max_response_length)*1))
+rollout_engine=vllm
+if [ "$rollout_engine" = "vllm" ]; then
+  export VLLM_USE_V1=1
+fi
+{launcher} -m verl.trainer.main_ppo {config} \
+    algorithm.adv_estimator=${{adv_estimator}} \
+    actor_rollout_ref.actor.policy_loss.loss_mode=${{loss_mode}} \
+    actor_rollout_ref.actor.loss_agg_mode=${{loss_agg_mode}} \
+    actor_rollout_ref.actor.clip_ratio_low=${{clip_ratio_low}} \
+    actor_rollout_ref.actor.clip_ratio_high=${{clip_ratio_high}} \
+    data.max_prompt_length=$max_prompt_length \
+    data.max_response_length=$max_response_length \
+    data.train_batch_size=512 \
+    actor_rollout_ref.actor.use_dynamic_bsz=True \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$len \
+    actor_rollout_ref.rollout.name=$rollout_engine \
+    {more} \
+    trainer.nnodes=1
+"""
+
+
+def gspo(
+    agg: str = "seq-mean-token-mean",
+    exports: str = "",
+    launcher: str = "python3",
+    config: str = "",
+    more: str = "",
+) -> str:
+    return GSPO_COMMON.format(agg=agg, exports=exports, launcher=launcher, config=config, more=more)
+
+
+BATCHES = "actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.rollout.n=16"
+CASE_1 = gspo(more=f"{BATCHES} trainer.n_gpus_per_node=16")
+CASE_2 = gspo(
+    agg="token-mean",
+    launcher="ray job submit --runtime-env=env.yaml -- python3",
+    config="--config-path=config --config-name='ppo_megatron_trainer.yaml'",
+    more="actor_rollout_ref.rollout.n=2 actor_rollout_ref.actor.ppo_mini_batch_size=4 "
+    "actor_rollout_ref.actor.clip_ratio_c=10.0 actor_rollout_ref.model.path=/w/Qwen3_30B/Qwen3_30B "
+    "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=8 "
+    "actor_rollout_ref.rollout.calculate_log_probs=True "
+    "data.train_files=/d/dapo.parquet data.val_files=/d/dapo.parquet algorithm.filter_groups.enable=False",
+)
+CASE_3 = gspo(exports="export VLLM_ASCEND_ENABLE_NZ=0", more=f"{BATCHES} trainer.n_gpus_per_node=8")
+CASE_4 = gspo(
+    exports="export VLLM_ASCEND_ENABLE_NZ=0",
+    more=f"{BATCHES} trainer.n_gpus_per_node=8 trainer.use_legacy_worker_impl=disable",
+)
+OLD = {"verl": "0.7.0.dev0", "vllm_ascend": "0.10.0rc1", "cann": "8.2.RC2", "megatron_core": "0.12.1"}
+NEW = {"verl": "0.7.0.dev0@5a2e0b1c", "vllm_ascend": "0.11.0rc1", "cann": "8.3.RC1"}
+
+
+def found(text: str, versions: dict[str, str]) -> dict[str, int]:
+    return {finding.rule: finding.line for finding in lint_script(parse_script(text), versions).findings}
+
+
+def test_the_one_step_off_script_has_its_known_problem() -> None:
+    rules = found(ONE_STEP, {"verl": "0.7.0.dev0@ccd7d934", "vllm_ascend": "0.11.0rc1"})
+    assert rules == {"HCCL-ONESTEP": 9, "KL-COEF-DEAD": 15, "LOGP-OFF": 9}
+    assert "HCCL-ONESTEP" not in found(ONE_STEP, {"verl": "0.7.0", "vllm_ascend": "0.11.0rc1"})
+
+
+def test_the_dense_gspo_script_has_its_known_problems() -> None:
+    assert set(found(CASE_1, OLD)) == {"COMPILE-NPU", "GPUS-MISMATCH", "LOGP-OFF"}
+
+
+def test_the_moe_gspo_script_has_its_known_problems() -> None:
+    rules = set(found(CASE_2, OLD))
+    assert rules == {
+        "GSPO-AGG-IGNORED",
+        "GSPO-DUALCLIP",
+        "GROUP-SMALL",
+        "TP-GQA",
+        "FILTER-GROUPS",
+        "COMPILE-NPU",
+        "TESTFREQ",
+    }
+    assert "GSPO-AGG" in found(CASE_2, {**OLD, "verl": "0.9.1"})
+
+
+@pytest.mark.parametrize("case", [CASE_3, CASE_4])
+def test_the_later_gspo_scripts_have_their_known_problem(case: str) -> None:
+    assert set(found(case, NEW)) == {"COMPILE-NPU", "LOGP-OFF"}
+    assert "NZ" in found(case.replace("export VLLM_ASCEND_ENABLE_NZ=0", ""), NEW)
+
+
+def test_values_entry_and_places_are_read() -> None:
+    [recipe] = parse_script(ONE_STEP, "run.sh").recipes
+    assert recipe.entry == "recipe.one_step_off_policy.main_ppo"
+    assert (recipe.nodes, recipe.cards, recipe.device) == (1, 1, "npu")
+    length = recipe.overrides["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"]
+    assert length.plain() == 34816
+    assert str(length.where) == "run.sh:22:5"
+    assert recipe.env["VLLM_ASCEND_ENABLE_NZ"].text == "0"
+    assert "NGPUS_PER_NODE" not in recipe.env
+
+
+def test_a_launch_through_ray_and_its_config_are_read() -> None:
+    [recipe] = parse_script(CASE_2).recipes
+    assert (recipe.entry, recipe.config) == ("verl.trainer.main_ppo", "ppo_megatron_trainer.yaml")
+    assert recipe.model == "/w/Qwen3_30B/Qwen3_30B"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("x=5; y=$x", "5"),
+        ("y='$x'", "$x"),
+        ('x=5; y="a${x}b"', "a5b"),
+        ("y=${missing:-7}", "7"),
+        ("x=; y=${x:-7}", "7"),
+        ("x=; y=${x-7}", ""),
+        ("y=${a:-${b:-deep}}", "deep"),
+        ("y=$((7 / 2))", "3"),
+        ("y=$((-7 / 2))", "-3"),
+        ("y=$((2 ** 10 % 1000))", "24"),
+        ("n=3; y=$((n * (1 + $n)))", "12"),
+        ("y=a\\\nb", "ab"),
+        ("y=a\\ b", "a b"),
+        ("y=1; y+=2", "12"),
+        ("y=[1,2] # comment", "[1,2]"),
+        ("y=a#b", "a#b"),
+    ],
+)
+def test_shell_values(line: str, value: str) -> None:
+    [recipe] = parse_script(f'{line}\npython -m verl.trainer.main_ppo k="$y"\n').recipes
+    assert (recipe.overrides["k"].text, recipe.overrides["k"].unknown) == (value, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("y=$HOME/data", "HOME"),
+        ("y=$(date)", "$(date)"),
+        ("y=`date`", "`date`"),
+        ("y=$((missing + 1))", "missing"),
+        ("y=$((1 / 0))", "division by zero"),
+        ("y=${path%/*}", "${path%/*}"),
+    ],
+)
+def test_what_only_a_run_would_know_is_unknown_not_guessed(line: str, unknown: str) -> None:
+    [recipe] = parse_script(f"{line}\npython -m verl.trainer.main_ppo k=$y\n").recipes
+    assert recipe.overrides["k"].unknown == unknown
+
+
+def test_a_rule_on_an_unknown_value_is_undecided() -> None:
+    script = parse_script(
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$N"
+    )
+    result = lint_script(script, {"verl": "0.9.1"})
+    assert "GROUP-1" in {item.rule for item in result.undecided}
+    assert not {"GROUP-1", "GROUP-SMALL"} & {finding.rule for finding in result.findings}
+
+
+def test_what_is_not_understood_is_said_with_its_line() -> None:
+    script = parse_script(
+        "cat <<EOF > x\npython -m not.this a=1\nEOF\nfor i in 1 2; do\npython -m verl.trainer.main_ppo k=1\ndone\n"
+    )
+    assert [(note.line, note.text.split(",")[0].split(":")[0]) for note in script.notes] == [
+        (1, "a here-document"),
+        (4, "`for`"),
+    ]
+    assert [recipe.entry for recipe in script.recipes] == ["verl.trainer.main_ppo"]
+
+
+def test_hydras_prefixes_are_kept_apart() -> None:
+    [recipe] = parse_script("python -m verl.trainer.main_ppo +a.b=1 ++c.d=2 ~e.f g=3").recipes
+    assert set(recipe.overrides) == {"a.b", "c.d", "g"}
+    assert (recipe.added, recipe.removed) == (frozenset({"a.b", "c.d"}), frozenset({"e.f"}))
+
+
+def test_a_value_torn_from_its_key_is_found() -> None:
+    torn = "python -m verl.trainer.main_ppo \\\n  data.train_files= ${TRAIN} \\\n  data.val_files= -x \\\n  a=1\n"
+    [finding] = [f for f in lint_script(parse_script(torn), {}).findings if f.rule == "TORN-OVERRIDE"]
+    assert (finding.line, finding.severity) == (2, "error")
+    assert "data.train_files=" in finding.message
+    assert "TORN-OVERRIDE" not in found(torn.replace("train_files= ", "train_files="), {})
+
+
+def test_environment_in_front_of_the_command_counts() -> None:
+    [recipe] = parse_script("A=1\nB=2 nohup python -m verl.trainer.main_ppo k=1 > log 2>&1 &").recipes
+    assert {name: value.text for name, value in recipe.env.items()} == {"B": "2"}
+    assert set(recipe.overrides) == {"k"}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"echo hello\n", "no training is started"),
+        (b"\xff\xfe broken", "not UTF-8"),
+        (b"\0binary", "no launch script"),
+        (b"#" * (2 << 20), "no launch script"),
+    ],
+)
+def test_bad_files_are_input_errors(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        lint_file(path, {})
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_wrong_version_are_input_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        read_script(tmp_path / "missing.sh")
+    (tmp_path / "run.sh").write_text(ONE_STEP)
+    with pytest.raises(InputError):
+        lint_file(tmp_path / "run.sh", {"verl": "newest"})
+
+
+@given(text=st.text(alphabet="abPython -m=$(){}[]'\"\\\n#;&|<>`+~:.1/*", max_size=120))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    parse_script(text)
+    parse_script(f"python -m verl.trainer.main_ppo a={text}")

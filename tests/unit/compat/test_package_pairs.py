@@ -1,0 +1,135 @@
+"""A pair of packages is looked at once, by content; our patches cost only the files they change."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat.surface.syntax_walk import parse
+from harness.compat.uses import package_pairs
+from harness.compat.uses.package_pairs import Answers, Borders, Package
+from harness.compat.uses.use import Reference
+from harness.compat.uses.use_visitor import references_in
+
+LIB = {"lib/__init__.py": "def make(size): ...\n"}
+USER = {
+    "user/__init__.py": "",
+    "user/a.py": "from lib import make\nmake()\n",
+    "user/b.py": "def f():\n    from lib import gone\n",
+}
+
+
+def package(path: Path, name: str, files: Mapping[str, str], **changes: str) -> Package:
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(zipfile.ZipInfo(member), text)
+    return Package(name=name, version="1", file=path, changes=changes)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The files of each look at a pair that really happens."""
+    seen: list[set[str]] = []
+    real = package_pairs.check_border
+
+    def counting(uses: Any, *rest: Any) -> Any:
+        seen.append({use.file for use in uses})
+        return real(uses, *rest)
+
+    monkeypatch.setattr(package_pairs, "check_border", counting)
+    monkeypatch.setattr(package_pairs, "PROVIDERS", frozenset({"lib"}))
+    return seen
+
+
+def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> dict[str, Any]:
+    borders = Borders(user, Answers(folder=folder / "pairs", code=code))
+    return borders.with_provider(lib, None)
+
+
+def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[set[str]]) -> None:
+    lib = package(tmp_path / "lib.zip", "lib", LIB)
+    first = ask(tmp_path, package(tmp_path / "a.zip", "user", USER), lib)
+    again = ask(tmp_path, package(tmp_path / "elsewhere.zip", "user", USER), lib)
+    assert first == again
+    assert [one["text"] for one in first["findings"]] == ["make(size) misses size", "lib has no gone"]
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("change", ["user", "lib", "code"])
+def test_another_consumer_provider_or_code_is_another_question(
+    tmp_path: Path, looked: list[set[str]], change: str
+) -> None:
+    lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
+    ask(tmp_path, user, lib)
+    if change == "user":
+        user = package(tmp_path / "u2.zip", "user", {**USER, "user/c.py": "import lib\n"})
+    elif change == "lib":
+        lib = package(tmp_path / "l2.zip", "lib", {"lib/__init__.py": "def make(): ...\ngone = 1\n"})
+    found = ask(tmp_path, user, lib, "2" if change == "code" else "1")
+    assert len(looked) == 2
+    assert bool(found["findings"]) is (change != "lib")
+
+
+def test_a_damaged_answer_is_made_again(tmp_path: Path, looked: list[set[str]]) -> None:
+    lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
+    first = ask(tmp_path, user, lib)
+    for file in (tmp_path / "pairs").iterdir():
+        file.write_bytes(b"\xff{")
+    assert ask(tmp_path, user, lib) == first
+    assert len(looked) == 2
+
+
+def test_our_patches_cost_the_files_they_change_and_are_judged_in_place(
+    tmp_path: Path, looked: list[set[str]]
+) -> None:
+    lib, plain = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
+    ask(tmp_path, plain, lib)
+    mended = Package(
+        name="user", version="1", file=plain.file, changes={"user/a.py": "from lib import make\nmake(1)\n"}
+    )
+    assert [one["text"] for one in ask(tmp_path, mended, lib)["findings"]] == ["lib has no gone"]
+    worse = Package(
+        name="user", version="1", file=plain.file, changes={"user/a.py": "import lib\nlib.away()\n"}
+    )
+    texts = {one["text"] for one in ask(tmp_path, worse, lib)["findings"]}
+    assert texts == {"lib has no away", "lib has no gone"}
+    assert looked[1:] == [{"user/a.py"}, {"user/a.py"}]
+
+
+def test_what_importing_an_entry_imports_stops_at_guards_and_functions(tmp_path: Path) -> None:
+    files = {
+        "user/__init__.py": "",
+        "user/entry.py": "from user import a\ntry:\n    import user.b\nexcept ImportError:\n    pass\n",
+        "user/a.py": "def f():\n    import user.c\n",
+        "user/b.py": "",
+        "user/c.py": "",
+    }
+    user = package(tmp_path / "u.zip", "user", files)
+    borders = Borders(user, Answers(folder=tmp_path / "pairs", code="1"))
+    assert borders.imported(("user.entry", "user.absent")) == {"user", "user.entry", "user.a"}
+
+
+REACHES = """
+import lib
+from lib import make as build, Base
+class A(Base):
+    def __init__(self, size: int, *rest): super().__init__(size)
+    def f(self, a, /, b, *, c=1, **k): self.g(a, *b, **k)
+try:
+    lib.make(1, size=2)
+except AttributeError:
+    lib.other = None
+"""
+
+
+def test_uses_come_back_from_the_store_as_they_went_in() -> None:
+    tree = parse(REACHES.encode())
+    assert tree is not None
+    uses = references_in(tree, REACHES.encode(), "user.a", "user/a.py", {"lib"})
+    assert {use.kind for use in uses} >= {"import", "subclass", "super", "override", "call", "patch"}
+    assert tuple(Reference.from_json(json.loads(json.dumps(use.to_json()))) for use in uses) == uses

@@ -1,0 +1,324 @@
+"""Sources of releases from an index: by range, whole, and when the index or the archive misbehaves."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import re
+import subprocess
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat.operators.operator_check import pinned_torch_npu
+from harness.compat.resolve import resolution
+from harness.compat.surface import release_sources as module
+from harness.compat.surface.release_sources import commit_sources, fetch_sources, tree_requirements
+from harness.compat.surface.remote_file import NoRangesError, RemoteFile, download, open_remote
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Status
+from harness.sources.packages.package_index import IndexSettings
+from harness.sources.packages.release import ReleaseNotFoundError
+
+
+class Server:
+    """A tiny index: what it serves, whether it knows ranges, and what was asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ranges = True
+        self.cut = 0
+        self.sent = 0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            def do_HEAD(self) -> None:
+                path = outer.folder / self.path.lstrip("/")
+                self.send_response(200 if path.is_file() else 404)
+                self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
+                self.send_header("Accept-Ranges", "bytes")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
+        self.thread.start()
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        path = self.folder / request.path.lstrip("/")
+        if path.is_dir():
+            links = "".join(f'<a href="/{p.relative_to(self.folder)}">{p.name}</a>' for p in path.iterdir())
+            data, kind = links.encode(), "text/html"
+        elif path.is_file():
+            data, kind = path.read_bytes(), "application/octet-stream"
+        else:
+            request.send_error(404)
+            return
+        span = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("Range", ""))
+        code, total = 200, len(data)
+        if span and self.ranges and path.is_file():
+            start = int(span[1]) if span[1] else max(0, total - int(span[2]))
+            end = int(span[2]) + 1 if span[1] and span[2] else total
+            data, code = data[start:end], 206
+        request.send_response(code)
+        request.send_header("Content-Type", kind)
+        if code == 206:
+            request.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{total}")
+        data = data[: self.cut] if self.cut and code == 206 else data
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        # uv asks for the metadata, in its own way.
+        self.sent += len(data) if "urllib" in request.headers["User-Agent"] else 0
+        request.wfile.write(data)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    made = Server(folder)
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    made.thread.join()
+
+
+@pytest.fixture
+def index(server: Server, wheels: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Wheels made in the served folder, and pip's settings that point there."""
+    wheels.folder = server.folder / "big"
+    wheels.folder.mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", server.url)
+    return wheels
+
+
+def big_wheel(index: Any, **files: str) -> None:
+    noise = "".join(chr(33 + (n * n * 7919 + n // 3) % 90) for n in range(3_000_000))
+    index.add("big", "1.0", files={"big/core.py": "def f(a): ...\n", "big/data.bin": noise, **files})
+
+
+def fetched(context: Any, package: str = "big", version: str = "1.0") -> tuple[zipfile.ZipFile, Any]:
+    ctx = context({})
+    return zipfile.ZipFile(fetch_sources(package, version, cache=ctx.cache, command=ctx.command)), ctx
+
+
+def test_only_the_sources_of_a_large_wheel_travel(server: Server, index: Any, context: Any) -> None:
+    big_wheel(index)
+    size = (index.folder / "big-1.0-py3-none-any.whl").stat().st_size
+    archive, ctx = fetched(context)
+    assert "big/core.py" in archive.namelist()
+    assert "big/data.bin" not in archive.namelist()
+    assert archive.read("big-1.0.dist-info/METADATA").startswith(b"Metadata-Version")
+    assert 0 < server.sent < size / 2
+    before = server.sent
+    fetch_sources("big", "1.0", cache=ctx.cache, command=ctx.command)
+    assert server.sent == before
+
+
+def test_an_index_without_ranges_gives_the_whole_file(server: Server, index: Any, context: Any) -> None:
+    big_wheel(index)
+    server.ranges = False
+    assert "big/core.py" in fetched(context)[0].namelist()
+
+
+def test_a_damaged_cache_is_fetched_again(index: Any, context: Any) -> None:
+    big_wheel(index)
+    archive, ctx = fetched(context)
+    archive.close()
+    Path(str(archive.filename)).write_bytes(b"torn")
+    again = fetch_sources("big", "1.0", cache=ctx.cache, command=ctx.command)
+    assert "big/core.py" in zipfile.ZipFile(again).namelist()
+
+
+@pytest.mark.parametrize(("package", "version"), [("big", "2.0"), ("unknown", "1.0")])
+def test_a_release_the_index_does_not_have_is_said_to_be_missing(
+    index: Any, context: Any, package: str, version: str
+) -> None:
+    big_wheel(index)
+    with pytest.raises(ReleaseNotFoundError):
+        fetched(context, package, version)
+
+
+def test_a_source_package_stands_in_where_there_is_no_wheel(index: Any, context: Any) -> None:
+    with tarfile.open(index.folder / "big-1.0.tar.gz", "w:gz") as archive:
+        for name, text in {
+            "big-1.0/PKG-INFO": "Metadata-Version: 2.2\nName: big\nVersion: 1.0\n",
+            "big-1.0/src/big/__init__.py": "x = 1\n",
+            "big-1.0/tests/test_x.py": "",
+        }.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    names = fetched(context)[0].namelist()
+    assert "big/__init__.py" in names
+    assert "tests/test_x.py" not in names
+
+
+@pytest.mark.parametrize("data", [b"no wheel at all", b"PK\x05\x06" + bytes(18) + b"x" * 50])
+def test_a_broken_wheel_is_named(index: Any, context: Any, data: bytes) -> None:
+    (index.folder / "big-1.0-py3-none-any.whl").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        fetched(context)
+    assert "big" in str(caught.value)
+
+
+def test_a_wheel_that_would_leave_its_folder_is_refused(index: Any, context: Any) -> None:
+    big_wheel(index, **{"../../evil.py": "x = 1\n"})
+    with pytest.raises(InputError, match="is not used"):
+        fetched(context)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [("MOST_MEMBERS", 3, "too many files"), ("LARGEST_TOTAL", 100, "larger than any known")],
+)
+def test_a_wheel_of_a_size_that_no_package_has_is_refused(
+    index: Any, context: Any, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, said: str
+) -> None:
+    big_wheel(index, **{"big/long.py": "x = 1\n" * 100})
+    monkeypatch.setattr(module, limit, value)
+    with pytest.raises(InputError, match=said):
+        fetched(context)
+
+
+def test_a_source_that_unpacks_to_more_than_any_module_is_left_out(
+    index: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big_wheel(index, **{"big/zeros.py": "#" * 20_000})
+    monkeypatch.setattr(module, "LARGEST_MEMBER", 10_000)
+    assert "big/zeros.py" not in fetched(context)[0].namelist()
+
+
+def test_a_link_in_a_wheel_is_its_text_and_leads_nowhere(index: Any, context: Any) -> None:
+    big_wheel(index)
+    link = zipfile.ZipInfo("big/passwd.py")
+    link.create_system = 3
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(index.folder / "big-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert fetched(context)[0].read("big/passwd.py") == b"/etc/passwd"
+
+
+@pytest.mark.parametrize("suffix", ["whl", "tar.gz"])
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_a_release_cut_short_is_named(index: Any, context: Any, suffix: str, part: float) -> None:
+    if suffix == "whl":
+        file = index.add("big", "1.0", files={"big/core.py": "x = 1\n" * 500})
+    else:
+        file = index.folder / "big-1.0.tar.gz"
+        text = bytes(range(256)) * 400
+        with tarfile.open(file, "w:gz") as archive:
+            for name, data in {"big-1.0/PKG-INFO": b"Name: big\n", "big-1.0/big/core.py": text}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises((InputError, InfrastructureError), match="big"):
+        fetched(context)
+
+
+def test_the_index_s_own_metadata_is_kept_beside_the_wheels(index: Any, context: Any) -> None:
+    big_wheel(index)
+    (index.folder / "big-1.0-py3-none-any.whl.metadata").write_text("Name: big\nRequires-Dist: x\n")
+    assert b"Requires-Dist: x" in fetched(context)[0].read("index-metadata/METADATA")
+
+
+@pytest.mark.parametrize(
+    ("index_says", "status"),
+    [("Requires-Dist: base==2.0\n", Status.FAIL), ("Requires-Dist: base==1.0\n", Status.PASS)],
+)
+def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_check_red(
+    server: Server, index: Any, context: Any, index_says: str, status: Status
+) -> None:
+    wheel = index.add("big", "1.0", "base==1.0")
+    head = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n"
+    wheel.with_name(f"{wheel.name}.metadata").write_text(head + index_says)
+    index.folder = server.folder / "base"
+    index.folder.mkdir()
+    for version in ("1.0", "2.0"):
+        index.add("base", version)
+    pins = {"requirements": ["big==1.0"], "overrides": []}
+    measured = resolution.run(
+        context({"pins": pins, "platform": {"python": "3.11", "arch": "aarch64", "host": False}})
+    )
+    judgement = resolution.judge(measured.measurements, {})
+    assert judgement.status is status
+    assert any("only the archive wants base==1.0" in reason for reason in judgement.reasons) is (
+        status is Status.FAIL
+    )
+
+
+def test_a_name_that_is_none_asks_nobody(context: Any) -> None:
+    ctx = context({})
+    with pytest.raises(InputError):
+        fetch_sources("../x", "1", cache=ctx.cache, command=ctx.command)
+
+
+def test_reads_join_spans_and_stop_at_the_end(server: Server, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 8192
+    (server.folder / "file").write_bytes(data)
+    file = RemoteFile(f"{server.url}/file", IndexSettings())
+    assert file.size == len(data)
+    file.prefetch([(0, 100), (50, 2000), (2100, 3000)])
+    requests = file.requests
+    file.seek(10)
+    assert file.read(2000) == data[10:2010]
+    assert file.requests == requests
+    file.seek(-5, io.SEEK_END)
+    assert file.read() == data[-5:]
+    assert file.read(10) == b""
+
+
+def test_a_torn_connection_is_an_error_of_the_network(server: Server) -> None:
+    (server.folder / "file").write_bytes(bytes(2_000_000))
+    file = RemoteFile(f"{server.url}/file", IndexSettings())
+    server.cut = 10
+    with pytest.raises(OSError, match="ended after 10"):
+        file.read(100)
+
+
+def test_protocols_that_no_index_speaks_are_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="protocol"):
+        open_remote("ftp://127.0.0.1/x", IndexSettings())
+    (tmp_path / "x").write_bytes(bytes(10))
+    with pytest.raises(OSError, match="larger"):
+        download((tmp_path / "x").as_uri(), IndexSettings(), 5)
+    server.ranges = False
+    (server.folder / "file").write_bytes(b"x")
+    with pytest.raises(NoRangesError):
+        open_remote(f"{server.url}/file", IndexSettings())
+
+
+def test_a_commit_without_mirrors_is_not_there(tmp_path: Path) -> None:
+    assert commit_sources("0" * 40, cache=tmp_path, mirrors=None) is None
+
+
+def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path: Path) -> None:
+    upstream = tmp_path / "mirrors/vllm-ascend"
+    (upstream / "vllm_ascend").mkdir(parents=True)
+    (upstream / "vllm_ascend/__init__.py").write_text("import torch_npu\n")
+    (upstream / "requirements.txt").write_text("# build\n--pre\ntorch==2.7.1\ntorch-npu==2.7.1  # NPU\n")
+    git = ["git", "-C", str(upstream), "-c", "user.name=n", "-c", "user.email=e@example.com"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    sources = commit_sources(commit, cache=tmp_path / "cache", mirrors=tmp_path / "mirrors")
+    assert sources is not None
+    assert tree_requirements(sources) == ("torch==2.7.1", "torch-npu==2.7.1")
+    assert pinned_torch_npu(sources) == "2.7.1"

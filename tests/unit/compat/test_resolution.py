@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compat.resolve import resolution
+from harness.compat.resolve.resolve_remedies import remedy
+from harness.compat.resolve.resolve_request import Request
+from harness.compat.resolve.resolver_errors import explain
+from harness.errors import InfrastructureError, InputError
+from harness.outcome import Status
+from harness.sources.packages.lockfile import parse_lock
+
+HERE = {
+    "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    "arch": platform.machine(),
+    "host": True,
+}
+ASCEND = {"python": "3.11", "arch": "aarch64", "host": False}
+
+
+def pins(*requirements: str, **more: Any) -> dict[str, Any]:
+    return {
+        "requirements": list(requirements),
+        "overrides": [],
+        "from_source": [],
+        "index": [],
+        "reasons": {},
+        **more,
+    }
+
+
+def measure(
+    context: Any, chosen: dict[str, Any], target: dict[str, Any] = HERE
+) -> tuple[dict[str, Any], Any, Any]:
+    ctx = context({"pins": chosen, "platform": target})
+    measured = resolution.run(ctx)
+    return dict(measured.measurements), resolution.judge(measured.measurements, {}), (ctx, measured)
+
+
+def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
+    wheels.add("engine", "1.0", "base>=2")
+    wheels.add("base", "2.0")
+    found, judgement, (ctx, measured) = measure(context, pins("engine==1.0"))
+    assert judgement.status is Status.PASS
+    lock = parse_lock((ctx.workdir / measured.artifacts["lock.txt"]).read_text())
+    assert [(p.name, p.version) for p in lock] == [("base", "2.0"), ("engine", "1.0")]
+    assert all(p.hashes[0].startswith("sha256:") for p in lock)
+    assert found["packages"][0]["via"] == ["engine"]
+
+
+def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
+    request = Request.of_facets(pins("engine==1.0"), HERE)
+    written = explain("error: Couldn't parse requirement in `requirements.in` at position 0")
+    assert remedy(written, request) == "Correct the requirement in matrix.yaml."
+    assert remedy(explain("error: the dog ate it"), request) == ""
+
+
+def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
+    wheels.add("torch", "2.8.0")
+    wheels.add("torch", "2.7.1")
+    found, judgement, (_ctx, measured) = measure(context, pins("vllm==0.11.0", "vllm-ascend==0.11.0"))
+    assert judgement.status is Status.FAIL
+    assert "lock.txt" not in measured.artifacts
+    [problem] = found["problems"]
+    assert problem["kind"] == "conflict"
+    assert problem["contested"] == ["torch"]
+    assert set(problem["blamed"][:2]) == {"vllm", "vllm-ascend"}
+    assert "vllm wants torch==2.8.0" in judgement.reasons[0]
+    assert "VLLM_TARGET_DEVICE=empty" in judgement.remedies[0]
+    assert "an entry for torch under `overrides` of matrix.yaml" in judgement.remedies[0]
+    assert len(problem["chain"]) == 2
+
+
+def test_an_override_with_its_reason_settles_it(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
+    wheels.add("torch", "2.7.1")
+    chosen = pins(
+        "vllm==0.11.0",
+        "vllm-ascend==0.11.0",
+        overrides=["torch==2.7.1"],
+        reasons={"torch==2.7.1": "installed last,\nafter vllm"},
+    )
+    found, judgement, (ctx, _measured) = measure(context, chosen)
+    assert judgement.status is Status.PASS
+    assert found["overrides"] == [{"requirement": "torch==2.7.1", "reason": "installed last,\nafter vllm"}]
+    assert (ctx.workdir / "overrides.txt").read_text() == "# installed last, after vllm\ntorch==2.7.1\n"
+
+
+def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any) -> None:
+    wheels.add("vllm-ascend", "0.23.0", "triton-ascend==3.2.2")
+    wheels.add("triton-ascend", "3.2.0")
+    found, judgement, _ = measure(
+        context, pins("vllm-ascend==0.23.0", "torch-npu==2.7.1.post1", "nowhere==1"), ASCEND
+    )
+    assert judgement.status is Status.FAIL
+    assert {(p["kind"], p["subject"]) for p in found["problems"]} == {
+        ("missing-version", "triton-ascend==3.2.2"),
+        ("unknown-package", "torch-npu"),
+        ("unknown-package", "nowhere"),
+    }
+    assert any("wanted by vllm-ascend" in reason for reason in judgement.reasons)
+
+
+def test_a_wheel_for_another_python_or_machine_is_told_from_a_missing_one(wheels: Any, context: Any) -> None:
+    wheels.add("triton-ascend", "3.2.0", tag="cp311-cp311-manylinux_2_28_aarch64")
+    assert measure(context, pins("triton-ascend==3.2.0"), ASCEND)[1].status is Status.PASS
+    other_python, judgement, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "python": "3.12"})
+    assert other_python["problems"][0]["kind"] == "wrong-target"
+    assert "cp311" in judgement.remedies[0]
+    other_machine, _, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "arch": "x86_64"})
+    assert other_machine["problems"][0]["kind"] in ("wrong-target", "no-wheel")
+
+
+def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any) -> None:
+    wheels.add("base", "2.0")
+    source = [{"package": "verl", "version": "0.6.1", "commit": "d62da495", "repository": "r"}]
+    found, judgement, _ = measure(context, pins("base==2.0", "verl==0.6.1", from_source=source))
+    assert judgement.status is Status.PASS
+    assert [package["name"] for package in found["packages"]] == ["base"]
+    assert "verl comes from source at d62da495" in judgement.reasons[0]
+
+
+def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
+    wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:hunter2@127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(InfrastructureError) as caught:
+        measure(context, pins("base==2.0"))
+    assert "127.0.0.1:9/simple/base" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_unsupported(
+    wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("base", "2.0")
+    empty = tmp_path / "index"
+    empty.mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{empty}")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    chosen = pins("base==2.0", "triton-ascend==3.2.2", index=["http://127.0.0.1:9/simple"])
+    found, judgement, _ = measure(context, chosen)
+    assert found["unreachable"] == ["http://127.0.0.1:9/simple"]
+    assert judgement.status is Status.NOT_RUN
+    assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
+    assert "127.0.0.1:9" in judgement.reasons[0]
+
+
+def test_an_override_without_a_reason_at_hand_does_not_claim_that_none_was_given(tmp_path: Path) -> None:
+    chosen = {"requirements": ["base==2.0"], "overrides": ["torch==2.7.1"]}
+    Request.of_facets(chosen, {"python": "3.11", "arch": "x86_64"}).write(tmp_path)
+    assert (tmp_path / "overrides.txt").read_text() == "torch==2.7.1\n"
+
+
+def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
+    with pytest.raises(InputError):
+        measure(context, pins("torch = 2.7"))
+
+
+def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
+    wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("torch", "2.13.0")
+    wheels.add("ray", "2.50.0")
+    clone = tmp_path / "mirrors" / "verl"
+    clone.mkdir(parents=True)
+    (clone / "setup.py").write_text('install_requires = ["ray>=2"]\n')
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip(), "repository": "r"}
+    chosen = pins("torch==2.13.0", from_source=[source])
+
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    without, _judgement, _ = measure(context, chosen)
+    assert [package["name"] for package in without["packages"]] == ["torch"]
+    assert resolution.sources_at_hand(without, None) == ""
+    assert "a mirror now has the commit of verl" in resolution.sources_at_hand(without, tmp_path / "mirrors")
+
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
+    found, judgement, _ = measure(context, chosen)
+    assert [package["name"] for package in found["packages"]] == ["ray", "torch"]
+    assert "what it requires is" in judgement.reasons[0]
+    assert resolution.sources_at_hand(found, tmp_path / "mirrors") == ""
+
+    elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
+    assert [package["name"] for package in elsewhere["packages"]] == ["torch"]

@@ -1,0 +1,51 @@
+"""Sources that this Python cannot read are said, and the others are read all the same."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.syntax_walk import children, parse, walk
+from harness.compat.uses.package_uses import reach
+
+GOOD = b"import torch\ntorch.add(1)\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(b"import torch\nprint 'python 2'\n", id="another Python"),
+        pytest.param(b"import torch\nx = '\xff\xfe'\n", id="no UTF-8"),
+        pytest.param(b"import torch\0\n", id="a NUL"),
+        pytest.param(b"import torch\nx = " + b"(" * 5000 + b")" * 5000, id="too deep"),
+        pytest.param(b"# -*- coding: no-such-code -*-\nimport torch\n", id="an unknown encoding"),
+        pytest.param(b"import torch\n" + b"\\", id="cut short"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_said_and_the_rest_is_looked_at(tmp_path: Path, source: bytes) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("user/bad.py", source)
+        archive.writestr("user/good.py", GOOD)
+    found = reach(Surface(tmp_path / "a.zip"), {"torch"})
+    assert found.unparsed == ("user/bad.py",)
+    assert {use.file for use in found.uses} == {"user/good.py"}
+
+
+def test_a_declared_encoding_is_heeded() -> None:
+    assert parse("# -*- coding: gbk -*-\nname = '中'\n".encode("gbk"))
+
+
+def test_walking_finds_what_pythons_own_walk_finds() -> None:
+    tree = parse(Path(ast.__file__).read_bytes())
+    assert tree is not None
+    plain = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+    theirs = {id(node) for node in ast.walk(tree) if not isinstance(node, plain)}
+    assert {id(node) for node in walk(tree)} == theirs
+    assert sys.getrecursionlimit() < len(theirs)
+    lines = [child.lineno for child in children(tree) if isinstance(child, ast.stmt)]
+    assert lines == sorted(lines)

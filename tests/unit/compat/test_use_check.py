@@ -1,0 +1,237 @@
+"""Names across package borders: what a small provider offers, and what a small consumer does with it."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.surface.syntax_walk import parse
+from harness.compat.uses.package_uses import reach
+from harness.compat.uses.use_check import BorderFinding, check_border
+from harness.compat.uses.use_visitor import references_in
+from harness.errors import InputError
+
+PROVIDER = {
+    "lib/__init__.py": "from .core import *\nfrom . import lazy\nfrom .core import make as build\n",
+    "lib/core.py": (
+        "import torch.nn as nn\n__all__ = ['make', 'Model', 'Layer', 'Flag']\n"
+        "def make(a, b=1, *, c=2): ...\n"
+        "def hidden(): ...\n"
+        "class Base:\n    def __init__(self, size): self.size = size\n    def run(self, x): ...\n"
+        "class Model(Base):\n    limit = 3\n    @classmethod\n    def load(cls, name): ...\n"
+        "class Layer(nn.Module):\n    def forward(self, x): ...\n"
+        "@decorate\nclass Flag: ...\n"
+        "@wrapped\ndef odd(a): ...\n"
+    ),
+    "lib/lazy.py": "def __getattr__(name): ...\n",
+    "lib/table.py": "for name in 'abc':\n    globals()[name] = 1\nknown = 1\n",
+    "lib/either.py": "try:\n    from fast import go\nexcept ImportError:\n    def go(): ...\n",
+    "lib/sub/__init__.py": "from .sub import sub\n",
+    "lib/sub/sub.py": "class sub:\n    @staticmethod\n    def mark(a): ...\n",
+    "lib/native.cpython-311-x86_64-linux-gnu.so": "",
+    "lib/late.py": "import lib.core\nlib.core.added = 1\n",
+    "lib/star.py": "from elsewhere import *\n",
+    "lib/torn.py": "def broken(:\n",
+}
+
+
+NUMBERS = itertools.count()
+
+
+def sources(path: Path, files: Mapping[str, str | bytes]) -> Surface:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return Surface(path)
+
+
+@pytest.fixture
+def lib(tmp_path: Path) -> Surface:
+    return sources(tmp_path / "lib.zip", PROVIDER)
+
+
+def findings(lib: Surface, text: str) -> list[BorderFinding]:
+    tree = parse(text.encode())
+    assert tree is not None
+    source = text.encode("utf-8", "surrogatepass")
+    uses = references_in(tree, source, "user.a", "user/a.py", {"lib"})
+    user = sources(lib.file.with_name(f"user-{next(NUMBERS)}.zip"), {"user/a.py": source})
+    return list(check_border(uses, {"lib": ("lib 1", lib)}, user))
+
+
+@pytest.mark.parametrize(
+    ("name", "standing"),
+    [
+        ("lib.make", Standing.FOUND),
+        ("lib.build", Standing.FOUND),
+        ("lib.hidden", Standing.MISSING),
+        ("lib.core.hidden", Standing.FOUND),
+        ("lib.core.Model.run", Standing.FOUND),
+        ("lib.core.Model.size", Standing.FOUND),
+        ("lib.core.Model.limit", Standing.FOUND),
+        ("lib.core.Model.absent", Standing.MISSING),
+        ("lib.core.Layer.absent", Standing.MISSING),
+        ("lib.core.Layer.state_dict", Standing.UNKNOWN),
+        ("lib.core.Flag.absent", Standing.UNKNOWN),
+        ("lib.core.make.absent", Standing.UNKNOWN),
+        ("lib.core.added", Standing.UNKNOWN),
+        ("lib.lazy.anything", Standing.UNKNOWN),
+        ("lib.table.a", Standing.UNKNOWN),
+        ("lib.either.go", Standing.FOUND),
+        ("lib.star.anything", Standing.UNKNOWN),
+        ("lib.torn.anything", Standing.UNKNOWN),
+        ("lib.native.anything", Standing.UNKNOWN),
+        ("lib.sub.sub.mark", Standing.FOUND),
+        ("lib.sub.mark", Standing.MISSING),
+        ("lib.gone.name", Standing.MISSING),
+        ("lib.core.__version__", Standing.UNKNOWN),
+        ("other.name", Standing.UNKNOWN),
+    ],
+)
+def test_names_are_found_missing_or_not_known(lib: Surface, name: str, standing: Standing) -> None:
+    assert lib.find(name).standing is standing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from lib import make\nmake(1)\nmake(1, 2, c=3)\nmake(*a)\nmake(1, **k)",
+        "import lib.core as c\nc.Model(3)\nc.Model.load('x')\nc.Model.run(m, 1)",
+        "from lib.core import Model\nclass Mine(Model):\n    def __init__(self):\n        super().__init__(3)",
+        "import lib\nlib = other()\n",
+        "from lib.core import odd\nodd(1, 2, 3)",
+        "def f(lib):\n    return lib.gone",
+        "from lib.lazy import anything",
+    ],
+)
+def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: Surface, text: str) -> None:
+    assert not [finding for finding in findings(lib, text) if finding.breaks]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("from lib import (\n    make,\n    hidden,\n)", 3, "lib has no hidden"),
+        ("import lib.gone", 1, "lib has no gone"),
+        ("import lib\nlib.core.gone()", 2, "lib.core has no gone"),
+        ("from lib.core import Model\ndef f():\n    return Model.absent", 3, "Model has no absent"),
+        ("from lib import make\nmake(1, 2, 3)", 2, "takes 2 positional arguments, 3 are given"),
+        ("from lib import make\nmake(1, d=2)", 2, "has no parameter 'd'"),
+        ("from lib import make\nmake()", 2, "misses a"),
+        ("from lib.core import Model\nModel()", 2, "misses size"),
+        ("from lib.core import Model\nModel.load()", 2, "misses name"),
+        ("import lib.core\nclass M(lib.core.Model):\n  def f(self): super().run()", 3, "misses x"),
+        ("import lib.core\nclass M(lib.core.Gone): ...", 2, "lib.core has no Gone"),
+        ("from lib.gone import thing\nthing()", 1, "lib has no gone"),
+    ],
+)
+def test_uses_that_cannot_work_are_found_at_their_line(lib: Surface, text: str, line: int, said: str) -> None:
+    [finding] = [finding for finding in findings(lib, text) if finding.breaks]
+    assert finding.line == line
+    assert said in finding.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    from lib import gone\nexcept ImportError:\n    gone = None",
+        "try:\n    from lib import make\nexcept ImportError:\n    from lib import gone",
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    from lib import gone",
+        "import lib\nif hasattr(lib, 'gone'):\n    lib.gone()",
+        "if version >= 5:\n    from lib import gone\nelse:\n    from lib import make",
+        "def f():\n    if not is_lib_available():\n        return\n    from lib import gone",
+        "new = parse(lib_version) > 3\nif new:\n    from lib import gone",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lib import gone",
+        "import lib\nx = lib.gone if hasattr(lib, 'gone') else None",
+    ],
+)
+def test_what_is_behind_a_guard_breaks_nothing_and_is_said(lib: Surface, text: str) -> None:
+    found = findings(lib, text)
+    assert found
+    assert not [finding for finding in found if finding.breaks]
+
+
+def test_an_assignment_to_what_is_not_there_is_told_apart(lib: Surface) -> None:
+    [dead] = findings(lib, "import lib.core\nlib.core.Model.gone = f\nlib.core.Model.run = f")
+    assert (dead.kind, dead.line, dead.breaks) == ("dead-patch", 2, False)
+    [read] = findings(lib, "import lib.core\nlib.core.Model.gone = f\ndef g(m): return m.gone()")
+    assert (read.kind, read.breaks) == ("patch", False)
+    [broken] = findings(lib, "import lib.core\nlib.core.Gone.run = f")
+    assert broken.breaks
+
+
+def test_only_what_runs_as_a_file_is_imported_is_said_to_break_its_import(lib: Surface) -> None:
+    text = "from lib import gone\ndef f():\n    from lib import away\n"
+    assert [(f.name, f.at_import) for f in findings(lib, text)] == [("lib.gone", True), ("lib.away", False)]
+
+
+def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: Surface) -> None:
+    user = sources(
+        tmp_path / "user.zip",
+        {
+            "user/__init__.py": "",
+            "user/a.py": "from lib import gone\n",
+            "user/old.py": "print 'lib'\n",
+            "user/odd.py": "from lib import b\xe4d\n".encode("latin-1"),
+            "tests/test_a.py": "from lib import gone\n",
+        },
+    )
+    found = check_border(reach(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
+    assert [(f.file, f.line) for f in found] == [("user/a.py", 1)]
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x03\x04" + bytes(40)])
+def test_what_is_no_archive_is_named(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.zip"
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        Surface(path)
+    assert str(path) in str(caught.value)
+
+
+NAMES = st.sampled_from(["lib", "make", "core", "x", "Model"])
+
+
+@given(
+    text=st.one_of(
+        st.text(max_size=80),
+        st.lists(
+            st.builds(
+                "from lib.{} import {} as {}\n{}.{}({})".format, NAMES, NAMES, NAMES, NAMES, NAMES, NAMES
+            ),
+            max_size=4,
+        ).map("\n".join),
+    )
+)
+def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    tree = parse(text.encode("utf-8", "surrogatepass"))
+    if tree is not None:
+        references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
+
+
+@pytest.mark.parametrize(
+    ("source", "parsed"),
+    [
+        (b"from lib import gone  # caf\xc3\xa9\n", True),
+        (b"# -*- coding: latin-1 -*-\nfrom lib import gone  # caf\xe9\n", True),
+        (b"from lib import gone\nx = 'caf\xe9'\n", False),
+        (b"from lib import gone\nprint 'Python 2'\n", False),
+        (b"from lib import gone\nasync = 1\n", False),
+        (b"from lib import gone\n\x00\n", False),
+    ],
+)
+def test_files_of_other_pythons_and_encodings_are_read_or_named(
+    tmp_path: Path, lib: Surface, source: bytes, parsed: bool
+) -> None:
+    user = sources(tmp_path / "user.zip", {"user/a.py": source, "user/b.py": "from lib import make\n"})
+    found = reach(user, {"lib"})
+    assert ("lib.gone" in {use.target for use in found.uses}) is parsed
+    assert found.unparsed == (() if parsed else ("user/a.py",))
+    assert "lib.make" in {use.target for use in found.uses}

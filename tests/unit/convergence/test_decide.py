@@ -1,0 +1,307 @@
+import dataclasses
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("scipy", reason="decisions are made on the host")
+
+from harness.convergence.decision.decide import decide
+from harness.convergence.decision.decision_rule import FEATURES, Rule
+from harness.digest import canonical_json
+from harness.outcome import Status
+
+
+def test_healthy_runs_pass_and_cost_little(references, rng, make_curve):
+    decisions = [decide(references, [make_curve(rng) for _ in range(3)]) for _ in range(60)]
+
+    assert {decision.status for decision in decisions} == {Status.PASS}
+    assert np.mean([decision.runs_used for decision in decisions]) <= 1.3
+
+
+def test_a_suspicion_that_a_second_run_clears_costs_no_third(references, rng, make_curve):
+    decisions = [decide(references, [make_curve(rng) for _ in range(3)]) for _ in range(60)]
+    cleared = [one for one in decisions if one.runs_used == 2]
+
+    assert cleared
+    assert all(one.status is Status.PASS and one.runs_wanted == 0 for one in cleared)
+    assert all(
+        one.looks[-1].runs == 2 and one.looks[-1].statistic.p >= Rule().screen_alpha for one in cleared
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["flat", "declines", "late collapse", "slower", "oscillating", "noisy", "low plateau", "NaN", "stuck"],
+)
+def test_each_kind_of_broken_curve_fails(references, rng, make_curve, kind):
+    decision = decide(references, [make_curve(rng, kind) for _ in range(3)])
+
+    assert decision.status is Status.FAIL
+    assert decision.remedies
+
+
+@pytest.mark.parametrize(
+    ("series", "change", "named"),
+    [
+        ("grad_norm", lambda value: 2 * value, "grad_norm"),
+        ("clip_fraction", lambda value: 0.0, "clip_fraction"),
+        ("entropy", lambda value: 1.5 * value, "entropy"),
+        ("mismatch", lambda value: 0.08, "mismatch"),
+    ],
+)
+def test_telemetry_shows_what_the_reward_hides(references, rng, make_curve, series, change, named):
+    runs = [make_curve(rng) for _ in range(3)]
+    for run in runs:
+        run[series] = [change(value) for value in run[series]]
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.FAIL
+    assert decision.statistic is not None
+    assert decision.statistic.name.startswith(named)
+    assert "standard deviations" in decision.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("series", "value", "reason"),
+    [
+        ("grad_norm", math.inf, "grad_norm is inf at step 1"),
+        ("grad_norm", 0.0, "grad_norm is below"),
+        ("zero_variance_groups", 1.0, "equal rewards"),
+        ("mismatch", 0.4, "rollout and trainer disagree"),
+    ],
+)
+def test_a_gate_fails_a_single_run_at_once(references, rng, make_curve, series, value, reason):
+    run = make_curve(rng)
+    run[series] = [value] * 60
+
+    decision = decide(references, [run])
+
+    assert decision.status is Status.FAIL
+    assert decision.decided_by == "gate"
+    assert decision.runs_cost < 0.2
+    assert reason in decision.reasons[0]
+
+
+def test_no_statistic_fails_a_stack_on_one_run(references, rng, make_curve):
+    decision = decide(references, [make_curve(rng, "flat")])
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.runs_wanted == 2
+    assert "suspicious" in decision.reasons[0]
+
+
+def test_one_freak_run_among_healthy_ones_fails_no_stack(references, rng, make_curve):
+    runs = [make_curve(rng) for _ in range(3)]
+    runs[0]["entropy"] = [20 * value for value in runs[0]["entropy"]]
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.runs_used == 3
+    assert decision.statistic is not None
+    assert decision.statistic.name.startswith("entropy")
+    assert "not in each of them" in decision.reasons[0]
+    assert "other seeds" in decision.remedies[0]
+
+
+def test_a_suspicious_run_that_was_stopped_is_told_of_in_a_pass(references, rng, make_curve):
+    runs = [make_curve(rng) for _ in range(3)]
+    runs[0] = {name: values[:24] for name, values in make_curve(rng, "flat").items()}
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.PASS
+    assert decision.reasons[0].startswith("2 runs within")
+    assert "1 run more, stopped at a suspicion" in decision.reasons[1]
+
+
+def test_a_solved_step_without_gradient_is_no_fault(references, rng, make_curve):
+    run = make_curve(rng)
+    run["grad_norm"][55] = 0.0
+
+    decision = decide(references, [run])
+
+    assert decision.status is Status.PASS
+    assert decision.runs_used == 1
+
+
+def with_groups(run, rng, *, early=(), more=0.0):
+    """The run with the share of its 32 groups that have no signal: none before step 26, then 0.6; `early`: steps
+    in which one group has none; `more`: how many more of them have none at any time."""
+    expected = np.where(np.arange(60) < 26, 0.0, 0.6) + more
+    share = rng.binomial(32, expected) / 32
+    share[list(early)] += 1 / 32
+    return {**run, "zero_variance_groups": share.tolist()}
+
+
+def test_one_group_without_signal_where_no_reference_has_one_is_no_fault(references, rng, make_curve):
+    known = [with_groups(run, rng) for run in references[:10]]
+    stacks = [
+        [with_groups(make_curve(rng), rng, early=(step, step + 1)) for step in (20, 21, 22)]
+        for _ in range(20)
+    ]
+    # What ten runs agree on would be all there is.
+    exact = Rule(features=tuple(dataclasses.replace(one, noise=0.0) for one in FEATURES))
+
+    assert {decide(known, runs).status for runs in stacks} == {Status.PASS}
+    assert {decide(known, runs, exact).status for runs in stacks} == {Status.FAIL}
+
+
+def test_many_groups_without_signal_are_a_fault(references, rng, make_curve):
+    known = [with_groups(run, rng) for run in references]
+    decision = decide(known, [with_groups(make_curve(rng), rng, more=0.25) for _ in range(3)])
+
+    assert decision.status is Status.FAIL
+    assert decision.statistic.name.startswith("zero_variance_groups")
+
+
+def test_stopping_at_an_alarm_saves_steps_and_is_not_truncation(references, rng, make_curve):
+    runs = [make_curve(rng, "flat") for _ in range(3)]
+    stopped = [{name: values[:24] for name, values in run.items()} for run in runs]
+
+    whole, early = decide(references, runs), decide(references, stopped)
+
+    assert whole.status is early.status is Status.FAIL
+    assert early.runs_cost <= 0.6 * early.runs_full
+
+
+def test_a_run_that_just_ends_is_truncated(references, rng, make_curve):
+    short = {name: values[:50] for name, values in make_curve(rng).items()}
+
+    decision = decide(references, [short])
+
+    assert decision.status is Status.FAIL
+    assert "ended after 50 of 60 steps" in decision.reasons[0]
+
+
+@pytest.mark.parametrize(("kind", "stops_at"), [("flat", 24), ("stuck", 10), ("healthy", 60)])
+def test_a_running_training_is_told_when_to_stop(references, make_curve, kind, stops_at):
+    run = make_curve(np.random.default_rng(1), kind)
+    for steps in range(1, 61):
+        so_far = {name: values[:steps] for name, values in run.items()}
+        decision = decide(references, [so_far], running=True)
+        if decision.decided_by != "running":
+            break
+
+    assert steps == stops_at
+
+
+def test_early_acceptance_says_what_it_did_not_look_at(references, rng, make_curve):
+    good = {name: values[:36] for name, values in make_curve(rng).items()}
+
+    decision = decide(references, [good], Rule(accept_early=True))
+
+    assert decision.status is Status.PASS
+    assert "what comes after was not looked at" in decision.reasons[1]
+    assert decision.runs_cost == pytest.approx(0.6)
+
+
+def test_with_fewer_than_ten_references_it_does_not_decide(references, rng, make_curve):
+    decision = decide(references[:9], [make_curve(rng)])
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.decided_by == "reference"
+    assert "at least 10" in decision.reasons[0]
+
+
+def test_unusable_references_are_left_out_by_name(references, rng, make_curve):
+    references[3]["reward"][5] = math.nan
+    references[7]["reward"] = references[7]["reward"][:40]
+
+    decision = decide(references, [make_curve(rng)])
+
+    assert decision.status is Status.PASS
+    assert "reference run 4 is left out: its reward is not finite" in decision.notes
+    assert any(note.startswith("reference run 8 is left out") for note in decision.notes)
+
+
+def test_references_that_do_not_learn_are_refused(rng, make_curve):
+    flat = [{**make_curve(rng), "reward": make_curve(rng, "declines")["reward"]} for _ in range(12)]
+
+    assert "does not learn" in decide(flat, [make_curve(rng)]).reasons[0]
+
+
+def test_missing_series_are_named(references, rng, make_curve):
+    run = make_curve(rng)
+    del run["grad_norm"]
+
+    assert "candidate run 1 lacks grad_norm: not judged by it" in decide(references, [run]).notes
+    assert decide(references, [{"loss": [1.0]}]).decided_by == "input"
+    assert decide(references, []).runs_wanted == 1
+
+
+def test_too_wide_references_are_inconclusive_not_green(rng, make_curve):
+    wide = []
+    for number in range(12):
+        run = make_curve(rng)
+        run["reward"] = [0.15 + (value - 0.15) * (0.2 + 0.15 * number) for value in run["reward"]]
+        wide.append(run)
+
+    decision = decide(wide, [make_curve(rng) for _ in range(3)])
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.decided_by == "non-inferiority"
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+runs = st.dictionaries(
+    st.sampled_from(
+        ["reward", "grad_norm", "entropy", "mismatch", "clip_fraction", "zero_variance_groups", "x"]
+    ),
+    st.lists(numbers, max_size=70),
+    max_size=5,
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(candidates=st.lists(runs, max_size=4))
+def test_any_candidate_gets_a_decision_that_can_be_stored(references, candidates):
+    decision = decide(references, candidates)
+
+    assert decision.status in (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
+    assert decision.reasons
+    canonical_json(decision.as_json())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    found=st.lists(
+        st.fixed_dictionaries({"reward": st.lists(numbers, min_size=18, max_size=20)}),
+        min_size=10,
+        max_size=14,
+    )
+)
+def test_any_reference_gets_a_decision(found):
+    canonical_json(decide(found, found[:3]).as_json())
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_the_order_of_the_references_does_not_matter(references, data, make_curve):
+    candidates = [make_curve(np.random.default_rng(3), "slower") for _ in range(3)]
+    shuffled = data.draw(st.permutations(references))
+
+    assert decide(shuffled, candidates) == decide(references, candidates)
+
+
+def test_every_look_of_a_decision_can_be_read_back(references, rng, make_curve):
+    decision = decide(references, [make_curve(rng, "slower") for _ in range(3)])
+
+    counts = Counter(look.purpose for look in decision.looks)
+    assert counts["screen"] >= 1
+    assert counts["confirm"] >= 1
+    assert decision.looks[-1].alarm
+    assert decision.as_json()["looks"][-1]["statistic"]["name"] == decision.statistic.name

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from harness.convergence.checks import CANDIDATE_SEEDS
+from harness.convergence.decision import reference_set
+from harness.convergence.smoke.smoke_recipe import PAPER_CLIP, RECIPES, recipe
+from harness.convergence.trainer import trainer_program
+from harness.convergence.trainer.judging import banded
+from harness.errors import InputError
+
+SETS = reference_set.shipped()
+
+
+@pytest.mark.parametrize("name", [*RECIPES, "gspo-paper"])
+def test_a_reference_set_is_shipped_for_the_settings_that_are_trained(name):
+    low, high = PAPER_CLIP if name == "gspo-paper" else (None, None)
+    trained = recipe(name.split("-")[0], clip_ratio_low=low, clip_ratio_high=high)
+
+    found = reference_set.for_recipe(trained.digest())
+
+    assert found is not None, (
+        "record it again: the recipe changed (python -m harness.convergence.smoke.record_smoke)"
+    )
+    assert found.name == name
+    assert found.recipe == trained.as_json()
+    assert len(found.runs) >= 20
+    assert not set(found.seeds) & set(CANDIDATE_SEEDS)
+
+
+@pytest.mark.parametrize("found", SETS, ids=lambda found: found.name)
+def test_a_reference_set_says_where_it_comes_from(found):
+    device = found.provenance["device"]
+    # Trainers' sets are of the simulated device that their checks train on, and must say that it is.
+    trainer = found.name.startswith("trainer-")
+    assert (device["device"], device["simulated"]) == (("npu:0", True) if trainer else ("cpu", False))
+    assert {"verl", "torch", "numpy"} <= set(found.provenance["versions"])
+    assert found.provenance["date"]
+    assert reference_set.by_digest(found.digest) == found
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+def test_a_trainers_reference_set_is_shipped_for_the_settings_that_its_check_trains(algorithm):
+    words = ["--algorithm", algorithm, "--device", "npu", "--folder", "f", "--out", "o"]
+    settings = trainer_program.settings_digest(trainer_program.parser().parse_args(words))
+
+    found = banded.reference_for(settings, "0.6.1")
+
+    assert found is not None, "record it again: the recipe changed (npu-matrix run --record-reference)"
+    assert found.name == f"trainer-{algorithm}"
+    assert banded.too_few(found) == ""
+    assert set(found.seeds) == set(banded.REFERENCE_SEEDS)
+    assert not set(found.seeds) & set(banded.CANDIDATE_SEEDS)
+
+
+def test_gspo_trains_the_objective_of_its_paper():
+    assert RECIPES["gspo"].loss_agg_mode == "seq-mean-token-mean"
+
+
+def test_writing_and_reading_keep_everything(tmp_path):
+    runs = [(0, {"reward": (0.1, float("nan")), "seconds": (1.0, 1.0)})]
+    body = reference_set.content(
+        name="x", recipe_digest="d", recipe={}, provenance={"device": {"device": "cpu"}}, runs=runs
+    )
+    path = reference_set.write(tmp_path, body)
+
+    found = reference_set.load(path)
+
+    assert path.name == f"x-{found.digest[:12]}.json"
+    assert set(found.runs[0]) == {"reward"}
+    assert found.runs[0]["reward"][0] == 0.1
+    assert reference_set.by_digest("0" * 64, {"NPU_MATRIX_REFERENCES": str(tmp_path)}) is None
+
+
+def test_an_edited_reference_set_is_refused(tmp_path):
+    original = next(reference_set.FOLDER.glob("*.json"))
+    body = json.loads(original.read_text())
+    body["runs"][0]["series"]["reward"][0] = 0.9
+    edited = tmp_path / original.name
+    edited.write_text(json.dumps(body))
+
+    with pytest.raises(InputError, match="does not have the digest"):
+        reference_set.load(edited)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"digest": 1, "schema": {}}'])
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+
+    with pytest.raises(InputError):
+        reference_set.load(path)
+
+
+@pytest.mark.parametrize("values", [{"algorithm": "ppo"}, {"algorithm": "grpo", "steps": 0}])
+def test_what_cannot_be_trained_is_refused(values):
+    with pytest.raises(InputError):
+        recipe(**values)

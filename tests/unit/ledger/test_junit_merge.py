@@ -1,0 +1,343 @@
+"""JUnit of other producers: read as they meant it, merged without loss, never green by accident."""
+
+from __future__ import annotations
+
+import codecs
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import junitparser
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import InfrastructureError, InputError
+from harness.ledger.junit import junit_stream
+from harness.ledger.junit.junit_files import read_junit
+from harness.ledger.junit.junit_merge import Merged, merge_junit
+from harness.ledger.junit.junit_stream import DEEPEST
+from harness.outcome import Status
+
+SAMPLES = Path(__file__).parent / "junit"
+PRODUCERS = sorted(file.stem for file in SAMPLES.glob("*.xml"))
+#: Producer -> (cases, failures, errors, skipped, flaky), counted by hand from what its suite does.
+TRUTH = {
+    "ctest": (7, 2, 0, 3, 0),
+    "gtest": (4, 1, 0, 2, 0),
+    "jest": (7, 2, 1, 1, 0),
+    "nextest": (3, 1, 0, 0, 1),
+    "pytest": (7, 2, 2, 2, 0),
+    "surefire": (4, 1, 0, 1, 1),
+}
+
+
+def merge(folder: Path, *contents: str | bytes, **more: object) -> tuple[Merged, ET.Element]:
+    sources = []
+    for number, content in enumerate(contents):
+        source = folder / f"in-{number}.xml"
+        source.write_bytes(content.encode() if isinstance(content, str) else content)
+        sources.append(source)
+    merged = merge_junit(folder / "out.xml", sources, **more)  # type: ignore[arg-type]
+    return merged, ET.parse(folder / "out.xml").getroot()
+
+
+def suite(*cases: str, **said: object) -> str:
+    attributes = "".join(f' {name}="{value}"' for name, value in said.items())
+    return f'<testsuite name="s"{attributes}>{"".join(cases)}</testsuite>'
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_each_producer_is_read_as_it_meant_it(producer: str, tmp_path: Path) -> None:
+    file = SAMPLES / f"{producer}.xml"
+    found = read_junit(file)
+    assert found.problem == ""
+    statuses = [case.status for case in found.cases]
+    counted = (
+        len(statuses),
+        statuses.count(Status.FAIL),
+        statuses.count(Status.ERROR),
+        statuses.count(Status.NOT_RUN),
+        sum(case.flaky for case in found.cases),
+    )
+    assert counted == TRUTH[producer]
+    counts = merge_junit(tmp_path / "out.xml", [file]).counts
+    assert (counts.tests, counts.failures, counts.errors, counts.skipped, counts.flaky) == TRUTH[producer]
+
+
+def test_all_producers_merge_into_what_other_programs_count_alike(tmp_path: Path) -> None:
+    files = [SAMPLES / f"{producer}.xml" for producer in PRODUCERS]
+    merged = merge_junit(tmp_path / "out.xml", files)
+    document = junitparser.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+    said = (document.tests, document.failures, document.errors, document.skipped)
+    assert said == tuple(map(sum, zip(*(TRUTH[one][:4] for one in PRODUCERS), strict=True)))
+    document.update_statistics()
+    assert (document.tests, document.failures, document.errors, document.skipped) == said
+    assert merged.flaky == (
+        "nextest-tests::basic: test_flaky_mod_4",
+        "CalcTest: flaky",
+    )
+    assert "Tile: Odd" in merged.failed
+
+
+def test_merging_the_merged_file_changes_nothing(tmp_path: Path) -> None:
+    files = [SAMPLES / f"{producer}.xml" for producer in PRODUCERS]
+    first = merge_junit(tmp_path / "one.xml", files)
+    second = merge_junit(tmp_path / "two.xml", [tmp_path / "one.xml"])
+    assert second.counts == first.counts
+    assert (tmp_path / "two.xml").read_bytes() == (tmp_path / "one.xml").read_bytes()
+
+
+def test_attempts_of_reruns_and_properties_stay_what_they_were(tmp_path: Path) -> None:
+    merge_junit(tmp_path / "out.xml", [SAMPLES / "surefire.xml", SAMPLES / "nextest.xml"])
+    root = ET.parse(tmp_path / "out.xml").getroot()
+    (attempt,) = root.iter("flakyError")
+    assert attempt.findtext("stackTrace", "").startswith("java.lang.IllegalStateException: first")
+    assert attempt.findtext("system-out") == "of the first attempt"
+    assert len(list(root.iter("rerunFailure"))) == 2
+    assert [one.text for one in root.iter("flakyFailure")] == ["attempt 1", "attempt 2"]
+    assert root.find(".//property[@name='java.specification.version']") is not None
+    back = {case.name: case for case in read_junit(tmp_path / "out.xml").cases}
+    assert (
+        back["flaky"].reruns
+        == (
+            "first\njava.lang.IllegalStateException: first\n\tat CalcTest.flaky(CalcTest.java:5)\nof the first attempt",
+        )
+        or back["flaky"].flaky
+    )
+    assert not back["bad"].flaky
+
+
+def test_properties_of_a_cell_go_to_every_outermost_suite(tmp_path: Path) -> None:
+    _merged, root = merge(
+        tmp_path,
+        "<testsuites><testsuite name='a'><properties><property name='own' value='1'/></properties>"
+        "<testcase name='x'/></testsuite><testsuite name='b'><testsuite name='c'/></testsuite></testsuites>",
+        properties={"cell": "verl-0-9-1", "torch": '<2.7"&'},
+    )
+    suites = root.findall("testsuite")
+    for one in suites:
+        names = {p.get("name"): p.get("value") for p in one.findall("properties/property")}
+        assert names["cell"] == "verl-0-9-1"
+        assert names["torch"] == '<2.7"&'
+        assert len(one.findall("properties")) == 1
+    assert suites[0].find("properties/property[@name='own']") is not None
+    assert suites[1].find("testsuite/properties") is None
+
+
+@pytest.mark.parametrize(
+    ("case", "status"),
+    [
+        ('<testcase name="x" status="notrun"/>', Status.NOT_RUN),
+        ('<testcase name="x" status="run" result="suppressed"/>', Status.NOT_RUN),
+        ('<testcase name="x" status="Disabled"/>', Status.NOT_RUN),
+        ('<testcase name="x" status="failed"/>', Status.FAIL),
+        ('<testcase name="x" result="error"/>', Status.ERROR),
+        ('<testcase name="x" status="run" result="completed"/>', Status.PASS),
+        ('<testcase name="x"><skipped/><failure/></testcase>', Status.FAIL),
+        ('<testcase name="x"><system-out>&lt;failure/></system-out></testcase>', Status.PASS),
+    ],
+)
+def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
+    case: str, status: Status, tmp_path: Path
+) -> None:
+    merged, root = merge(tmp_path, suite(case))
+    (found,) = read_junit(tmp_path / "in-0.xml").cases
+    assert found.status is status
+    assert read_junit(tmp_path / "out.xml").cases[0].status is status
+    counts = merged.counts
+    assert (counts.failures, counts.errors, counts.skipped) == (
+        status is Status.FAIL,
+        status is Status.ERROR,
+        status is Status.NOT_RUN,
+    )
+    assert root.get("tests") == "1"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        suite('<testcase name="x"/>', tests=3),
+        suite('<testcase name="x"/>', tests=1, failures=1),
+        suite('<testcase name="x"/>', tests=1, errors=2),
+        "<testsuites><testsuite name='a' tests='2'/></testsuites>",
+        '<testsuite name="s"><testcase name="x"/>',
+        '<testsuite name="s"><testcase name="x"',
+        '<testsuite name="s"><testcase name="x"/></testsuite><testsuite/>',
+        "",
+        "no xml",
+        "<test-run><test-case/></test-run>",
+        '<testsuite name="s">' + "<a>" * DEEPEST + "</a>" * DEEPEST + "</testsuite>",
+        '<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;&a;">]><testsuite name="&b;"><testcase name="x"/></testsuite>',
+        '<!DOCTYPE x SYSTEM "file:///etc/passwd"><testsuite name="s"><testcase name="x"/></testsuite>',
+    ],
+)
+def test_a_file_that_is_not_whole_never_turns_the_merged_one_green(content: str, tmp_path: Path) -> None:
+    merged, root = merge(tmp_path, suite('<testcase name="good"/>'), content)
+    assert merged.files[1].problem
+    assert not merged.files[0].problem
+    assert merged.counts.errors >= 1
+    assert any("can be read to its end" in name for name in merged.failed)
+    assert root.find(".//testcase[@name='good']") is not None
+    assert read_junit(tmp_path / "in-1.xml").problem
+
+
+def test_a_case_cut_off_in_the_middle_is_no_pass(tmp_path: Path) -> None:
+    whole = suite(
+        '<testcase name="x"><system-out>long</system-out><failure message="m">text</failure></testcase>'
+    )
+    for length in range(whole.index("<system-out>"), whole.index("</testcase>")):
+        merged, root = merge(tmp_path, whole[:length])
+        case = next(one for one in root.iter("testcase") if one.get("name") == "x")
+        assert case.find("error") is not None
+        assert merged.counts.tests == 2
+
+
+def test_a_suite_that_broke_as_a_whole_counts(tmp_path: Path) -> None:
+    content = '<testsuite name="s" tests="0" errors="1"><error message="setup failed">why</error></testsuite>'
+    merged, _root = merge(tmp_path, content)
+    assert (merged.counts.errors, merged.files[0].problem) == (1, "")
+    (case,) = read_junit(tmp_path / "in-0.xml").cases
+    assert (case.status, case.reasons) == (Status.ERROR, ("setup failed\nwhy",))
+    assert read_junit(tmp_path / "out.xml").cases[-1].status is Status.ERROR
+
+
+TEXT = "Fehler größer 错误 ошибка"
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "gb18030", "utf-32"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_any_encoding_is_read(encoding: str, tmp_path: Path) -> None:
+    declared = f'<?xml version="1.0" encoding="{encoding}"?>'
+    content = declared + suite(f'<testcase name="x"><failure message="{TEXT}"/></testcase>')
+    merged, root = merge(tmp_path, content.encode(encoding))
+    assert merged.files[0].problem == ""
+    assert next(root.iter("failure")).get("message") == TEXT
+
+
+@pytest.mark.parametrize("declared", ["utf-8", "UTF-16", "rot13", "no-such", "unicode_escape", "x" * 30])
+def test_a_wrong_declaration_and_bytes_of_another_encoding_cost_characters_and_no_case(
+    declared: str, tmp_path: Path
+) -> None:
+    content = f'<?xml version="1.0" encoding="{declared}"?>'.encode() + suite(
+        '<testcase name="x"><failure message="größer"/></testcase>'
+    ).encode("latin-1")
+    merged, root = merge(tmp_path, content)
+    assert merged.files[0].problem == ""
+    assert next(root.iter("failure")).get("message") == "gr\ufffd\ufffder"
+
+
+def test_what_xml_cannot_hold_is_replaced_raw_or_referenced(tmp_path: Path) -> None:
+    content = suite('<testcase name="a\x1bb&#0;c&#x1B;d&#xD800;e&#99999999;f&#65;&#x1F600;"/>', tests=1)
+    merged, root = merge(tmp_path, "\n \ufeff" + content)
+    assert merged.files[0].problem == ""
+    assert next(root.iter("testcase")).get("name") == "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdfA\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize("offset", range(14))
+def test_a_reference_is_found_across_the_pieces_a_file_is_read_in(
+    offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(junit_stream, "CHUNK_BYTES", 30 + offset)
+    merged, root = merge(tmp_path, suite('<testcase name="a&#x0000001B;b错错"/>'))
+    assert merged.files[0].problem == ""
+    assert next(root.iter("testcase")).get("name") == "a\ufffdb错错"
+
+
+def test_a_tag_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(junit_stream, "MOST_TAG_BYTES", 1 << 16)
+    monkeypatch.setattr(junit_stream, "CHUNK_BYTES", 1 << 12)
+    merged, _root = merge(
+        tmp_path, '<testsuite name="' + "x" * (1 << 18) + '"><testcase name="x"/></testsuite>'
+    )
+    assert "longer than" in merged.files[0].problem
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def peak(cases: int) -> int:
+        source = tmp_path / "in.xml"
+        with source.open("w") as stream:
+            stream.write('<testsuite name="s">')
+            for number in range(cases):
+                stream.write(f'<testcase name="case {number}"><failure>{"long " * 60}</failure></testcase>')
+            stream.write("</testsuite>")
+        tracemalloc.start()
+        merge_junit(tmp_path / "out.xml", [source])
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top
+
+    peak(10)
+    assert peak(12_000) < 1.5 * peak(4_000)
+
+
+def _elements() -> Iterator[st.SearchStrategy[str]]:
+    text = st.text(st.characters(codec="utf-8"), max_size=12)
+    quoted = text.map(lambda value: value.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;"))
+    yield st.sampled_from(
+        ["<failure/>", "<error message='m'>t</error>", "<skipped/>", "<flakyFailure/>", "<odd/>"]
+    )
+    yield quoted
+    yield quoted.map(lambda value: f'<property name="{value}" value="{value}"/>')
+    yield st.sampled_from(
+        [
+            "]]>",
+            "<![CDATA[<failure/>]]>",
+            "<!-- c -->",
+            "<?pi x?>",
+            "&#27;",
+            "\x00",
+            "&unknown;",
+            "<",
+            "</testcase>",
+        ]
+    )
+
+
+pieces = st.lists(st.one_of(*_elements()), max_size=5).map("".join)
+cases_of_any_kind = st.builds(
+    lambda name, body: f'<testcase name="{name}">{body}</testcase>', st.sampled_from("abc"), pieces
+)
+
+
+@given(st.lists(cases_of_any_kind, max_size=4).map("".join), st.integers(0, 400))
+@example("<testcase name='a'><failure/></testcase>", 400)
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_in_it_the_merged_file_is_sound_and_no_greener_than_what_was_read(
+    body: str, cut: int
+) -> None:
+    content = suite(body)[:cut].encode("utf-8", "replace")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        merged, _root = merge(folder, content)
+        read = read_junit(folder / "in-0.xml")
+        back = read_junit(folder / "out.xml")
+    assert back.problem == ""
+    assert bool(read.problem) == bool(merged.files[0].problem)
+    green = sum(case.status is Status.PASS for case in back.cases)
+    assert green <= sum(case.status is Status.PASS for case in read.cases)
+    if read.problem:
+        assert any(case.status is Status.ERROR for case in back.cases)
+
+
+@given(
+    st.binary(max_size=300),
+    st.sampled_from([b"", codecs.BOM_UTF16_LE, codecs.BOM_UTF8, b"<?xml version='1.0' encoding='gbk'?>"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_rubbish_is_told_and_nothing_breaks(data: bytes, head: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        merged, root = merge(Path(name), head + data)
+    assert merged.counts.errors == 1
+    assert root.get("errors") == "1"
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        merge_junit(tmp_path / "out.xml", [tmp_path / "absent.xml"])
+    assert not list(tmp_path.iterdir()), "nothing half-written is left"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfrastructureError):
+        merge_junit(tmp_path / "file" / "out.xml", [SAMPLES / "ctest.xml"])

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.matrix.cells.pins import check_template, placeholders
+from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.reading.load_matrix import parse_matrix
+
+TEXT = """\
+format: 1
+axes:
+  verl: {title: verl, scheme: pep440, source: s, package: verl, repository: "https://example.org/verl"}
+  torch: {title: PyTorch, scheme: pep440, source: s, package: torch}
+  vllm: {title: vLLM, scheme: pep440, source: s, package: vllm, build_env: {VLLM_TARGET_DEVICE: empty}}
+  mindspeed:
+    {title: MindSpeed, scheme: pep440, source: s, package: mindspeed, on_index: false, repository: "https://example.org/ms", tag: "v{version}"}
+  npu: {title: n, scheme: pep440, source: s, package: torch-npu, extra_index: ["https://example.org/simple"]}
+  cann: {title: CANN, scheme: cann, source: s}
+stacks:
+  row: {title: t, source: a document, axes: {verl: 0.6.1@d62da4950573, torch: 2.7.1, vllm: 0.11.0, mindspeed: 2.2.0, npu: 2.7.1, cann: 8.5.0}}
+pins:
+  - {when: {verl: "<0.8"}, require: "transformers<5", reason: it imports what 5 dropped, source: an import}
+  - {when: {verl: "<0.7"}, require: "transformers<5", reason: again, source: s}
+  - {when: {verl: ">=0.8"}, require: "transformers>=5", reason: r, source: s}
+  - {require: "x=={torch}", reason: r, source: s}
+overrides:
+  - {when: {vllm: "*"}, override: "torch=={torch}", reason: vLLM pins a later one, source: its metadata}
+profiles:
+  default: {title: t, select: [{stacks: all}, {product: {verl: [0.9.1]}, with: {torch: 2.13.0}}]}
+"""
+
+
+def matrix(text: str = TEXT) -> Matrix:
+    return parse_matrix(text, "m.yaml")
+
+
+def facet(stack: str) -> dict[str, object]:
+    loaded = matrix()
+    cell = loaded.cells("default").get(stack) or loaded.cells("default").cells[-1]
+    return loaded.requirements(cell)
+
+
+def test_a_row_is_split_into_index_and_source() -> None:
+    row = facet("row")
+    assert row["requirements"] == [
+        "torch==2.7.1",
+        "vllm==0.11.0",
+        "torch-npu==2.7.1",
+        "transformers<5",
+        "x==2.7.1",
+    ]
+    assert row["from_source"] == [
+        {
+            "package": "verl",
+            "version": "0.6.1",
+            "commit": "d62da4950573",
+            "repository": "https://example.org/verl",
+        },
+        {
+            "package": "mindspeed",
+            "version": "2.2.0",
+            "commit": "v2.2.0",
+            "repository": "https://example.org/ms",
+        },
+    ]
+    assert row["overrides"] == ["torch==2.7.1"]
+    assert row["index"] == ["https://example.org/simple"]
+    assert row["build_env"] == {"vllm": {"VLLM_TARGET_DEVICE": "empty"}}
+
+
+def test_every_requirement_has_a_reason() -> None:
+    row = facet("row")
+    reasons = row["reasons"]
+    assert isinstance(reasons, dict)
+    assert set(row["requirements"]) | set(row["overrides"]) == set(reasons)
+    assert reasons["transformers<5"] == "it imports what 5 dropped (an import)"
+    assert reasons["vllm==0.11.0"] == "vLLM 0.11.0 is stated for row: a document"
+
+
+def test_rules_apply_to_the_cells_that_meet_them() -> None:
+    assert facet("product")["requirements"] == [
+        "verl==0.9.1",
+        "torch==2.13.0",
+        "transformers>=5",
+        "x==2.13.0",
+    ]
+    assert facet("product")["overrides"] == []
+
+
+def test_the_facet_is_json_and_does_not_depend_on_the_place_in_the_file() -> None:
+    moved = matrix(TEXT.replace("format: 1\n", "# moved\n\nformat: 1\n"))
+    assert json.dumps(moved.requirements(moved.stack_cell("row"))) == json.dumps(facet("row"))
+
+
+def test_a_pin_knows_where_it_is_written() -> None:
+    first = matrix().stack_cell("row").pins[0]
+    assert (first.requirement, str(first.where)) == ("transformers<5", "m.yaml:13:5")
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a==1", "a>=1,<2", "a[b,c]>=1 , <2", "a==1.*", "torch-npu!=2.7.1.post2"]
+)
+def test_requirements(text: str) -> None:
+    check_template(text, ())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a>=", "a>=1,,<2", "a>=x", "a 1", "a; b", "a @ http://x", "-a==1", "a\n"]
+)
+def test_what_is_no_requirement(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a"):
+        check_template(text, ())
+
+
+def test_placeholders_are_plain_names() -> None:
+    assert placeholders("torch=={torch}, {verl}{torch}") == ("torch", "verl")
+    for text in ("{}", "{0}", "{a.b}", "{a[0]}", "{a!r}", "{a:>9}", "{", "}"):
+        with pytest.raises(ValueError, match=r"."):
+            placeholders(text)

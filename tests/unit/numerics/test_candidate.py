@@ -1,0 +1,81 @@
+"""Whatever a candidate does is a verdict with a reason, never a crash of the harness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.errors import InputError
+from harness.numerics.loss.candidate import Result, UnsupportedCaseError, evaluate, load_results, save_results
+from harness.numerics.loss.case_judge import LossStatus, judge
+from harness.numerics.loss.cases.battery import battery
+
+
+def raises(case):
+    raise RuntimeError("first line\nsecond line " + "x" * 1000)
+
+
+def refuses(case):
+    raise UnsupportedCaseError("no such loss")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (raises, "raised RuntimeError: first line second line"),
+        (lambda case: None, "returned NoneType"),
+        (lambda case: 1.0, "returned float"),
+        (lambda case: Result(), "returned no value"),
+        (lambda case: Result(value=np.array(1, dtype=np.int64)), "dtype int64"),
+        (lambda case: Result(value=1.0, gradient=np.array(["a"])), "gradient has dtype"),
+        (lambda case: Result(value=1.0, gradient=np.array([1 + 2j])), "dtype complex128"),
+        (lambda case: Result(value=1.0, gradient=np.ones(3)), "gradient has shape (3,)"),
+        (lambda case: Result(value=np.float32(np.inf), gradient=np.ones((16, 64))), "value is not finite"),
+    ],
+)
+def test_a_bad_candidate_fails_with_a_reason(candidate, reason):
+    case = battery(seed=1)[0]
+    verdict = judge(case, evaluate(candidate, [case])[case.name])
+    assert verdict.status is LossStatus.FAIL
+    assert any(reason in entry for entry in verdict.reasons)
+    assert all(len(entry) < 500 for entry in verdict.reasons)
+
+
+def test_a_refusal_is_unsupported():
+    case = battery(seed=1)[0]
+    assert judge(case, evaluate(refuses, [case])[case.name]).status is LossStatus.UNSUPPORTED
+
+
+def test_the_case_at_hand_is_announced_before_it_runs():
+    announced = []
+    cases = battery(seed=1)[:3]
+    evaluate(raises, cases, before=lambda case: announced.append(case.name))
+    assert announced == [case.name for case in cases]
+
+
+def test_an_interrupt_passes_through():
+    def interrupted(case):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(interrupted, battery(seed=1)[:1])
+
+
+def test_results_survive_their_file(tmp_path):
+    results = {
+        "a": Result(value=np.float64(1.5), gradient=np.array([[1.0, 2.0]]), seconds=0.25),
+        "b": Result(error="raised"),
+        "c": Result(unsupported="no"),
+    }
+    save_results(tmp_path / "r.npz", results, {"device": "cpu"})
+    loaded, facts = load_results(tmp_path / "r.npz")
+    assert facts == {"device": "cpu"}
+    assert loaded["a"].value == 1.5
+    assert loaded["a"].gradient.tolist() == [[1.0, 2.0]]
+    assert (loaded["b"].error, loaded["c"].unsupported) == ("raised", "no")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    with pytest.raises(InputError, match="not a readable npz"):
+        load_results(tmp_path / "other.npz")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.patchstack.runtime.monkey_patches import (
+    TargetState,
+    accepts,
+    check_runtime,
+    drift,
+    find_runtime_patches,
+    look_up,
+)
+from harness.sources.tree import File, MemoryTree
+
+PATCHES = b"""\
+import vllm.v1.core as core
+import vllm.worker
+from vllm.config import ParallelConfig
+from vllm.model import layer
+from torch import nn
+
+
+def init(self, size: int) -> None:
+    pass
+
+
+def wider(self, x, extra):
+    return x
+
+
+class Ours:
+    def forward(self, x):
+        return x
+
+
+ParallelConfig.__init__ = init
+core.Scheduler.step = wider
+core.Scheduler.brand_new = init
+vllm.worker.run = Ours.forward
+setattr(layer, "Attention", Ours)
+layer.gone.Thing.forward = Ours.forward
+nn.Module.forward = init
+local = 3
+"""
+UPSTREAM = {
+    "vllm/__init__.py": b"",
+    "vllm/config/__init__.py": b"from vllm.config.parallel import ParallelConfig\n",
+    "vllm/config/parallel.py": b"class ParallelConfig:\n    def __init__(self, size):\n        self.size = size\n",
+    "vllm/v1/core.py": b"class Scheduler:\n    def step(self, x):\n        return x\n",
+    "vllm/worker.py": b"def run(self, x):\n    return x\n",
+    "vllm/model/layer.py": b"class Attention:\n    pass\n",
+}
+
+
+def tree(**changed: bytes | None) -> MemoryTree:
+    files = {
+        **UPSTREAM,
+        **{path.replace("__", "/").replace("_py", ".py"): data for path, data in changed.items()},
+    }
+    return MemoryTree(files={path: File(data=data) for path, data in files.items() if data is not None})
+
+
+def patches() -> MemoryTree:
+    return MemoryTree(files={"va/patch/one.py": File(data=PATCHES), "va/other.py": File(data=PATCHES)})
+
+
+def test_assignments_to_another_package_are_found() -> None:
+    found = find_runtime_patches(patches(), "va/patch", "vllm")
+    assert [(patch.target, patch.line, patch.signature) for patch in found] == [
+        ("vllm.config.ParallelConfig.__init__", 21, "(self, size: int) -> None"),
+        ("vllm.v1.core.Scheduler.step", 22, "(self, x, extra)"),
+        ("vllm.v1.core.Scheduler.brand_new", 23, "(self, size: int) -> None"),
+        ("vllm.worker.run", 24, "(self, x)"),
+        ("vllm.model.layer.gone.Thing.forward", 26, "(self, x)"),
+        ("vllm.model.layer.Attention", 25, ""),
+    ] or {patch.line for patch in found} == {21, 22, 23, 24, 25, 26}
+
+
+def test_targets_are_looked_up_through_re_exports() -> None:
+    verdicts = check_runtime(find_runtime_patches(patches(), "va/patch", "vllm"), tree())
+    states = {verdict.patch.target.removeprefix("vllm."): verdict for verdict in verdicts}
+    init = states["config.ParallelConfig.__init__"]
+    assert (init.target.state, init.target.path, init.problem) == (
+        TargetState.FOUND,
+        "vllm/config/parallel.py",
+        "",
+    )
+    assert states["v1.core.Scheduler.brand_new"].target.state is TargetState.ADDED
+    assert states["model.layer.Attention"].target.kind == "class"
+    assert states["model.layer.gone.Thing.forward"].target.state is TargetState.MOVED
+    assert "there is no vllm.model.layer.gone.Thing" in states["model.layer.gone.Thing.forward"].problem
+    assert "takes (self, x), the replacement (self, x, extra)" in states["v1.core.Scheduler.step"].problem
+    json.dumps([verdict.target.to_json() for verdict in verdicts])
+
+
+def test_a_target_in_a_module_that_is_gone_or_unreadable() -> None:
+    assert look_up(tree(), "other.thing").state is TargetState.MOVED
+    broken = MemoryTree(files={"vllm/worker.py": File(data=b"def (")})
+    assert look_up(broken, "vllm.worker.run").state is TargetState.UNREADABLE
+
+
+def test_re_exports_in_a_circle_end() -> None:
+    circle = MemoryTree(
+        files={
+            "a/x.py": File(data=b"from a.y import f\n"),
+            "a/y.py": File(data=b"from a.x import f\n"),
+        }
+    )
+    assert look_up(circle, "a.x.f").state in TargetState
+
+
+def test_what_moved_between_two_versions_is_said_loudly() -> None:
+    found = find_runtime_patches(patches(), "va/patch", "vllm")
+    assert drift(found, tree(), tree()) == ()
+    comment = UPSTREAM["vllm/worker.py"] + b"# a comment\n"
+    assert drift(found, tree(), tree(vllm__worker_py=comment)) == ()
+    body = drift(found, tree(), tree(vllm__worker_py=b"def run(self, x):\n    return -x\n"))
+    assert body == ("vllm.worker.run has another body",)
+    signature = drift(found, tree(), tree(vllm__worker_py=b"def run(self, x, y):\n    return x\n"))
+    assert signature == ("vllm.worker.run took (self, x), takes (self, x, y)",)
+    gone = drift(found, tree(), tree(vllm__worker_py=None))
+    assert gone[0].startswith("vllm.worker.run is gone")
+
+
+@pytest.mark.parametrize(
+    ("replacement", "upstream", "answer"),
+    [
+        ("(self, x)", "(self, x)", True),
+        ("(self, x: int) -> str", "(self, x)", True),
+        ("(self, x, extra=None)", "(self, x)", True),
+        ("(self, x, extra)", "(self, x)", False),
+        ("(self)", "(self, x)", False),
+        ("(self, y)", "(self, x)", False),
+        ("(*args, **kwargs)", "(self, x, *, y=1, **more)", True),
+        ("(self, x)", "(self, x=1)", False),
+        ("(self, x=2)", "(self, x=1)", True),
+        ("(self, x, y=1)", "(self, x, *, y=1)", True),
+        ("(self, x)", "(self, x, *, y=1)", False),
+        ("(self, x)", "(self, x, **more)", False),
+        ("(self, x)", "(self, *x)", False),
+        ("(cls, x)", "(self, x)", True),
+        ("async (self, x)", "async (self, x)", True),
+        ("", "(self)", True),
+    ],
+)
+def test_whether_a_replacement_takes_what_its_target_takes(
+    replacement: str, upstream: str, answer: bool
+) -> None:
+    assert accepts(replacement, upstream) is answer

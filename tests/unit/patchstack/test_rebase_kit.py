@@ -1,0 +1,147 @@
+"""A rebase kit is a git work tree that git itself can go on with."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from gitcorpus import git_environment
+from histories import History
+
+from harness.errors import InputError
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.apply.hunk_apply import Applied, apply_patch
+from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.format.diff_parser import parse_patch
+from harness.patchstack.rebase.rebase import rebase
+from harness.patchstack.rebase.rebase_kit import README, finish
+from harness.sources.git.git_trees import Repository
+
+PATH = "pkg/mod.py"
+OTHER = "pkg/other.py"
+BASE = b"".join(b"line %d\r\n" % number for number in range(60))
+FIXED = BASE.replace(b"line 30\r\n", b"line thirty\r\n")
+UPSTREAM = BASE.replace(b"line 30\r\n", b"line 30, upstream\r\n")
+PATCH = read_patch("fix.patch", difference({PATH: (BASE, FIXED)}))
+ATTRIBUTES = b"* text=auto eol=lf\n"
+
+
+def git(folder: Path, *argv: str) -> str:
+    done = subprocess.run(
+        ["git", *argv], cwd=folder, env=git_environment(), check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def kit_of(tmp_path: Path, *more: bytes) -> tuple[Path, Repository]:
+    """A kit for a conflict in a CRLF file, on top of patches that go in."""
+    history = History(tmp_path / "repo")
+    files = {OTHER: b"a\nb\nc\n", ".gitattributes": ATTRIBUTES}
+    history.commit({PATH: BASE, **files}, "start")
+    history.commit({PATH: UPSTREAM, **files}, "the same <line>\x1b[2J")
+    repository = Repository(tmp_path / "repo")
+    earlier = [read_patch(f"{number}.patch", text) for number, text in enumerate(more)]
+    results = rebase(repository, [*earlier, PATCH], "main", tmp_path / "out")
+    assert [result.verdict.verdict for result in results[:-1]] == [Verdict.CLEAN] * len(more)
+    kit = results[-1].kit
+    assert kit
+    return kit, repository
+
+
+def test_git_sees_an_unmerged_file_at_the_new_base_and_upstreams_history(tmp_path: Path) -> None:
+    kit, repository = kit_of(tmp_path)
+    tree = kit / "tree"
+    assert git(tree, "status", "--porcelain") == f"UU {PATH}\n"
+    assert git(tree, "rev-parse", "HEAD").strip() == repository.commit("main")
+    assert git(tree, "log", "--format=%s", "-1", "HEAD~1").strip() == "start"
+    for stage, text in ((1, BASE), (2, UPSTREAM), (3, FIXED)):
+        assert git(tree, "show", f":{stage}:{PATH}").encode() == text.replace(b"\r\n", b"\n")
+    assert git(tree, "rev-parse", "--abbrev-ref", "HEAD").strip() == "rebase/fix"
+    assert not (tmp_path / "repo" / "worktrees").exists()
+
+
+def test_a_patch_with_other_line_endings_than_its_file_has_a_history_and_is_merged(tmp_path: Path) -> None:
+    """As the plugin's LF patches of vllm-ascend's CRLF files."""
+    history = History(tmp_path / "repo")
+    history.commit({PATH: BASE}, "start")
+    history.commit({PATH: UPSTREAM}, "the same line")
+    lf = read_patch("lf.patch", difference({PATH: (BASE.replace(b"\r", b""), FIXED.replace(b"\r", b""))}))
+    [result] = rebase(Repository(tmp_path / "repo"), [lf], "main", tmp_path / "out")
+    assert result.verdict.verdict is Verdict.CONFLICT
+    assert result.history
+    assert result.history.broke
+    assert result.history.broke.subject == "the same line"
+    assert [touch.hunk for touch in result.history.touches] == [1]
+    assert result.kit
+    assert git(result.kit / "tree", "status", "--porcelain") == f"UU {PATH}\n"
+    text = (result.kit / "tree" / PATH).read_bytes()
+    assert b"line 30, upstream\r\n=======\nline thirty\r\n>>>>>>> lf.patch\n" in text
+    assert (result.kit / "wanted" / PATH).read_bytes() == FIXED
+
+
+def test_the_kit_says_what_happened_and_how_to_go_on(tmp_path: Path) -> None:
+    kit, _repository = kit_of(tmp_path)
+    text = (kit / README).read_text()
+    assert "the same <line>?[2J: pkg/mod.py, hunk 1" in text
+    assert f"npu-matrix patches rebase --continue {kit}" in text
+
+
+def test_what_git_resolved_and_staged_is_the_patch_with_its_line_endings(tmp_path: Path) -> None:
+    kit, repository = kit_of(tmp_path)
+    git(kit / "tree", "checkout", "--theirs", PATH)
+    assert (kit / "tree" / PATH).read_bytes() == FIXED
+    git(kit / "tree", "add", PATH)
+    made = parse_patch(finish(kit))
+    done = apply_patch(made, repository.tree("main"))
+    assert isinstance(done, Applied)
+    after = done.files[PATH]
+    assert after
+    assert after.data == FIXED
+
+
+def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path) -> None:
+    first = difference({OTHER: (b"a\nb\nc\n", b"a\nB\nc\n")})
+    new = difference({"pkg/new.py": (None, b"new\n")})
+    gone = difference({"pkg/new.py": (b"new\n", None)})
+    kit, _repository = kit_of(tmp_path, first, new, gone)
+    tree = kit / "tree"
+    assert git(tree, "log", "--format=%s", "-2").splitlines() == [
+        "The patches before this one",
+        "the same <line>?[2J".replace("?", "\x1b"),
+    ]
+    assert (tree / OTHER).read_bytes() == b"a\nB\nc\n"
+    assert not (tree / "pkg" / "new.py").exists()
+    (tree / PATH).write_bytes(FIXED)
+    assert set(parse_patch(finish(kit)).paths) == {PATH}
+
+
+def test_a_fix_that_goes_to_another_file_is_part_of_the_patch(tmp_path: Path) -> None:
+    kit, repository = kit_of(tmp_path)
+    (kit / "tree" / PATH).write_bytes(UPSTREAM)
+    (kit / "tree" / "pkg" / "moved.py").write_bytes(b"here now\n")
+    (kit / "tree" / OTHER).unlink()
+    made = parse_patch(finish(kit))
+    done = apply_patch(made, repository.tree("main"))
+    assert isinstance(done, Applied)
+    assert {path: file.data if file else None for path, file in done.files.items()} == {
+        "pkg/moved.py": b"here now\n",
+        OTHER: None,
+    }
+
+
+def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
+    kit, _repository = kit_of(tmp_path)
+    (kit / "tree" / PATH).write_bytes(FIXED)
+    (kit / "tree" / OTHER).write_bytes(b"a\n<<<<<<< x\n")
+    with pytest.raises(InputError, match="marker is left") as caught:
+        finish(kit)
+    assert "other.py:2" in str(caught.value.problems[0])
+
+
+def test_a_kit_whose_tree_is_gone_is_refused(tmp_path: Path) -> None:
+    kit, _repository = kit_of(tmp_path)
+    (kit / "tree" / ".git").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="no git work tree"):
+        finish(kit)

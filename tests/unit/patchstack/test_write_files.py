@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import InfrastructureError, InputError
+from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.stack_apply import StackResult, apply_stack
+from harness.patchstack.apply.write_files import JOURNAL, install, recover
+from harness.sources.tree import DirectoryTree
+
+OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
+NEWER = b"a = 1\nb = 3\nc = 4\n"
+
+
+def site(root: Path) -> Path:
+    (root / "pkg").mkdir(parents=True)
+    for name in ("one", "two"):
+        (root / "pkg" / f"{name}.py").write_bytes(OLD)
+    return root
+
+
+def result(root: Path, *patches: bytes) -> StackResult:
+    bodies = patches or (difference({"pkg/one.py": (OLD, NEW), "pkg/two.py": (OLD, NEW)}),)
+    return apply_stack(DirectoryTree(root=root), [(f"p{number}", data) for number, data in enumerate(bodies)])
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()
+    }
+
+
+def test_install_writes_what_the_stack_made(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    assert install(result(root), root) == ("pkg/one.py", "pkg/two.py")
+    assert contents(root) == {"pkg/one.py": NEW, "pkg/two.py": NEW}
+
+
+def test_a_shared_file_is_replaced_not_written_into(tmp_path: Path) -> None:
+    """Installers link files from their cache: writing into one would patch every environment."""
+    root = site(tmp_path / "site")
+    cached = tmp_path / "cached.py"
+    cached.hardlink_to(root / "pkg" / "one.py")
+    install(result(root), root)
+    assert cached.read_bytes() == OLD
+
+
+def test_compiled_code_of_replaced_files_goes(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    compiled = root / "pkg" / "__pycache__" / "one.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"old")
+    install(result(root), root)
+    assert not compiled.exists()
+
+
+def test_nothing_is_written_when_a_patch_does_not_apply(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    good, bad = difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/two.py": (b"x\n", b"y\n")})
+    found = result(root, good, bad)
+    assert [verdict.verdict for verdict in found.verdicts] == [Verdict.CLEAN, Verdict.CONFLICT]
+    with pytest.raises(InputError, match="does not apply"):
+        install(found, root)
+    assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": OLD}
+
+
+def test_nothing_is_written_over_another_file(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    found = result(root)
+    (root / "pkg" / "two.py").write_bytes(b"edited\n")
+    with pytest.raises(InputError, match="not the file"):
+        install(found, root)
+    assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": b"edited\n"}
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    root = site(tmp_path / "site")
+    found = result(root)
+    (root / "pkg").rename(tmp_path / "elsewhere")
+    (root / "pkg").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="not written"):
+        install(found, root)
+    assert contents(tmp_path / "elsewhere") == {"one.py": OLD, "two.py": OLD}
+
+
+def test_a_failure_while_writing_leaves_the_old_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = site(tmp_path)
+    found = result(root)
+    import harness.patchstack.apply.write_files as module
+
+    def full(folder: Path, digests: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write_journal", full)
+    with pytest.raises(InfrastructureError, match="could not be written"):
+        install(found, root)
+    assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": OLD}
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 2])
+def test_a_stop_after_the_journal_is_finished_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    root = site(tmp_path)
+    found = result(root)
+    import harness.patchstack.apply.write_files as module
+
+    calls = 0
+
+    class PowerCutError(Exception):
+        pass
+
+    def stop(target: Path, digest: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > renamed:
+            raise PowerCutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_verify", stop)
+        if renamed < 2:
+            with pytest.raises(PowerCutError):
+                install(found, root)
+        else:
+            install(found, root)
+    recover(root)
+    assert contents(root) == {"pkg/one.py": NEW, "pkg/two.py": NEW}
+    assert recover(root) is False
+
+
+@pytest.mark.parametrize("text", ["{", '{"../../x": null}'])
+def test_a_damaged_journal_is_reported(tmp_path: Path, text: str) -> None:
+    (tmp_path / JOURNAL).write_text(text)
+    with pytest.raises(InfrastructureError, match="damaged"):
+        recover(tmp_path)
+
+
+def test_patches_that_apply_only_together(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    found = result(root, difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/one.py": (NEW, NEWER)}))
+    assert found.applies
+    assert "needs an earlier patch" in found.relations[0]
+    assert found.files["pkg/one.py"] is not None
+    assert found.files["pkg/one.py"].data == NEWER
+
+
+def test_patches_that_apply_only_apart(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    other = OLD.replace(b"b = 2", b"b = 5")
+    found = result(root, difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/one.py": (OLD, other)}))
+    assert not found.applies
+    assert "clashes with an earlier patch" in found.relations[0]
+    assert json.loads(json.dumps(found.to_json()))["applies"] is False
+
+
+def test_a_patch_that_is_upstream_changes_nothing(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    (root / "pkg" / "one.py").write_bytes(NEW)
+    found = result(root, difference({"pkg/one.py": (OLD, NEW)}))
+    assert found.applies
+    assert found.files == {}
+    assert install(found, root) == ()

@@ -1,0 +1,72 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_samples import cell, check, plan
+
+from harness.outcome import Status, Tier
+from harness.plan.cost.demand import MARKER, Demand, asked_of, demand_of, unmet
+from harness.plan.tasks.host_capabilities import HostFacts
+
+NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
+LOSS = check("loss", Tier.NUMERICS, device=True)
+A2 = {"CPU": 8.0, "NPU": 8.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}
+
+
+def test_a_device_task_asks_for_its_card_its_family_and_its_cann():
+    assert demand_of(LOSS, {"device": NPU}) == Demand(
+        resources={"CPU": 1.0, "NPU": 1.0, "soc:a2": MARKER, "cann:8.5.0": MARKER}
+    )
+
+
+def test_a_recipe_says_how_many():
+    found = demand_of(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 16}})
+    assert (found.nodes, found.resources["NPU"]) == (2, 16.0)
+    assert str(found) == "2 nodes with 1 CPU, 16 NPU, cann:8.5.0, soc:a2 each"
+
+
+def test_static_and_simulated_tasks_ask_for_no_card():
+    sim = {"device": {**NPU, "kind": "sim"}, "platform": {"host": True, "arch": "aarch64", "python": "3.11"}}
+    assert demand_of(check("lint"), {"device": NPU}).resources == {"CPU": 1.0}
+    assert demand_of(LOSS, sim).resources == {"CPU": 1.0, "arch:aarch64": MARKER}
+
+
+def test_where_no_node_names_its_machine_all_are_alike():
+    wanted = Demand(resources={"CPU": 1.0, "arch:aarch64": MARKER})
+    assert unmet(wanted, [{"CPU": 2.0}]) == ""
+    assert asked_of(wanted, [{"CPU": 2.0}]).resources == {"CPU": 1.0}
+    assert unmet(wanted, [{"CPU": 2.0, "arch:x86_64": 1.0}]).endswith("no node has arch:aarch64")
+
+
+def test_what_is_missing_is_named():
+    wanted = demand_of(LOSS, {"device": NPU})
+    assert unmet(wanted, [A2]) == ""
+    assert unmet(wanted, [{**A2, "NPU": 0.0}]).endswith("no node has NPU")
+    assert unmet(wanted, [{"CPU": 1.0, "NPU": 8.0}, {"CPU": 1.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}]).endswith(
+        "0 of 2 nodes fit"
+    )
+    two = demand_of(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
+    assert unmet(two, [A2]).endswith("1 of 1 nodes fit")
+    assert unmet(two, [A2, A2]) == ""
+
+
+def test_a_plan_for_a_cluster_takes_its_nodes_and_not_this_host():
+    device = {"facets": ("device",)}
+    npu = cell("npu", soc="a2", cann="8.5.0")
+    (entry,) = plan([npu], [check("loss", device=True, **device)], HostFacts(nodes=(A2,))).entries
+    assert entry.key
+    (entry,) = plan([npu], [check("loss", device=True, **device)], HostFacts(nodes=({"CPU": 4.0},))).entries
+    assert entry.skip.status is Status.NOT_RUN
+    assert "no node has NPU" in entry.skip.reason
+
+
+@given(
+    wanted=st.dictionaries(
+        st.sampled_from(["CPU", "NPU", "soc:a2"]), st.integers(1, 4).map(float), min_size=1
+    ),
+    nodes=st.lists(
+        st.dictionaries(st.sampled_from(["CPU", "NPU", "soc:a2"]), st.integers(0, 4).map(float)), max_size=4
+    ),
+    count=st.integers(1, 3),
+)
+def test_a_demand_is_met_exactly_when_enough_nodes_have_all_of_it(wanted, nodes, count):
+    fitting = sum(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in nodes)
+    assert (unmet(Demand(resources=wanted, nodes=count), nodes) == "") == (fitting >= count)

@@ -1,0 +1,241 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_samples import INPUTS, cell, check, plan
+
+from harness.outcome import Evidence, Outcome, State, Status, Tier
+from harness.plan.keys.code import code_digests
+from harness.plan.keys.facets import facet_values
+from harness.plan.keys.key import key_changes
+from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
+from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
+from harness.plan.tasks.task import plan_from_json
+from harness.verdict.join import Disposition, judge_plan
+from harness.verdict.verdict import Expectation, Expected
+
+
+def test_cells_that_share_facet_values_share_a_task():
+    checks = [check("whole"), check("tree", facets=("verl_tree",))]
+    made = plan([cell(), cell(torch="2.12.0")], checks)
+    keys = {(entry.cell_id, entry.check): entry.key for entry in made.entries}
+    assert len({key for (_cell, name), key in keys.items() if name == "tree"}) == 1
+    assert len({key for (_cell, name), key in keys.items() if name == "whole"}) == 2
+    assert len(made.tasks) == 3
+
+
+def test_an_npu_cell_on_a_host_without_one_is_not_run_and_says_why():
+    made = plan([cell("npu")], [check("loss", Tier.NUMERICS, device=True), check("lint")])
+    loss, lint = made.entries
+    assert (loss.key, loss.skip.status, loss.skip.reason) == ("", Status.NOT_RUN, "no NPU on this host")
+    assert lint.key
+
+
+@pytest.mark.parametrize(
+    ("npu", "reason"),
+    [
+        (NpuFacts(cards=8, soc="a3", driver="25.5.0"), "the cell needs a2, this host has a3"),
+        (
+            NpuFacts(cards=8, soc="a2", driver="old"),
+            "CANN 8.5.0 needs a newer driver than old; update the driver, or take an older CANN",
+        ),
+    ],
+)
+def test_a_host_with_other_cards_or_an_old_driver_runs_no_hardware_check(npu, reason):
+    host = HostFacts(
+        npu=npu,
+        cann_fits=lambda cann, driver: (
+            f"CANN {cann} needs a newer driver than {driver}" if driver == "old" else ""
+        ),
+    )
+    (entry,) = plan([cell("npu", soc="a2", cann="8.5.0")], [check("loss", device=True)], host).entries
+    assert entry.skip.reason == reason
+
+
+def test_a_host_with_fitting_cards_plans_the_hardware_check():
+    host = HostFacts(npu=NpuFacts(cards=8, soc="a2", driver="25.5.0"))
+    (entry,) = plan([cell("npu", soc="a2", cann="8.5.0")], [check("loss", device=True)], host).entries
+    assert entry.key
+    assert entry.skip is None
+
+
+def test_what_a_profile_leaves_out_is_not_run_with_what_needs_it_and_keeps_its_reason():
+    checks = [check("lint"), check("train"), check("curve", needs=("train",))]
+    lint, train, curve = plan([cell()], checks, without={"train": "it takes minutes"}).entries
+    assert lint.key
+    assert (train.key, train.skip.status, train.skip.reason) == ("", Status.NOT_RUN, "it takes minutes")
+    assert (curve.key, curve.skip.reason) == ("", "it needs train: it takes minutes")
+
+
+def test_adding_a_cell_changes_no_other_key():
+    checks = [check("whole"), check("tree", facets=("verl_tree", "patches[verl]"))]
+    before = plan([cell()], checks)
+    after = plan([cell(torch="2.12.0"), cell()], checks)
+    assert set(before.tasks) <= set(after.tasks)
+
+
+def test_cells_share_the_facet_of_an_upstreams_patches_until_one_is_for_their_version():
+    chosen = {"1.0": [], "2.0": [], "3.0": [{"id": "vllm_ascend/fix", "digest": "d"}]}
+    inputs = replace(INPUTS, patches=lambda _upstream, version: chosen[version])
+    values = [
+        facet_values(cell(vllm_ascend=version), ("patches[vllm_ascend]",), inputs)["patches[vllm_ascend]"]
+        for version in chosen
+    ]
+    tree = {"package": "vllm_ascend", "version": "3.0", "kind": "release"}
+    assert values == [[], [], [{"id": "vllm_ascend/fix", "digest": "d", "tree": tree}]]
+    assert facet_values(cell(), ("patches[vllm_ascend]",), inputs) == {"patches[vllm_ascend]": []}
+
+
+@given(st.sampled_from(["code", "params", "patch", "verl"]))
+def test_a_key_changes_when_its_code_parameters_or_facets_do(part):
+    checks = [check("tree", facets=("verl_tree", "patches[verl]"), params={"seed": 1})]
+    base = plan([cell()], checks)
+    changed = {
+        "code": lambda: plan([cell()], checks, code={"tree": "other"}),
+        "params": lambda: plan([cell()], [replace(checks[0], params={"seed": 2})]),
+        "patch": lambda: plan([cell()], checks, inputs=replace(INPUTS, patches=lambda _u, _v: [])),
+        "verl": lambda: plan([cell(verl="0.6.1")], checks),
+    }[part]()
+    assert set(base.tasks).isdisjoint(changed.tasks)
+    (old,), (new,) = base.to_json()["tasks"], changed.to_json()["tasks"]
+    parts = [change.part for change in key_changes(old, new)]
+    expected = {"code": "code", "params": "params.seed", "patch": "facets.patches[verl]", "verl": "facets."}[
+        part
+    ]
+    assert parts
+    assert any(name.startswith(expected) for name in parts)
+
+
+@pytest.mark.parametrize("each", all_checks(), ids=lambda each: each.name)
+def test_a_task_differs_in_nothing_from_itself_as_it_is_stored(each):
+    task = {"code_digest": "a", "params": dict(each.params), "facets": {}}
+    stored = json.loads(json.dumps({**task, "code_digest": "b"}))
+    assert [change.part for change in key_changes(stored, task)] == ["code"]
+    assert [change.part for change in key_changes(task, stored)] == ["code"]
+
+
+def test_equal_tasks_have_no_changes():
+    task = plan([cell()], [check("whole")]).to_json()["tasks"][0]
+    assert key_changes(task, task) == ()
+
+
+def test_needs_come_before_what_needs_them_and_cycles_are_named():
+    late = check("late", Tier.BUILD, facets=("versions",), needs=("early",))
+    early = check("early", Tier.BUILD)
+    assert [each.name for each in ordered([late, early])] == ["early", "late"]
+    with pytest.raises(ValueError, match="need each other"):
+        ordered([late, replace(early, needs=("late",))])
+    with pytest.raises(ValueError, match="nobody declares"):
+        ordered([late])
+    with pytest.raises(ValueError, match="two checks"):
+        ordered([early, early])
+
+
+def test_a_check_whose_need_is_coded_differently_has_another_digest(tmp_path):
+    for name in ("one", "other"):
+        folder = tmp_path / name / "harness"
+        folder.mkdir(parents=True)
+        (folder / "errors.py").write_text(name)
+        (folder / "digest.py").write_text("the same")
+    early = check("early")
+    late = replace(check("late", Tier.BUILD, needs=("early",)), sources=("harness.digest",))
+    alone = replace(check("alone"), sources=("harness.digest",))
+    one, other = (
+        code_digests([early, alone, late], tmp_path / name / "harness") for name in ("one", "other")
+    )
+    assert one["late"] != other["late"]
+    assert one["alone"] == other["alone"]
+
+
+def test_a_question_about_nothing_is_not_asked_and_no_pass():
+    idle = check(
+        "patches", facets=("patches[verl]",), applies=lambda facets: "" if facets["patches[verl]"] else "none"
+    )
+    after = check("build", Tier.BUILD, facets=("patches[verl]",), needs=("patches",))
+    inputs = replace(INPUTS, patches=lambda _upstream, _version: [])
+    first, second = plan([cell()], [idle, after], inputs=inputs).entries
+    assert (first.key, first.skip.status, first.skip.reason) == ("", Status.UNSUPPORTED, "none")
+    made = plan([cell()], [idle, after], inputs=inputs)
+    assert made.tasks[second.key].needs == ()
+    assert plan([cell()], [idle, after]).entries[0].key
+
+
+def test_a_check_must_read_what_its_needs_read():
+    with pytest.raises(ValueError, match="does not read its facets"):
+        ordered([check("early"), check("late", facets=("device",), needs=("early",))])
+
+
+def test_selecting_a_check_selects_what_it_needs():
+    checks = ordered([check("a"), check("b", needs=("a",)), check("c")])
+    assert [each.name for each in with_needs({"b"}, checks)] == ["a", "b"]
+
+
+def test_a_plan_survives_json():
+    checks = [check("whole"), check("loss", Tier.NUMERICS, device=True)]
+    made = plan([cell(), cell("npu")], checks)
+    read = plan_from_json(made.to_json(), {each.name: each for each in checks})
+    assert read == made
+
+
+def test_a_check_that_is_gone_is_noticed():
+    made = plan([cell()], [check("whole")])
+    read = plan_from_json(made.to_json(), {})
+    assert read.tasks == {}
+    assert "'whole'" in read.notices[0]
+
+
+def outcome(key, status="pass", state=State.COMPLETED):
+    return Outcome(
+        key=key,
+        check="x",
+        tier=Tier.STATIC,
+        state=state,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements={"status": status},
+    )
+
+
+def test_what_was_planned_and_has_no_outcome_is_an_error():
+    made = plan([cell()], [check("whole")])
+    (verdict,) = judge_plan(made, {}, {}, lambda _cell, _check: None)
+    assert verdict.status is Status.ERROR
+    assert verdict.standing is Expectation.INCOMPLETE
+
+
+def test_an_entry_blocked_behind_a_known_failure_is_known():
+    made = plan([cell()], [check("first"), check("second", Tier.BUILD)])
+    first, second = made.entries
+    known = Expected(state="fail", reason="r", source="s")
+    verdicts = judge_plan(
+        made,
+        {first.key: outcome(first.key, "fail")},
+        {(second.cell_id, "second"): Disposition(status=Status.BLOCKED, reason="first failed")},
+        lambda _cell, name: known if name == "first" else None,
+    )
+    assert [verdict.standing for verdict in verdicts] == [Expectation.KNOWN, Expectation.KNOWN]
+    alone = judge_plan(
+        made,
+        {first.key: outcome(first.key, "fail")},
+        {(second.cell_id, "second"): Disposition(status=Status.BLOCKED, reason="first failed")},
+        lambda _cell, _name: None,
+    )
+    assert [verdict.standing for verdict in alone] == [Expectation.UNEXPECTED, Expectation.INCOMPLETE]
+
+
+def test_an_unknown_facet_is_a_mistake_in_the_check():
+    with pytest.raises(ValueError, match="no facet is called 'colour'"):
+        facet_values(cell(), ("colour",), INPUTS)
+
+
+def test_a_commit_names_its_repository():
+    values = facet_values(cell(verl="0.6.1@d62da495"), ("verl_tree",), INPUTS)
+    assert values["verl_tree"]["kind"] == "commit"
+    assert values["verl_tree"]["commit"] == "d62da495"
+
+
+def test_the_shipped_checks_are_in_order_of_need():
+    names = [each.name for each in all_checks()]
+    assert names.index("resolve") < names.index("environment") < names.index("loss") < names.index("grpo")

@@ -1,0 +1,158 @@
+"""What changed, as a page, a feed and a sheet; patches over cells and over upstream's history."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_runs import Runs
+from report_samples import NOW, poisoned_inputs, result, sample_inputs, sample_survival
+
+from harness.errors import InputError
+from harness.outcome import Evidence, Status
+from harness.report.formats.csv_export import results_csv
+from harness.report.formats.feed import atom
+from harness.report.model.report_inputs import CellInput, ReportInputs
+from harness.report.model.report_model import ReportModel, build_model
+from harness.report.model.survival_facts import read_survival
+from harness.report.publish.publish import render_all
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+def pages(model: ReportModel, folder: Path) -> dict[str, str]:
+    render_all(model, folder / "reports")
+    return {path.name: path.read_text() for path in (folder / "reports").glob("*.html")}
+
+
+def test_the_page_says_what_turned_and_why(tmp_path: Path) -> None:
+    page = pages(build_model(sample_inputs()), tmp_path)["changes.html"]
+    broken = page[page.index('id="newly-broken"') : page.index('id="newly-not-run"')]
+    assert "outside its band from step 9" in broken
+    assert "verl_tree.version" in broken
+    assert "It said: entropy collapsed" in page[page.index('id="fixed"') :]
+
+
+def test_a_first_run_has_nothing_to_be_held_against(tmp_path: Path) -> None:
+    page = pages(build_model(replace(sample_inputs(), earlier=None)), tmp_path)
+    assert "There is no earlier run to compare with." in page["changes.html"]
+    assert 'class="turns"' not in page["index.html"]
+
+
+def test_the_feed_has_one_entry_per_run_in_which_something_turned(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    runs.go({"a": "a1", "b": "b1"}, {"a": True, "b": True})
+    second = runs.go({"a": "a2", "b": "b1"}, {"a": False})
+    runs.go({"a": "a2", "b": "b1"})
+    last = runs.go({"a": "a3", "b": "b2"}, {"a": True}, left={"b": (Status.NOT_RUN, "no NPU")})
+    feed = ET.fromstring(atom(build_model(runs.inputs({"a": "a3", "b": "b2"}, last))))
+    runs.ledger.close()
+    entries = feed.findall(f"{ATOM}entry")
+    titles = [entry.findtext(f"{ATOM}title") for entry in entries]
+    assert titles == [f"1 newly not run, 1 fixed (run {last})", f"1 newly broken (run {second})"]
+    assert "probe of b: no NPU" in (entries[0].findtext(f"{ATOM}content") or "")
+    again = ET.fromstring(atom(build_model(replace(sample_inputs(), results=()))))
+    assert again.findall(f"{ATOM}entry") == []
+
+
+@pytest.mark.parametrize("attack", ["<script>alert(1)</script>", "\x00\ud800\uffff\x0b", "]]>&amp;"])
+def test_the_feed_stays_well_formed(attack: str) -> None:
+    feed = ET.fromstring(atom(build_model(poisoned_inputs(attack))).encode("utf-8"))
+    assert all(entry.findtext(f"{ATOM}id") for entry in feed.findall(f"{ATOM}entry"))
+
+
+def test_the_sheet_has_a_row_for_every_answer() -> None:
+    model = build_model(sample_inputs())
+    rows = list(csv.DictReader(io.StringIO(results_csv(model).decode())))
+    assert len(rows) == model.planned
+    found = next(row for row in rows if (row["cell"], row["check"]) == ("verl-0.9.1-sim", "gspo"))
+    assert (found["verdict"], found["evidence"], found["change"]) == ("fail", "simulated", "broken")
+    assert found["axis:torch_npu"] == "2.13.0"
+    assert {row["evidence"] for row in rows if row["verdict"] == "not-run"} == {""}
+
+
+def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
+    hostile = result("cell", "loss", Status.FAIL, reasons=('=HYPERLINK("http://x")',), remedies=("@SUM(1)",))
+    model = build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(hostile,)))
+    row = next(csv.DictReader(io.StringIO(results_csv(model).decode())))
+    assert row["reason"] == '\'=HYPERLINK("http://x")'
+    assert row["remedy"] == "'@SUM(1)"
+
+
+def patches_of(measurements: dict, status: Status = Status.PASS) -> ReportModel:
+    found = result("cell", "patches", status, evidence=Evidence.STATIC, measurements=measurements)
+    return build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(found,)))
+
+
+def test_every_patch_of_every_cell_is_shown(tmp_path: Path) -> None:
+    verdicts = [
+        {"patch": "verl/a", "verdict": "offset", "offset": -3, "reasons": [], "remedies": []},
+        {
+            "patch": "verl/b",
+            "verdict": "conflict",
+            "offset": 0,
+            "reasons": ["upstream rewrote it"],
+            "remedies": ["rebase it"],
+        },
+        {"patch": "verl/c", "verdict": "a verdict of tomorrow"},
+    ]
+    page = pages(patches_of({"tree": "verl 0.9", "verdicts": verdicts}, Status.FAIL), tmp_path)[
+        "patches.html"
+    ]
+    assert "offset -3" in page
+    assert "upstream rewrote it" in page
+    assert "rebase it" in page
+    assert "1 a verdict of tomorrow" in page
+    assert page.count("1 of 1") == 1
+
+
+def test_a_patch_nobody_could_look_at_is_not_shown_as_applying(tmp_path: Path) -> None:
+    measured = {"tree": "unavailable", "selected": ["verl/a"], "reason": "the tree is not at hand"}
+    page = pages(patches_of(measured, Status.NOT_RUN), tmp_path)["patches.html"]
+    table = page[page.index("patchgrid") : page.index("verdicts-title")]
+    assert "not looked at" in table
+    assert "m-pass" not in table
+    assert "0 of 0" in table
+
+
+@pytest.mark.parametrize(
+    "measured", [{}, {"verdicts": "none"}, {"verdicts": [1, {"patch": 2}], "selected": 3}]
+)
+def test_other_shapes_are_no_error(measured: dict, tmp_path: Path) -> None:
+    assert "No patches were looked at." in pages(patches_of(measured), tmp_path)["patches.html"]
+
+
+def test_survival_is_read_from_what_the_command_prints(tmp_path: Path) -> None:
+    file = tmp_path / "survival.json"
+    file.write_text(sample_survival().model_dump_json(by_alias=True))
+    survival = read_survival(file)
+    assert survival == sample_survival()
+    page = pages(build_model(replace(sample_inputs(), survival=survival)), tmp_path)["patches.html"]
+    assert "v-conflict" in page
+    assert "[trainer] change 12" in page
+    without = pages(build_model(replace(sample_inputs(), survival=None)), tmp_path)["patches.html"]
+    assert "Not measured: there was no history" in without
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"schema": {"name": "npu-matrix.report", "version": 1}}, "its schema is npu-matrix.report 1"),
+        ({"commits": []}, "commits"),
+        ({"legend": ["clean"]}, "not in the legend"),
+    ],
+)
+def test_another_file_is_refused_with_a_reason(change: dict, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "survival.json"
+    data = json.loads(sample_survival().model_dump_json(by_alias=True))
+    file.write_text(json.dumps({**data, **change}))
+    with pytest.raises(InputError) as found:
+        read_survival(file)
+    assert why in str(found.value.problems[0])
+    with pytest.raises(InputError):
+        read_survival(tmp_path / "nothing.json")

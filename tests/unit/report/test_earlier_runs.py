@@ -1,0 +1,175 @@
+"""History by (cell, check): it survives changed inputs, tells runs apart, and names the first bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import Runs, key_of
+
+from harness.outcome import Evidence, Status
+from harness.report.model.changes import Turn, compare, turn_of
+from harness.report.model.report_inputs import HistoryInput, SaidInput
+from harness.report.model.report_model import build_model
+from harness.report.model.streak import streak_of
+
+PASS, FAIL, NOT_RUN, BLOCKED = Status.PASS, Status.FAIL, Status.NOT_RUN, Status.BLOCKED
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    made = Runs(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+def test_a_changed_input_keeps_the_history(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, {"cell": True})
+    second = runs.go({"cell": "torch 2"}, {"cell": True})
+    last = runs.go({"cell": "torch 3"}, {"cell": False})
+    inputs = runs.inputs({"cell": "torch 3"}, last)
+    history = inputs.results[0].history
+    assert [(past.run_id, past.status) for past in history] == [(first, PASS), (second, PASS)]
+    assert [past.key for past in history] == [key_of("torch 1"), key_of("torch 2")]
+    result = build_model(inputs).rows[0].results["probe"]
+    assert result.change == "broken"
+    assert result.streak
+    assert (result.streak.runs, result.streak.since_run, result.streak.until_run) == (0, last, second)
+
+
+def test_a_reused_outcome_is_what_each_run_said(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, {"cell": False})
+    second = runs.go({"cell": "torch 1"})
+    last = runs.go({"cell": "torch 1"})
+    result = build_model(runs.inputs({"cell": "torch 1"}, last)).rows[0].results["probe"]
+    assert [(past.run_id, past.reused) for past in result.facts.history] == [(first, False), (second, True)]
+    assert result.change == ""
+    assert result.streak
+    assert (result.streak.runs, result.streak.since_run, result.streak.before) == (2, first, None)
+
+
+def test_an_outcome_that_came_later_is_not_what_an_earlier_run_said(runs: Runs) -> None:
+    runs.go({"cell": "torch 1"}, left={"cell": (BLOCKED, "resolve did not pass")})
+    runs.go({"cell": "torch 1"}, finished=False)
+    last = runs.go({"cell": "torch 1"}, {"cell": True})
+    result = build_model(runs.inputs({"cell": "torch 1"}, last)).rows[0].results["probe"]
+    assert [past.status for past in result.facts.history] == [BLOCKED, NOT_RUN]
+
+
+def test_a_run_without_an_answer_in_between_hides_nothing(runs: Runs) -> None:
+    runs.go({"cell": "torch 1"}, {"cell": True})
+    runs.go({"cell": "torch 2"}, left={"cell": (NOT_RUN, "no NPU")})
+    last = runs.go({"cell": "torch 3"}, {"cell": False})
+    assert build_model(runs.inputs({"cell": "torch 3"}, last)).rows[0].results["probe"].change == "broken"
+
+
+def test_outcomes_merged_from_another_machine_are_history_too(runs: Runs) -> None:
+    runs.record("torch 1", "elsewhere", good=False)
+    last = runs.go({"cell": "torch 1"}, {"cell": True})
+    history = runs.inputs({"cell": "torch 1"}, last).results[0].history
+    assert [(past.run_id, past.status) for past in history] == [("elsewhere", FAIL)]
+
+
+def test_the_report_of_an_old_run_knows_nothing_of_later_ones(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, {"cell": True})
+    second = runs.go({"cell": "torch 2"}, {"cell": False})
+    for number in range(25):
+        runs.go({"cell": f"torch {3 + number}"}, {"cell": True})
+    inputs = runs.inputs({"cell": "torch 2"}, second)
+    assert [past.run_id for past in inputs.results[0].history] == [first]
+    assert inputs.earlier
+    assert inputs.earlier.run_id == first
+
+
+def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs: Runs) -> None:
+    first = runs.go({"old": "a", "cell": "torch 1", "lost": "b"}, {"old": True, "cell": True, "lost": True})
+    runs.go({"other": "x"}, {"other": True})
+    now = {"cell": "torch 2", "lost": "c", "new": "d"}
+    last = runs.go(now, {"cell": False, "new": True}, left={"lost": (NOT_RUN, "no NPU")})
+    model = build_model(runs.inputs(now, last))
+    assert model.earlier
+    assert model.earlier.run_id == first
+    said = {(change.cell, change.turn) for change in model.changes}
+    assert said == {
+        ("cell", Turn.BROKEN),
+        ("lost", Turn.LOST),
+        ("new", Turn.ADDED),
+        ("old", Turn.REMOVED),
+    }
+    assert model.changes[0].causes == ("pins: 'torch 1' -> 'torch 2'",)
+    assert not model.changes[0].same_inputs
+
+
+def test_another_answer_to_the_same_inputs_says_so(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, {"cell": True})
+    runs.go({"cell": "torch 1"}, {"cell": True})
+    last = runs.go({"cell": "torch 1"}, {"cell": False})
+    model = build_model(runs.inputs({"cell": "torch 1"}, last, since=first))
+    assert model.earlier
+    assert model.earlier.run_id == first
+    assert [(change.turn, change.same_inputs, change.causes) for change in model.changes] == [
+        (Turn.BROKEN, True, ())
+    ]
+
+
+def said(status: Status, evidence: Evidence | None = Evidence.SIMULATED) -> SaidInput:
+    return SaidInput(status=status, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "turn"),
+    [
+        (said(PASS), said(FAIL), Turn.BROKEN),
+        (said(NOT_RUN), said(Status.INCONCLUSIVE), Turn.BROKEN),
+        (said(FAIL), said(FAIL), Turn.STILL),
+        (said(FAIL), said(PASS), Turn.FIXED),
+        (said(PASS), said(Status.ERROR), Turn.LOST),
+        (said(FAIL), said(Status.STALE), Turn.LOST),
+        (said(NOT_RUN), said(BLOCKED), None),
+        (said(PASS), said(PASS), None),
+        (said(PASS, Evidence.HARDWARE), said(PASS), Turn.WEAKER),
+        (said(PASS), said(PASS, Evidence.HARDWARE), Turn.GAINED),
+        (said(BLOCKED), said(PASS), Turn.GAINED),
+        (None, said(FAIL), Turn.ADDED),
+        (said(FAIL), None, Turn.REMOVED),
+    ],
+)
+def test_turns(before: SaidInput | None, after: SaidInput | None, turn: Turn | None) -> None:
+    assert turn_of(before, after) is turn
+
+
+answers = st.dictionaries(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("xy")),
+    st.builds(SaidInput, status=st.sampled_from(Status), evidence=st.sampled_from([None, *Evidence])),
+)
+
+
+@given(before=answers, after=answers)
+def test_no_failure_and_no_loss_goes_unsaid(before: dict, after: dict) -> None:
+    changes = {(change.cell, change.check): change.turn for change in compare(before, after)}
+    for pair, now in after.items():
+        if now.status in {FAIL, Status.INCONCLUSIVE}:
+            assert changes[pair] in {Turn.BROKEN, Turn.STILL, Turn.ADDED}
+        if pair in before and before[pair].status is PASS and now.status is not PASS:
+            assert changes[pair] in {Turn.BROKEN, Turn.LOST}
+    assert {pair for pair, turn in changes.items() if turn is Turn.REMOVED} == before.keys() - after.keys()
+    assert compare(after, after) == tuple(
+        change for change in compare(after, after) if change.turn is Turn.STILL
+    )
+
+
+@given(st.lists(st.sampled_from(Status)), st.sampled_from([PASS, FAIL]))
+def test_a_streak_is_the_answers_alike_at_the_end(earlier: list[Status], now: Status) -> None:
+    history = [HistoryInput(time=float(n), status=status, run_id=str(n)) for n, status in enumerate(earlier)]
+    streak = streak_of(history, now, this_run="now", now=99.0)
+    answers = [status for status in earlier if status in {PASS, FAIL, Status.INCONCLUSIVE}]
+    if not answers:
+        assert streak is None
+        return
+    assert streak is not None
+    assert answers[len(answers) - streak.runs :] == [now] * streak.runs
+    assert streak.before is None or streak.before is not now
+    assert (streak.before is None) == (streak.runs == len(answers))

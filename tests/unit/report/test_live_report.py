@@ -1,0 +1,121 @@
+"""A report that follows its run ends as the report that is written afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_samples import sample_inputs
+
+from harness.outcome import Evidence, Status
+from harness.report.model.report_inputs import ReportInputs, ResultInput
+from harness.report.model.report_model import build_model
+from harness.report.publish.live_report import LiveReport
+from harness.report.publish.publish import render_all
+
+CELL, CHECK = "gspo-async", "lint"
+
+
+def changed(inputs: ReportInputs, **facts: object) -> ResultInput:
+    found = next(one for one in inputs.results if (one.cell_id, one.check) == (CELL, CHECK))
+    return dataclasses.replace(found, **facts)  # type: ignore[arg-type]
+
+
+def with_result(inputs: ReportInputs, result: ResultInput) -> ReportInputs:
+    results = tuple(
+        result if (one.cell_id, one.check) == (result.cell_id, result.check) else one
+        for one in inputs.results
+    )
+    return dataclasses.replace(inputs, results=results)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name not in {"text", "logs", "files"}
+    }
+
+
+def test_one_outcome_later_it_is_what_a_whole_new_report_would_be(tmp_path: Path) -> None:
+    inputs = sample_inputs()
+    live = LiveReport(inputs, tmp_path / "live")
+    broken = changed(inputs, status=Status.FAIL, evidence=Evidence.STATIC, reasons=("it is broken",))
+    written = live.update(broken, inputs.generated + 5)
+    later = dataclasses.replace(with_result(inputs, broken), generated=inputs.generated + 5)
+    render_all(build_model(later), tmp_path / "whole")
+    mine, whole = content(tmp_path / "live"), content(tmp_path / "whole")
+    # Pages of other cells keep the time at which they were written.
+    other = {name for name in whole if name.startswith("cells/") and not name.startswith(f"cells/{CELL}")}
+    assert {name: mine[name] for name in whole if name not in other} == {
+        name: whole[name] for name in whole if name not in other
+    }
+    assert {path.name for path in written if path.parent.name == "cells"} == {f"{CELL}.html"}
+
+
+def test_equal_results_cost_no_page(tmp_path: Path) -> None:
+    inputs = sample_inputs()
+    live = LiveReport(inputs, tmp_path / "live")
+    again = dataclasses.replace(sample_inputs(), generated=inputs.generated + 60)
+    assert not [path for path in live.take(again) if path.parent.name == "cells"]
+    assert build_model(again).headline == live.model.headline
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_models_made_of_an_earlier_one_are_the_models(status: Status) -> None:
+    inputs = sample_inputs()
+    before = build_model(inputs)
+    after = with_result(inputs, changed(inputs, status=status))
+    assert build_model(after, before) == build_model(after)
+
+
+# Stands still where the new files are written and the report has none of them.
+STOPS = """
+import sys, time
+from pathlib import Path
+from report_samples import sample_inputs
+from harness.report.publish import live_report
+
+report = live_report.LiveReport(sample_inputs(), Path(sys.argv[1]))
+render = live_report.render_overviews
+
+def render_and_stop(model, folder):
+    names = render(model, folder)
+    print("written", flush=True)
+    time.sleep(600)
+    return names
+
+live_report.render_overviews = render_and_stop
+report.take(sample_inputs())
+"""
+
+
+def beside(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.parent.iterdir())
+
+
+def test_what_a_killed_watcher_left_beside_the_report_goes_with_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", STOPS, str(folder)], env=given, stdout=subprocess.PIPE, text=True
+    )
+    with watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "written\n"
+        left, shown = beside(folder), content(folder)
+        assert [name.startswith(".reports.live-") for name in left] == [True, False]
+        # Of a living one it stays.
+        model = build_model(sample_inputs())
+        render_all(model, folder)
+        assert beside(folder) == left
+        assert content(folder) == shown
+        watcher.send_signal(signal.SIGKILL)
+    assert beside(folder) == left
+    render_all(model, folder)
+    assert beside(folder) == ["reports"]

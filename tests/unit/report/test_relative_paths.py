@@ -1,0 +1,38 @@
+"""Paths of the machine that wrote a report are told by their place."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.report.model.relative_paths import Places
+
+PLACES = Places({"cache": "/home/me/.cache/npu-matrix", "state": "/src/.npu-matrix", "checkout": "/src"})
+
+
+def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
+    given = {
+        "python": "/home/me/.cache/npu-matrix/cells/a/bin/python",
+        "lines": ["read /src/.npu-matrix/work/x and /src/patches", "/srcs/other is elsewhere"],
+        "count": 3,
+    }
+    assert PLACES.told(given) == {
+        "python": "{cache}/cells/a/bin/python",
+        "lines": ["read {state}/work/x and {checkout}/patches", "/srcs/other is elsewhere"],
+        "count": 3,
+    }
+
+
+def test_without_places_everything_stays() -> None:
+    assert Places({}).told(["/src/a"]) == ["/src/a"]
+    assert Places({"root": "/"}).told("/src/a") == "/src/a"
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_nothing_else_changes(value: object) -> None:
+    assert Places({"cache": "/nowhere/at/all"}).told(value) == value

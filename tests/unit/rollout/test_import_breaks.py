@@ -1,0 +1,122 @@
+"""Breaks grouped by root cause, and what they say of the cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.outcome import Status
+from harness.rollout.imports.import_breaks import judge, root_causes
+
+
+def broken(module: str, kind: str, missing: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "module": module,
+        "kind": kind,
+        "type": "ImportError",
+        "message": f"cannot import name of {missing}",
+        "file": "vllm_ascend/a.py",
+        "line": 7,
+        "code": "from vllm import x",
+        "missing": missing,
+        "chain": (),
+        **more,
+    }
+
+
+def measured(*found: dict[str, Any], left_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    facts = {"version": "0.18.0", "modules": 325, "requires": ["triton-ascend", "msgpack"]}
+    return {
+        "state": "measured",
+        "packages": {"vllm_ascend": facts},
+        "breaks": list(found),
+        "left_out": list(left_out),
+        "device": {"simulated": True},
+    }
+
+
+def test_clean_passes_and_says_how_many() -> None:
+    judgement = judge(measured(), {})
+    assert judgement.status is Status.PASS
+    assert "325 of vllm_ascend 0.18.0" in judgement.reasons[0]
+
+
+@pytest.mark.parametrize("facts", [None, {"version": "0.18.0", "modules": 0, "requires": []}])
+def test_where_no_module_was_tried_nothing_passes(facts: dict[str, Any] | None) -> None:
+    verl = {"version": "0.7.1", "modules": 40, "requires": []}
+    packages = {"verl": verl, **({"vllm_ascend": facts} if facts else {})}
+    judgement = judge({**measured(), "packages": packages}, {})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No module of vllm_ascend was found" in judgement.reasons[0]
+
+
+def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
+    judgement = judge(measured(broken("a", "absent", "mooncake.engine"), broken("b", "absent", "ucm")), {})
+    assert judgement.status is Status.PASS
+    assert "mooncake, ucm (2 modules want them)" in judgement.reasons[-1]
+
+
+def test_what_needs_others_before_it_is_named_and_does_not_fail() -> None:
+    judgement = judge(measured(broken("vllm_ascend.late", "order", "vllm.x")), {})
+    assert judgement.status is Status.PASS
+    assert judgement.reasons[-1] == "Importable only after the others: vllm_ascend.late."
+
+
+def test_an_operator_that_is_not_simulated_is_listed_and_is_neither_a_pass_nor_the_cells_fault() -> None:
+    message = (
+        "aclnnAscendQuant or aclnnAscendQuantGetWorkspaceSize not in libopapi.so, or libopapi.so not found"
+    )
+    quantised = broken("vllm_ascend.quantised", "error", type="RuntimeError", message=message)
+    alone = judge(measured(quantised), {})
+    assert alone.status is Status.INCONCLUSIVE
+    assert alone.reasons[-1] == "not simulated: aclnnAscendQuant"
+    both = judge(measured(quantised, broken("vllm_ascend.a", "api", "vllm.x")), {})
+    assert both.status is Status.FAIL
+    assert both.reasons[0] == "1 modules break, one root cause."
+    assert "not simulated: aclnnAscendQuant" in both.reasons
+    # A real CANN that lacks an operator is too old for this vllm-ascend.
+    real = judge({**measured(quantised), "device": {"simulated": False}}, {})
+    assert real.status is Status.FAIL
+    assert "aclnnAscendQuant" in real.reasons[1]
+
+
+def test_a_required_package_that_is_absent_fails_unless_it_was_left_out() -> None:
+    found = broken("a", "absent", "triton_ascend.runtime")
+    assert judge(measured(found), {}).status is Status.FAIL
+    assert judge(measured(found, left_out=("triton-ascend",)), {}).status is Status.PASS
+
+
+@pytest.mark.parametrize("kind", ["api", "library", "crash", "hang", "error"])
+def test_every_other_break_fails_with_its_place(kind: str) -> None:
+    judgement = judge(measured(broken("vllm_ascend.a", kind, "vllm.x.Y")), {})
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0] == "1 modules break, one root cause."
+    assert "vllm_ascend/a.py:7 `from vllm import x`" in judgement.reasons[1]
+    assert judgement.remedies
+
+
+def test_modules_with_one_cause_are_one_cause() -> None:
+    found = [broken(f"m{number}", "api", "vllm.x.Y") for number in range(9)]
+    found += [broken("n", "error", "", message="other"), broken("o", "api", "vllm.z.W", line=9)]
+    causes = root_causes(found)
+    assert [len(cause.modules) for cause in causes] == [9, 1, 1]
+    assert "and 5 more" in causes[0].sentence()
+    assert judge(measured(*found), {}).reasons[0] == "11 modules break, 3 root causes."
+
+
+def test_each_place_that_asks_for_a_missing_name_is_shown_those_that_hit_most_first() -> None:
+    found = [broken("m1", "api", "vllm.x.Y", line=9)]
+    found += [broken(module, "api", "vllm.x.Y") for module in ("m2", "m3")]
+    judgement = judge(measured(*found), {})
+    assert judgement.reasons[0] == "3 modules break, one root cause at 2 places."
+    sentence = judgement.reasons[1]
+    assert sentence.index("a.py:7 `from vllm import x`: m2, m3") < sentence.index("a.py:9 ")
+    assert sentence.endswith("`from vllm import x`: m1.")
+
+
+def test_a_program_that_died_fails_with_its_last_words() -> None:
+    judgement = judge({"state": "crashed", "returncode": -11, "tail": "first\nSegmentation fault\n"}, {})
+    assert judgement.status is Status.FAIL
+    assert "ended with code -11" in judgement.reasons[0]
+    assert "Segmentation fault" in judgement.reasons[1]

@@ -1,0 +1,47 @@
+"""Signals that stop a run, and the one that `nohup` had ignored."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: the signals of the process that runs the tests stay as they are.
+PROGRAM = """
+import os, signal, sys
+from harness.run.programs.interruption import Interruption
+number = signal.Signals[sys.argv[1]]
+# A test run under nohup hands its own ignored SIGHUP down.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "ignored" else signal.SIG_DFL)
+before = signal.getsignal(number)
+with Interruption() as stopped:
+    os.kill(os.getpid(), number)
+    print(stopped())
+assert signal.getsignal(number) == before
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "hangup", "stops"),
+    [
+        ("SIGINT", "default", True),
+        ("SIGTERM", "default", True),
+        ("SIGHUP", "default", True),
+        ("SIGHUP", "ignored", False),
+        ("SIGTERM", "ignored", True),
+    ],
+)
+def test_a_signal_stops_a_run_but_not_the_hangup_that_nohup_ignores(
+    name: str, hangup: str, stops: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name, hangup],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.strip() == str(stops)

@@ -1,0 +1,162 @@
+"""Tasks on real cards lease them: what they start sees theirs alone, and waiting costs none of their time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_fakes import LeapingClock, make_check, make_task
+
+from harness.check import TaskContext
+from harness.devices.cards.card_leases import LeaseBook
+from harness.outcome import Evidence, Measured, Outcome, State, Tier
+from harness.run.executors.executor import LocalExecutor
+from harness.run.jobs.job import Job, Site
+
+NPU = {"device": {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}}
+
+
+def show(context) -> Measured:
+    done = context.command(["sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES"])
+    return Measured(measurements={"ok": True, "cards": done.tail.strip()}, evidence=Evidence.CPU)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    environ = {"PATH": "/usr/bin:/bin", "NPU_MATRIX_LEASES": str(tmp_path / "leases")}
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    for card in (0, 1):
+        (dev / f"davinci{card}").touch()
+    return Site(
+        root=tmp_path, state=tmp_path, cache=tmp_path / "cache", environ=environ, cards=(0, 1), dev=dev
+    )
+
+
+def job(
+    name: str,
+    *,
+    count: int = 1,
+    kind: str = "npu",
+    timeout: float = 600,
+    program: Callable[[TaskContext], Measured] = show,
+) -> Job:
+    device = {**NPU["device"], "kind": kind}
+    check = make_check(name, Tier.NUMERICS, run=program, device=True, timeout_s=timeout)
+    return Job(task=make_task(check, facets={"device": device, "recipe": {"nodes": 1, "cards": count}}))
+
+
+def run(site: Site, *jobs: Job) -> dict[str, Outcome]:
+    executor = LocalExecutor(site, jobs=len(jobs), patience=0.5)
+    for one in jobs:
+        executor.submit(one)
+    outcomes: dict[str, Outcome] = {}
+    while len(outcomes) < len(jobs):
+        for finished in executor.collect(0.1):
+            outcomes[finished.outcome.check] = finished.outcome
+    return outcomes
+
+
+def test_two_tasks_at_a_time_have_a_card_each(site: Site):
+    together = threading.Barrier(2, timeout=90)
+
+    def meet(context: TaskContext) -> Measured:
+        together.wait()
+        return show(context)
+
+    found = run(site, job("a", program=meet), job("b", program=meet))
+    assert {one.measurements["cards"] for one in found.values()} == {"0", "1"}
+    assert LeaseBook.of_host(site.environ).look() == ()
+
+
+def test_tasks_that_want_both_take_turns(site: Site):
+    book, met = LeaseBook.of_host(site.environ), threading.Event()
+
+    def until_another_waits(context: TaskContext) -> Measured:
+        while not met.is_set():
+            if any(one.card is None for one in book.look()):
+                met.set()
+            time.sleep(0.02)
+        return show(context)
+
+    both = [job(name, count=2, program=until_another_waits) for name in "ab"]
+    found = run(site, *both)
+    assert {one.measurements["cards"] for one in found.values()} == {"0,1"}
+    first, second = sorted(found.values(), key=lambda one: one.finished)
+    log = site.artifacts.text(second.log)
+    assert f"waiting for 2 of 2 cards: card 0: {first.check} {first.key[:12]}" in log
+    assert "on card 0, 1" in log
+
+
+def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monkeypatch):
+    clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
+    clock.strike(monkeypatch)
+    with LeaseBook.of_host(site.environ).lease([0, 1], 2, "somebody else"):
+        executor.submit(job("a"))
+        while not any(one.card is None for one in LeaseBook.of_host(site.environ).look()):
+            time.sleep(0.02)
+        clock.mark.touch()
+        assert executor.collect(0.0) == []
+    while not (finished := executor.collect(0.1)):
+        pass
+    assert finished[0].outcome.state is State.COMPLETED
+    assert finished[0].outcome.measurements["cards"] == "0"
+
+
+def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
+    book = LeaseBook.of_host(site.environ)
+    with book.lease([0, 1], 2, "somebody else"):
+        executor = LocalExecutor(site, jobs=1)
+        executor.submit(job("a"))
+        while not any(one.card is None for one in book.look()):
+            time.sleep(0.02)
+        executor.cancel()
+        finished = []
+        while not finished:
+            finished = executor.collect(0.1)
+    assert finished[0].outcome.state is State.INTERRUPTED
+
+
+def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: Site):
+    (site.dev / "davinci0").unlink()
+    (outcome,) = run(site, job("a", count=2)).values()
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "card 0 was lost before the task began" in outcome.failure.message
+    assert "dmesg" in outcome.failure.fix
+
+
+def lose_it(context) -> Measured:
+    done = context.command(["sh", "-c", 'rm "$0"; exit 3', str(context.site.dev / "davinci0")])
+    return Measured(measurements={"ok": done.returncode == 0}, evidence=Evidence.CPU)
+
+
+def lose_it_and_raise(context) -> Measured:
+    lose_it(context)
+    raise RuntimeError("the program gave no result")
+
+
+@pytest.mark.parametrize("program", [lose_it, lose_it_and_raise])
+def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: Site, program):
+    check = make_check("a", Tier.NUMERICS, run=program, device=True)
+    facets = {**NPU, "recipe": {"nodes": 1, "cards": 1}}
+    (outcome,) = run(site, Job(task=make_task(check, facets=facets))).values()
+    assert outcome.state is State.ERROR
+    assert outcome.failure.kind == "InfrastructureError"
+    assert "card 0 was lost while the task ran" in outcome.failure.message
+    assert LeaseBook.of_host(site.environ).look() == ()
+
+
+def test_simulated_and_static_tasks_lease_nothing(site: Site):
+    (outcome,) = run(site, job("a", kind="sim")).values()
+    assert outcome.measurements["cards"] == ""
+    assert not (site.state / "leases").exists()
+
+
+def test_more_cards_than_the_host_has(site: Site):
+    (outcome,) = run(site, job("a", count=8)).values()
+    assert outcome.state is State.ERROR
+    assert "8 cards are wanted and 2 can be used here" in outcome.failure.message

@@ -1,0 +1,181 @@
+"""Metric signatures: each fires on what it describes, and on nothing healthy."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.verdict.triage.catalogue import shipped_catalogue
+from harness.verdict.triage.diagnosis import Compared, triage_text
+from harness.verdict.triage.log_scan import scan
+from harness.verdict.triage.metric_series import read_values, step_of
+
+METRICS = {one.id: one for one in shipped_catalogue().metrics}
+STEPS = 15
+# What verl's nightly shows of a healthy GSPO run on A2 (verl-ascend-recipe baseline).
+HEALTHY = {
+    "critic/rewards/mean": lambda step: 0.16 + 0.03 * step,
+    "actor/ppo_kl": lambda step: 0.002 + 0.0001 * step,
+    "actor/entropy": lambda step: 0.5 - 0.01 * step,
+    "actor/grad_norm": lambda _step: 0.9,
+    "response_length/mean": lambda step: 200.0 + step,
+    "training/rollout_probs_diff_mean": lambda _step: 0.0045,
+    "val-core/openai/gsm8k/reward/mean@1": lambda step: 0.3 + 0.03 * step,
+}
+
+
+def lines(form="console", **changed):
+    """A log of fifteen steps; `changed` replaces metrics, named with underscores for everything else."""
+    curves = {
+        name: changed.get(name.replace("/", "_").replace("@", "_"), curve) for name, curve in HEALTHY.items()
+    }
+    for step in range(1, STEPS + 1):
+        values = {name: curve(step) for name, curve in curves.items()}
+        if form == "json":
+            yield json.dumps({"step": step, "data": {**values, "training/global_step": step}})
+            continue
+        numpy = "np.float64({})" if form == "numpy" else "{}"
+        shown = " - ".join(f"{name}:{numpy.format(value)}" for name, value in values.items())
+        yield f"(TaskRunner pid=7) step:{step} - {shown} - training/global_step:{step} - training/epoch:0"
+
+
+def log(form="console", **changed):
+    return "\n".join(lines(form, **changed)).encode()
+
+
+def series(form="console", **changed):
+    import io
+
+    return scan(io.BytesIO(log(form, **changed)), shipped_catalogue()).series
+
+
+def found(beside=None, **changed):
+    return {one.id: one for one in triage_text(log(**changed), beside=beside).findings}
+
+
+AGAINST_HEALTHY = Compared(reference=series(), repeat=series())
+#: Signature -> what a run shows that has it. Each must fire alone.
+SEEDED = {
+    "m-logprob-diff": {"training_rollout_probs_diff_mean": lambda _step: 0.031},
+    "m-kl-too-low": {
+        "actor_ppo_kl": lambda _step: 2e-6,
+        "critic_rewards_mean": lambda step: 0.3 + 0.001 * step,
+    },
+    "m-d2h-race": {"actor_entropy": lambda step: 0.44 if step == 1 else 0.5 - 0.01 * step},
+    "m-first-step-garbled": {"critic_rewards_mean": lambda step: 0.01 if step == 1 else 0.16 + 0.03 * step},
+    "m-reward-npu-gpu": {"critic_rewards_mean": lambda step: 0.13 + 0.02 * step},
+    "m-dp-precision": {"val-core_openai_gsm8k_reward_mean_1": lambda step: 0.25 + 0.02 * step},
+}
+# A reward that stays flat while the reference's rises is also another curve.
+ALSO = {"m-kl-too-low": {"m-reward-npu-gpu"}}
+
+
+def test_each_of_the_six_has_a_rule_a_limit_and_its_source():
+    assert set(METRICS) == set(SEEDED)
+    for one in METRICS.values():
+        assert one.limit > 0
+        assert len(one.derivation) > 40
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_each_fires_on_what_it_describes(name):
+    matches = found(AGAINST_HEALTHY, **SEEDED[name])
+    assert set(matches) - ALSO.get(name, set()) == {name}
+    one = matches[name]
+    assert one.line >= 1
+    assert one.signature.remedy
+
+
+@pytest.mark.parametrize("form", ["console", "numpy", "json"])
+def test_a_healthy_run_shows_nothing_however_verl_writes_it(form):
+    assert triage_text(log(form), beside=AGAINST_HEALTHY).findings == ()
+    assert len(series(form).values["critic/rewards/mean"]) == STEPS
+    bad = log(form, training_rollout_probs_diff_mean=lambda _step: 0.02)
+    assert [one.id for one in triage_text(bad).findings] == ["m-logprob-diff"]
+
+
+def test_without_a_reference_only_what_has_a_limit_of_its_own_is_judged():
+    for name, changed in SEEDED.items():
+        assert set(found(None, **changed)) == ({name} if name == "m-logprob-diff" else set())
+
+
+@pytest.mark.parametrize(
+    ("value", "fires"), [(0.0056, False), (0.01, False), (0.0101, True), (math.nan, True), (math.inf, True)]
+)
+def test_the_limit_is_where_the_source_puts_it(value, fires):
+    assert ("m-logprob-diff" in found(training_rollout_probs_diff_mean=lambda _step: value)) is fires
+
+
+def test_one_step_above_the_limit_is_chance():
+    assert found(training_rollout_probs_diff_mean=lambda step: 0.02 if step == 3 else 0.004) == {}
+
+
+def test_other_responses_explain_other_numbers_and_rounding_is_no_race():
+    other = {"actor_entropy": lambda _step: 0.3, "response_length_mean": lambda step: 190.0 + step}
+    repeat = Compared(repeat=series())
+    assert found(repeat, **other) == {}
+    rounded = {"actor_entropy": lambda step: (0.5 - 0.01 * step) * (1 + 2**-9)}
+    assert found(repeat, **rounded) == {}
+
+
+def test_a_failure_of_the_job_comes_before_what_metrics_show():
+    text = log(training_rollout_probs_diff_mean=lambda _step: 0.02) + b"\nRuntimeError: NPU out of memory\n"
+    assert [one.id for one in triage_text(text).findings] == ["npu-oom", "m-logprob-diff"]
+    said = triage_text(text).to_json()["matches"][1]
+    assert (said["area"], said["line"]) == ("metrics", 1)
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(HEALTHY)), st.integers(0, 30), numbers), max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_no_metrics_break_it(values):
+    text = "\n".join(
+        f"step:{step} - {name}:{value} - training/global_step:{step}" for name, step, value in values
+    )
+    triage_text(text.encode(), beside=AGAINST_HEALTHY)
+    against = Compared(reference=scan_of(text), repeat=scan_of(text))
+    triage_text(log(), beside=against)
+
+
+def scan_of(text):
+    import io
+
+    return scan(io.BytesIO(text.encode()), shipped_catalogue()).series
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_on_a_step_line_are_no_traceback(data):
+    line = b"training/global_step:3 - " + data + b"critic/rewards/mean:" + data
+    read_values(line, ["critic/rewards/mean", "val-core/"])
+    step_of(data + line)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.5", 0.5), ("np.float64(-2e-3)", -0.002), ("1.2.3", 1.2), ("nan", None), (" .5", 0.5), ("x", "none")],
+)
+def test_numbers_are_read_however_they_are_written(text, value):
+    found = read_values(f"critic/rewards/mean:{text} -".encode(), ["critic/rewards/mean"])
+    assert found.get("critic/rewards/mean", "none") == value or value is None
+
+
+def test_a_name_within_a_longer_one_is_not_that_metric():
+    assert read_values(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
+
+
+def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept():
+    text = "".join(
+        f"step:{step} - actor/ppo_kl:{step}"
+        + (" - val-core/x/acc:0.5" if step == 777 else "")
+        + f" - training/global_step:{step}\n"
+        for step in range(1, 1004)
+    )
+    kept = scan_of(text).values["actor/ppo_kl"]
+    assert {*range(1, 33), 777, 1000, 1003} <= set(kept)
+    assert len(kept) < 150

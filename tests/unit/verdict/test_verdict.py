@@ -1,0 +1,196 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.check import Check
+from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.verdict.run_summary import summarise
+from harness.verdict.verdict import Expectation, Expected, judge_outcome, stand, state_of
+
+
+def judge(measurements, _params):
+    return Judgement(status=Status.PASS if measurements["good"] else Status.FAIL)
+
+
+def run(_context):
+    return Measured(measurements={"good": True}, evidence=Evidence.STATIC)
+
+
+CHECK = Check(
+    name="probe", tier=Tier.STATIC, question="?", facets=(), sources=("harness.errors",), run=run, judge=judge
+)
+
+
+def outcome(state=State.COMPLETED, failure=None, **measurements):
+    return Outcome(
+        key="k",
+        check="probe",
+        tier=Tier.STATIC,
+        state=state,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measurements,
+        failure=failure,
+    )
+
+
+def verdict(status, expected=None, *, blocked_by_known=False):
+    return stand(
+        "cell",
+        "probe",
+        Judgement(status=status),
+        evidence=None,
+        expected=expected,
+        blocked_by_known=blocked_by_known,
+    )
+
+
+KNOWN = Expected(state="fail", reason="upstream defect", source="https://example.org/1")
+
+
+def test_the_judge_of_the_check_decides_a_completed_outcome():
+    assert judge_outcome(CHECK, outcome(good=True)).status is Status.PASS
+    assert judge_outcome(CHECK, outcome(good=False)).status is Status.FAIL
+
+
+def test_an_outcome_that_did_not_complete_is_an_error_with_its_reason_and_fix():
+    failure = Failure(kind="InfrastructureError", message="no network", fix="plug it in")
+    judgement = judge_outcome(CHECK, outcome(State.ERROR, failure))
+    assert judgement.status is Status.ERROR
+    assert judgement.reasons == ("InfrastructureError: no network",)
+    assert judgement.remedies == ("plug it in",)
+
+
+def test_a_judge_that_cannot_read_the_measurements_is_an_error_not_a_pass():
+    assert judge_outcome(CHECK, outcome()).status is Status.ERROR
+
+
+LOSS = replace(CHECK, name="loss", tier=Tier.NUMERICS)
+
+
+def ended(word, *, good=False):
+    return replace(outcome(), measurements={"good": good, "state": word})
+
+
+#: State -> (check, outcome) that shows it.
+SHOWN = {
+    "fail": (CHECK, outcome(good=False)),
+    "numeric-drift": (LOSS, ended("measured")),
+    "timeout": (CHECK, outcome(State.TIMEOUT)),
+    "timeout, as the program in the cell says": (LOSS, ended("hung")),
+    "crash": (LOSS, ended("crashed")),
+    "pass": (LOSS, ended("measured", good=True)),
+    "error": (CHECK, outcome(State.ERROR, Failure(kind="InfrastructureError", message="x"))),
+}
+
+
+@pytest.mark.parametrize("expected", ["fail", "numeric-drift", "timeout", "crash", "unsupported"])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_an_expectation_excuses_the_state_it_names_and_no_other(shown, expected):
+    check, found = SHOWN[shown]
+    judgement = judge_outcome(check, found)
+    state = state_of(check, found, judgement)
+    assert state == shown.partition(",")[0]
+    known = Expected(state=expected, reason="slow", source="x")
+    stood = stand("cell", check.name, judgement, evidence=None, expected=known, state=state)
+    if state == "pass":
+        assert stood.standing is Expectation.UNEXPECTED_PASS
+    elif state == "error":
+        assert stood.standing is Expectation.INCOMPLETE
+    else:
+        met = state == expected or (expected, state) == ("fail", "numeric-drift")
+        assert stood.standing is (Expectation.KNOWN if met else Expectation.UNEXPECTED)
+
+
+def test_unsupported_can_be_expected_and_is_no_failure_without_that():
+    judgement = Judgement(status=Status.UNSUPPORTED)
+    known = Expected(state="unsupported", reason="no such operator", source="x")
+    assert stand("c", "x", judgement, evidence=None, expected=known).standing is Expectation.KNOWN
+    assert stand("c", "x", judgement, evidence=None, expected=None).standing is Expectation.AS_EXPECTED
+
+
+def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
+    assert verdict(Status.FAIL, KNOWN).standing is Expectation.KNOWN
+    assert verdict(Status.FAIL).standing is Expectation.UNEXPECTED
+
+
+def failing(*reasons):
+    known = replace(KNOWN, because=("npu_rotary_mul", "did not answer"), where="matrix.yaml:9")
+    return stand(
+        "cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), evidence=None, expected=known
+    )
+
+
+def test_a_failure_whose_every_reason_is_known_is_known():
+    stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "the index did not answer")
+    assert stood.standing is Expectation.KNOWN
+
+
+def test_a_further_reason_does_not_hide_behind_the_known_one():
+    stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "b.py:7: npu_swiglu is gone")
+    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.reasons[-1] == "not what is known of it (matrix.yaml:9): b.py:7: npu_swiglu is gone"
+
+
+def test_a_failure_that_gives_no_reason_is_not_the_known_one():
+    stood = failing()
+    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.reasons == ("not what is known of it (matrix.yaml:9): it gives no reason",)
+
+
+def test_an_expected_failure_that_passes_is_unexpected():
+    assert verdict(Status.PASS, KNOWN).standing is Expectation.UNEXPECTED_PASS
+
+
+def test_an_infrastructure_error_does_not_count_as_the_expected_failure():
+    assert verdict(Status.ERROR, KNOWN).standing is Expectation.INCOMPLETE
+
+
+def test_not_run_neither_meets_nor_breaks_an_expectation():
+    assert verdict(Status.NOT_RUN, KNOWN).standing is Expectation.AS_EXPECTED
+
+
+def test_blocked_behind_a_known_failure_is_known():
+    assert verdict(Status.BLOCKED, blocked_by_known=True).standing is Expectation.KNOWN
+
+
+def test_blocked_is_without_an_answer_and_no_failure_of_its_own():
+    assert verdict(Status.BLOCKED).standing is Expectation.INCOMPLETE
+    assert summarise([verdict(Status.ERROR), verdict(Status.BLOCKED)]).exit_code == EXIT_INCOMPLETE
+    assert summarise([verdict(Status.FAIL), verdict(Status.BLOCKED)]).exit_code == EXIT_UNEXPECTED
+
+
+def test_exit_codes():
+    assert summarise([]).exit_code == EXIT_NOTHING_SELECTED
+    assert summarise([verdict(Status.PASS), verdict(Status.NOT_RUN)]).exit_code == EXIT_OK
+    assert summarise([verdict(Status.PASS), verdict(Status.FAIL, KNOWN)]).exit_code == EXIT_OK
+    assert (
+        summarise([verdict(Status.NOT_RUN), verdict(Status.UNSUPPORTED)]).exit_code == EXIT_NOTHING_SELECTED
+    )
+    assert summarise([verdict(Status.FAIL)]).exit_code == EXIT_UNEXPECTED
+    assert summarise([verdict(Status.PASS, KNOWN)]).exit_code == EXIT_UNEXPECTED
+    assert summarise([verdict(Status.ERROR)]).exit_code == EXIT_INCOMPLETE
+    assert summarise([verdict(Status.INCONCLUSIVE)]).exit_code == EXIT_INCOMPLETE
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Status), st.sampled_from([None, KNOWN]), st.booleans()), min_size=1)
+)
+def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer(statuses):
+    verdicts = [verdict(status, expected, blocked_by_known=known) for status, expected, known in statuses]
+    summary = summarise(verdicts)
+    bad = {Status.ERROR, Status.STALE, Status.INCONCLUSIVE}
+    if summary.exit_code == EXIT_OK:
+        assert not any(v.status in bad for v in verdicts)
+        assert all(v.expected for v in verdicts if v.status is Status.FAIL)
+    assert sum(summary.by_status.values()) == len(verdicts)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_what_got_no_answer_is_evidence_of_nothing(status):
+    said = stand("cell", "probe", Judgement(status=status), evidence=Evidence.HARDWARE, expected=None)
+    silent = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
+    assert said.evidence is (None if status in silent else Evidence.HARDWARE)
