@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, cast
 
-from harness.outcome import Judgement, Measured, Outcome, Status, Tier
+from harness.measurements import MeasurementFormat
+from harness.outcome import Judgement, M, Measured, Outcome, Status, Tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,10 @@ class TaskContext(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Generic[M]):
     """One question. `run` has the effects, `judge` is pure and can be repeated over stored measurements.
 
+    measurements: the shapes of what it measures.
     facets: names of the cell's projections the check reads; with `sources` and `params` they make its key.
     sources: dotted modules or packages of this project whose code is part of the key.
     needs: checks of the same cell whose outcomes are its inputs; they run first.
@@ -95,8 +97,9 @@ class Check:
     question: str
     facets: tuple[str, ...]
     sources: tuple[str, ...]
-    run: Callable[[TaskContext], Measured]
-    judge: Callable[[Mapping[str, Any], Mapping[str, Any]], Judgement]
+    run: Callable[[TaskContext], Measured[M]]
+    judge: Callable[[M, Mapping[str, Any]], Judgement]
+    measurements: MeasurementFormat[M] | None = None
     needs: tuple[str, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     stops: bool = True
@@ -104,7 +107,17 @@ class Check:
     timeout_s: float = 600.0
     expected_s: float = 1.0
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
-    holds: Callable[[Outcome], str] = lambda _outcome: ""
+    holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
+
+    def read(self, outcome: Outcome) -> M:
+        """The measurements of an outcome; OldMeasurementsError when another version wrote them."""
+        if self.measurements is None:
+            return cast("M", outcome.measurements)
+        return self.measurements.read(outcome.measurements)
+
+    def outdated(self, outcome: Outcome) -> str:
+        """Why a stored outcome can no longer be used (its environment folder is gone), or ""."""
+        return self.holds(self.read(outcome), outcome)
 
 
 def lapsed(check: Check, outcome: Outcome, judgement: Judgement) -> str:
@@ -115,6 +128,6 @@ def lapsed(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     if judgement.status is not Status.NOT_RUN:
         return ""
     try:
-        return check.holds(outcome)
+        return check.outdated(outcome)
     except Exception as error:  # noqa: BLE001 - what cannot even be looked at is asked again
         return f"it cannot be looked at: {error!r}"

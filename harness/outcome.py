@@ -5,9 +5,19 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from harness.digest import digest_json
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Written without a parameter, `Measured` and `Check` are of any measurements.
+    M = TypeVar("M", default=Any)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M")
 
 
 class Evidence(str, enum.Enum):
@@ -75,10 +85,13 @@ class Judgement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a check's `run` hands back. `measurements` is JSON; `artifacts` names files in the workdir."""
+class Measured(Generic[M]):
+    """What a check's `run` returns: its measurements in one of the shapes of its format, and how it got them.
 
-    measurements: Mapping[str, Any]
+    artifacts: name -> file in the task's folder.
+    """
+
+    measurements: M
     evidence: Evidence
     artifacts: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)

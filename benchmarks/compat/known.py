@@ -63,7 +63,7 @@ def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapp
             cache=cache,
             workdir=Path(folder),
         )
-        return resolution.run(task).measurements  # type: ignore[arg-type]
+        return dict(resolution.run(task).measurements)  # type: ignore[arg-type]
 
 
 def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list[dict[str, Any]]:

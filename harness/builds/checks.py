@@ -25,7 +25,7 @@ def _judge_environment(measurements: Mapping[str, Any], params: Mapping[str, Any
     return environment_judge.judge(measurements, params)
 
 
-def _environment_holds(outcome: Outcome) -> str:
+def _environment_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     if outcome.measurements.get("container"):
         from harness.builds.cell import container_environment
 

@@ -10,6 +10,7 @@ import click
 
 from harness.errors import InfrastructureError, Location, NothingSelectedError
 from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
 
@@ -112,7 +113,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
             raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
         ref = outcome.artifact("lock.txt")
         if ref is None:
-            judgement = plan.tasks[key].check.judge(outcome.measurements, {})
+            judgement = judge_outcome(plan.tasks[key].check, outcome)
             failed = judgement.status is Status.FAIL
             raise NothingSelectedError(
                 f"{cell.id} has no lock",

@@ -14,6 +14,7 @@ import click
 from harness.cli.app import no_match
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InfrastructureError, InputError
 from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.open_plan import open_bench
 
@@ -149,7 +150,7 @@ def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tu
             f"the battery could not be measured: {failure.message if failure else outcome.state.value}",
             fix=failure.fix if failure else "run it again with --keep FOLDER and read the log there",
         )
-    return outcome, check.judge(outcome.measurements, check.params)
+    return outcome, judge_outcome(check, outcome)
 
 
 def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
@@ -179,7 +180,7 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
             built = ledger.get(keys["environment"]) if "environment" in keys else None
             if built is None or not built.measurements.get("built"):
                 continue
-            if plan.tasks[built.key].check.holds(built):
+            if plan.tasks[built.key].check.outdated(built):
                 continue
             planned = plan.tasks[keys["loss"]]
             facets = dict(planned.facets)

@@ -47,7 +47,7 @@ def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -
     return resolution.judge(measurements, params)
 
 
-def _resolve_holds(outcome: Outcome) -> str:
+def _resolve_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     from harness.compat.resolve import resolution
 
     return resolution.holds(outcome)
@@ -89,13 +89,13 @@ def _judge_api(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Ju
     return api_check.judge(measurements, params)
 
 
-def _api_holds(outcome: Outcome) -> str:
+def _api_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     from harness.compat.uses import api_check
 
     return api_check.holds(outcome)
 
 
-def _npu_ops_hold(outcome: Outcome) -> str:
+def _npu_ops_hold(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     from harness.compat.operators import operator_check
 
     return operator_check.holds(outcome)

@@ -167,7 +167,7 @@ def _sentence(verdict: Mapping[str, Any], tree: str) -> str:
     return f"{verdict['patch']} on {tree} is {word}{because}"
 
 
-def holds(outcome: Outcome) -> str:
+def holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     """An outcome without a tree no longer holds once a mirror has the commit."""
     source = outcome.measurements.get("source", {})
     mirrors = mirrors_folder()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check import Check
+from harness.measurements import OldMeasurementsError
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 
 
@@ -81,7 +82,13 @@ def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
             status=Status.ERROR, reasons=(reason,), remedies=(failure.fix,) if failure and failure.fix else ()
         )
     try:
-        return check.judge(outcome.measurements, check.params)
+        return check.judge(check.read(outcome), check.params)
+    except OldMeasurementsError as error:
+        return Judgement(
+            status=Status.STALE,
+            reasons=(f"Another version of npu-matrix stored this outcome: {error}.",),
+            remedies=("Run the check again.",),
+        )
     except Exception as error:  # noqa: BLE001 - whatever a judge trips over, the entry has no answer
         return Judgement(
             status=Status.ERROR,

@@ -16,6 +16,7 @@ ROOT_MODULES = (
     "digest.py",
     "errors.py",
     "evidence.py",
+    "measurements.py",
     "outcome.py",
     "package.py",
 )

@@ -95,7 +95,7 @@ def _with_inputs_here(job: Job, site: Site) -> tuple[Job, Outcome | None]:
     """The job with inputs that hold on this machine, or the outcome of the one that could not be made."""
     inputs = dict(job.inputs)
     for name, earlier in job.remakes.items():
-        if not earlier.task.check.holds(inputs[name]):
+        if not earlier.task.check.outdated(inputs[name]):
             continue
         again, failed = _with_inputs_here(earlier, site)
         made = failed or run_alone(again, site)

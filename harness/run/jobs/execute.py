@@ -9,7 +9,9 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from harness.check import Check
 from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
 from harness.ledger.outcome_json import readable
@@ -36,7 +38,7 @@ DISK_FIXES = {
 @dataclass(frozen=True, kw_only=True)
 class _Result:
     state: State
-    measured: Measured
+    measured: Measured[Mapping[str, Any]]
     artifacts: tuple[ArtifactRef, ...] = ()
     failure: Failure | None = None
 
@@ -109,7 +111,7 @@ def _run(context: RunContext) -> _Result:
         with leased(context):
             measured = task.check.run(context)
         _refuse_promotion(task, measured)
-        measured = _storable(measured)
+        measured = _storable(task.check, measured)
         return _Result(
             state=State.COMPLETED, measured=measured, artifacts=_stored(context, measured.artifacts)
         )
@@ -168,7 +170,7 @@ def _refuse_promotion(task: Task, measured: Measured) -> None:
 
 
 def _failed(task: Task, state: State, failure: Failure) -> _Result:
-    nothing = Measured(measurements={}, evidence=expected_evidence(task))
+    nothing: Measured[Mapping[str, Any]] = Measured(measurements={}, evidence=expected_evidence(task))
     return _Result(state=state, measured=nothing, failure=failure)
 
 
@@ -193,14 +195,16 @@ def _told(error: BaseException) -> str:
         return "its text cannot be shown"
 
 
-def _storable(measured: Measured) -> Measured:
-    """The same, as JSON in UTF-8 can hold it; ValueError or TypeError when it is no JSON."""
-    measurements, environment = measured.measurements, measured.environment
+def _storable(check: Check, measured: Measured) -> Measured[Mapping[str, Any]]:
+    """The same with its measurements as JSON; ValueError or TypeError when they are no JSON."""
+    format_ = check.measurements
+    measurements = format_.write(measured.measurements) if format_ else measured.measurements
+    environment = measured.environment
     try:
         canonical_json([measurements, environment]).encode()
     except UnicodeEncodeError:
         return replace(measured, measurements=readable(measurements), environment=readable(environment))
-    return measured
+    return replace(measured, measurements=measurements)
 
 
 def _log_quietly(context: RunContext, text: str) -> None:

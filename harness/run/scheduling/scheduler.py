@@ -170,7 +170,7 @@ class _Run:
         if missing:
             return f"its artifact {missing[0]} is gone"
         try:
-            return self._plan.tasks[outcome.key].check.holds(outcome)
+            return self._plan.tasks[outcome.key].check.outdated(outcome)
         except Exception as error:  # noqa: BLE001 - what cannot even be looked at is not built upon
             return f"it cannot be looked at: {error!r}"
 

@@ -280,9 +280,9 @@ def test_without_a_mirror_a_commit_is_not_run_until_there_is_one(
         facets={},
         measurements=measured.measurements,
     )
-    assert PATCHES.holds(outcome) == ""
+    assert PATCHES.outdated(outcome) == ""
     full = commit(tmp_path / "mirrors" / "verl.git", OLD)
     monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
-    assert PATCHES.holds(outcome) == ""
+    assert PATCHES.outdated(outcome) == ""
     measured.measurements["source"]["commit"] = full  # type: ignore[index]
-    assert "a mirror now has" in PATCHES.holds(outcome)
+    assert "a mirror now has" in PATCHES.outdated(outcome)

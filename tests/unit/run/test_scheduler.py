@@ -153,7 +153,7 @@ def test_what_was_not_run_is_asked_again_once_its_check_says_that_it_can_be(ledg
     absent = make_check(
         "patches",
         judge=lambda found, _params: Judgement(status=Status.PASS if found["ok"] else Status.NOT_RUN),
-        holds=lambda outcome: "" if outcome.measurements["ok"] or not here else "a mirror has it now",
+        holds=lambda _measured, outcome: "" if outcome.measurements["ok"] or not here else "a mirror has it now",
     )
     task = make_task(absent)
     plan = make_plan([entry("c", task)], [task])
@@ -234,7 +234,7 @@ def test_skipped_entries_are_reported_with_their_reason_and_block_nothing(ledger
 
 
 def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(ledger: Ledger) -> None:
-    gone = replace(ENVIRONMENT, holds=lambda _outcome: "its folder is gone")
+    gone = replace(ENVIRONMENT, holds=lambda _measured, _outcome: "its folder is gone")
     env = replace(environment, check=gone)
     before = make_plan([entry("c", one) for one in (resolve, env, loss)], [resolve, env, loss])
     go(before, ledger)
@@ -252,7 +252,7 @@ def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(
 
 
 def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> None:
-    gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _outcome: "gone"))
+    gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _measured, _outcome: "gone"))
     ledger.record(outcome_of(resolve))
     ledger.record(outcome_of(gone))
     losses = [make_task(LOSS, facets={"n": n}, needs=[gone]) for n in range(3)]
@@ -287,7 +287,7 @@ def test_a_run_goes_on_when_nobody_can_watch_it(ledger: Ledger) -> None:
 
 
 def test_a_need_that_fails_when_made_again_blocks_what_needs_it(ledger: Ledger) -> None:
-    gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _outcome: "gone"))
+    gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _measured, _outcome: "gone"))
     ledger.record(outcome_of(resolve))
     ledger.record(outcome_of(gone))
     plan = make_plan([entry("c", one) for one in (resolve, gone, loss)], [resolve, gone, loss])

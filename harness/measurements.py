@@ -1,0 +1,135 @@
+"""What checks measure, as typed values: how they are written to JSON and read back.
+
+A check declares the shapes of its measurements with `measurement_format`: frozen dataclasses of plain values
+(str, int, float, bool, None, enums, tuples, mappings with text keys, other dataclasses). The program that
+measures, the judge, the report and the tests import these classes, so that a renamed field is a type error.
+Writing needs the standard library only and works inside cells; reading validates with pydantic, on the host.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from pydantic import TypeAdapter
+
+M = TypeVar("M")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+VERSION_FIELD = "measurements_version"
+"""The member of the stored JSON that holds the format's version; outcomes without it are of version 0."""
+
+
+class OldMeasurementsError(Exception):
+    """Stored measurements of another version that cannot be read as the current one."""
+
+
+@dataclass(frozen=True)
+class MeasurementFormat(Generic[M]):
+    """The shapes that one check's measurements can have, and the version of these shapes.
+
+    Several shapes are told apart by a field with a `Literal` type, for example `state`. Increase `version`
+    when a stored outcome would be misread, not when a field with a default is added.
+    """
+
+    shapes: tuple[type, ...]
+    version: int
+
+    def write(self, measurements: M) -> dict[str, JsonValue]:
+        """The JSON object that the ledger stores; TypeError when `measurements` has none of the shapes."""
+        if not isinstance(measurements, self.shapes):
+            expected = " or ".join(shape.__name__ for shape in self.shapes)
+            raise TypeError(f"the check measured a {type(measurements).__name__} instead of {expected}")
+        return {**json_object(measurements), VERSION_FIELD: self.version}
+
+    def read(self, stored: Mapping[str, JsonValue]) -> M:
+        """The measurements in `stored`.
+
+        OldMeasurementsError when they do not have the form of this version: another version wrote them.
+        """
+        from pydantic import ValidationError
+
+        found = stored.get(VERSION_FIELD, 0)
+        values = {name: value for name, value in stored.items() if name != VERSION_FIELD}
+        try:
+            return cast("M", _adapter(self.shapes).validate_python(values))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise OldMeasurementsError(
+                f"the measurements are of version {found}, this program reads version {self.version} "
+                f"({place}: {first['msg']})"
+            ) from error
+
+
+@overload
+def measurement_format(first: type[A], /, *, version: int) -> MeasurementFormat[A]: ...
+@overload
+def measurement_format(first: type[A], second: type[B], /, *, version: int) -> MeasurementFormat[A | B]: ...
+@overload
+def measurement_format(
+    first: type[A], second: type[B], third: type[C], /, *, version: int
+) -> MeasurementFormat[A | B | C]: ...
+@overload
+def measurement_format(
+    first: type[A], second: type[B], third: type[C], fourth: type[D], /, *, version: int
+) -> MeasurementFormat[A | B | C | D]: ...
+def measurement_format(*shapes: type, version: int) -> MeasurementFormat[Any]:
+    """The format of measurements that have one of `shapes`."""
+    return MeasurementFormat(shapes, version)
+
+
+def to_json(value: object) -> JsonValue:
+    """A measured value as JSON: dataclasses become objects, enums their values, numpy scalars numbers.
+
+    TypeError for anything else.
+    """
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)):
+        return value
+    if isinstance(value, enum.Enum):
+        return to_json(value.value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(member) for name, member in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(member) for member in value]
+    if callable(item := getattr(value, "item", None)):
+        return to_json(item())
+    raise TypeError(f"a {type(value).__name__} cannot be measured: it has no form in JSON")
+
+
+def json_object(value: object) -> dict[str, JsonValue]:
+    """`to_json` of a dataclass; TypeError when it is none."""
+    written = to_json(value)
+    if not isinstance(written, dict):
+        raise TypeError(f"a {type(value).__name__} is no dataclass")
+    return written
+
+
+def read_shape(shape: type[M], text: str | bytes) -> M:
+    """A dataclass of type `shape` from the JSON text that a program of the cell wrote.
+
+    OldMeasurementsError when it has another form. Host side: it needs pydantic.
+    """
+    return MeasurementFormat[M]((shape,), 0).read(json.loads(text))
+
+
+@functools.cache
+def _adapter(shapes: tuple[type, ...]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    kind: Any = functools.reduce(lambda one, other: one | other, cast("tuple[Any, ...]", shapes))
+    return TypeAdapter(kind)

@@ -1,0 +1,115 @@
+"""Typed measurements: what is written is read, what another version wrote is told."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.check import Check
+from harness.measurements import (
+    VERSION_FIELD,
+    OldMeasurementsError,
+    json_object,
+    measurement_format,
+    read_shape,
+    to_json,
+)
+from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
+from harness.verdict.verdict import judge_outcome
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str
+    budget: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    state: Literal["measured"] = "measured"
+    parts: tuple[Part, ...]
+    seconds: dict[str, float]
+    colour: Colour = Colour.RED
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    state: Literal["crashed"] = "crashed"
+    tail: str
+
+
+FORMAT = measurement_format(Whole, Broken, version=3)
+
+parts = st.builds(Part, name=st.text(), budget=st.none() | st.floats(allow_nan=False, allow_infinity=False))
+wholes = st.builds(
+    Whole,
+    parts=st.lists(parts).map(tuple),
+    seconds=st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)),
+    count=st.integers(),
+)
+
+
+@given(wholes | st.builds(Broken, tail=st.text()))
+def test_what_is_written_is_read(measured):
+    stored = json.loads(json.dumps(FORMAT.write(measured)))
+    assert stored[VERSION_FIELD] == 3
+    assert FORMAT.read(stored) == measured
+
+
+def test_a_program_of_the_cell_writes_with_the_standard_library_what_the_host_reads():
+    part = Part(name="loss", budget=0.5)
+    assert read_shape(Part, json.dumps(to_json(part))) == part
+
+
+@pytest.mark.parametrize("found", [None, 1, 2, 7])
+def test_measurements_of_another_version_say_which(found):
+    stored = {"state": "measured", "pieces": []} | ({VERSION_FIELD: found} if found is not None else {})
+    with pytest.raises(OldMeasurementsError, match=rf"of version {found or 0}, this program reads version 3"):
+        FORMAT.read(stored)
+
+
+def test_measurements_of_an_older_version_with_the_same_form_are_read():
+    assert FORMAT.read({"state": "crashed", "tail": "x"}) == Broken(tail="x")
+
+
+def test_an_unknown_shape_cannot_be_written():
+    with pytest.raises(TypeError, match="measured a Part instead of Whole or Broken"):
+        FORMAT.write(Part(name="a", budget=None))
+    with pytest.raises(TypeError, match="no form in JSON"):
+        json_object(Part(name=object(), budget=None))  # type: ignore[arg-type]
+
+
+def test_a_stored_outcome_of_another_version_is_stale():
+    check = Check(
+        name="whole",
+        tier=Tier.STATIC,
+        question="Is it whole?",
+        facets=(),
+        sources=(),
+        measurements=FORMAT,
+        run=lambda _context: Measured(measurements=Broken(tail=""), evidence=Evidence.STATIC),
+        judge=lambda _measured, _params: Judgement(status=Status.PASS),
+    )
+    outcome = Outcome(
+        key="k",
+        check="whole",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements={"pieces": 1},
+    )
+    judgement = judge_outcome(check, outcome)
+    assert judgement.status is Status.STALE
+    assert "version 0" in judgement.reasons[0]
