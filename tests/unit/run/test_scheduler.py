@@ -153,7 +153,9 @@ def test_what_was_not_run_is_asked_again_once_its_check_says_that_it_can_be(ledg
     absent = make_check(
         "patches",
         judge=lambda found, _params: Judgement(status=Status.PASS if found["ok"] else Status.NOT_RUN),
-        holds=lambda _measured, outcome: "" if outcome.measurements["ok"] or not here else "a mirror has it now",
+        holds=lambda _measured, outcome: (
+            "" if outcome.measurements["ok"] or not here else "a mirror has it now"
+        ),
     )
     task = make_task(absent)
     plan = make_plan([entry("c", task)], [task])
