@@ -21,7 +21,6 @@ from typing import Any
 import yaml
 
 from benchmarks.compat.known import known_table
-from harness.cli.lint_command import run_command
 from harness.compat.operators.operator_check import (
     misuses,
     pinned_torch_npu,
@@ -36,6 +35,7 @@ from harness.compat.uses.package_pairs import Answers, Borders, Package
 from harness.compat.uses.package_uses import reach
 from harness.compat.uses.use import Reference
 from harness.compat.uses.use_check import check_border
+from harness.workspace.downloads import run_command
 
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 # Runs inside an environment: which of the dotted names (JSON on stdin) can be imported?

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Completed
-from harness.cli.lint_command import run_command
 from harness.compat.operators.operator_check import misuses, read_torch_npu, read_uses
 from harness.compat.resolve import resolution
 from harness.compat.resolve.archive_metadata import Archive, read_archive
 from harness.compat.surface.release_sources import fetch_sources
 from harness.compat.uses.package_pairs import Answers, Package
+from harness.workspace.downloads import run_command
 
 # vllm-ascend releases around the borders of what verl 0.9.1's metadata goes with. The vendor's index,
 # which has triton-ascend 3.2.1 and later, is left out: what only it has is `missing-version`

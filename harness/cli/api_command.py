@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.lint_command import run_command
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
+from harness.workspace.downloads import run_command
 from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from harness.errors import (
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     HarnessError,
-    InputError,
 )
 from harness.settings import OPTIONS, Settings, load_settings
 
@@ -231,17 +230,3 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
 def _drop_output() -> None:
     """What is still buffered would be written when Python ends, and change the exit code where it fails."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def no_match(what: str, wanted: str, known: list[str]) -> InputError:
-    """The error for a name that matches nothing, with the nearest known names."""
-    import difflib
-
-    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
-    if near:
-        fix = f"nearest: {', '.join(near)}"
-    elif what in {"cell", "check"}:
-        fix = f"see `npu-matrix plan` for the {what}s there are"
-    else:
-        fix = f"one of: {', '.join(known) or 'none'}"
-    return InputError(f"no {what} matches {wanted!r}", fix=fix)

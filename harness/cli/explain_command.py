@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.migrations_command import followed
 from harness.settings import Settings
 from harness.workspace.estimates import basis, estimates, told
+from harness.workspace.followed_branches import followed
 from harness.workspace.open_plan import Bench, facet_inputs, find_cell, open_bench, open_matrix, relative
 from harness.workspace.plan_history import look_up
 

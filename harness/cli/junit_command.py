@@ -111,8 +111,8 @@ def _properties(settings: Settings, wanted: str | None) -> Mapping[str, str]:
     """The axes of the wanted cell, as the report writes them."""
     if wanted is None:
         return {}
-    from harness.cli.app import no_match
     from harness.workspace.open_plan import open_matrix
+    from harness.workspace.selection import no_match
 
     cells = open_matrix(settings).all_cells
     cell = next((one for one in cells if wanted in {one.id, one.stack}), None)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
+from harness.workspace.downloads import run_command
 from harness.workspace.open_plan import find_cell, open_matrix
-
-if TYPE_CHECKING:
-    from harness.check import Completed
 
 FORMATS = ("text", "json", "github", "sarif")
 
@@ -63,23 +59,3 @@ def command(
     }
     click.echo(render["json" if as_json else shape](result), nl=False)
     return EXIT_UNEXPECTED if any(finding.severity == "error" for finding in result.findings) else 0
-
-
-def run_command(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    timeout: float | None = None,
-) -> Completed:
-    """Run a program quietly, as a task would."""
-    from harness.run.programs.process import run_program, scrubbed_environment
-
-    return run_program(
-        argv,
-        env=scrubbed_environment(os.environ, env),
-        cwd=cwd or Path.cwd(),
-        write=lambda _line: None,
-        timeout=timeout,
-        stopped=lambda: False,
-    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.app import no_match
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED, HarnessError, InputError, Location
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from harness.settings import Settings
+from harness.workspace.followed_branches import followed
+from harness.workspace.selection import no_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,39 +20,6 @@ if TYPE_CHECKING:
     from harness.plan.tasks.task import Plan
     from harness.verdict.gate.migration_progress import Advance
     from harness.verdict.verdict import Verdict
-
-
-def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
-    """The matrix with the rows of migrations that follow a branch, at its commit of now, and what to tell.
-
-    A branch that cannot be asked leaves its row out, which a notice says: the rest can still be planned.
-    """
-    today = dt.datetime.now(tz=dt.UTC).date()
-    notices = [
-        f"{_place(one.where)}: migration {one.name!r} should have been done by {one.until}: "
-        f"`npu-matrix matrix migrations` says what it waits for"
-        for one in matrix.migrations.values()
-        if one.overdue(today)
-    ]
-    commits: dict[str, dict[str, str]] = {}
-    for one in matrix.migrations.values():
-        commits[one.name], missing = _heads(matrix, one)
-        notices += [f"{_place(one.where)}: the row {one.name!r} is not planned: {what}" for what in missing]
-    return matrix.moved(commits), tuple(notices)
-
-
-def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:
-    """Axis -> commit of what the migration follows, and what could not be found out."""
-    from harness.sources.git.branch_heads import head_commit
-    from harness.sources.git.mirrors import mirrors_folder
-
-    found: dict[str, str] = {}
-    try:
-        for axis, ref in migration.follows.items():
-            found[axis] = head_commit(matrix.axes[axis].repository, ref, mirrors_folder())
-    except HarnessError as error:
-        return found, [f"{problem.where}: {problem.what}" for problem in error.problems]
-    return found, []
 
 
 @click.command("migrations", epilog="\b\nExamples:\n  npu-matrix matrix migrations --json")
@@ -213,7 +179,3 @@ def _json(migration: Migration, state: Advance) -> dict[str, Any]:
             for step in state.steps
         ],
     }
-
-
-def _place(where: Location) -> str:
-    return f"{Path(where.file).name}:{where.line}"

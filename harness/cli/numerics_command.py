@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.app import no_match
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InfrastructureError, InputError
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.open_plan import open_bench
+from harness.workspace.selection import no_match
 
 if TYPE_CHECKING:
     from harness.check import Check

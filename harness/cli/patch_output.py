@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,8 @@ import click
 from harness.errors import InputError, Location
 
 if TYPE_CHECKING:
-    from harness.check import Completed
     from harness.errors import Problem
 
-#: Work that takes longer than this says how far it is.
-QUIET_S = 2.0
 CODES = (
     "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected};\n"
     "  2 bad usage or a bad input file; 3 no patch is for this version; 4 infrastructure error."
@@ -37,37 +33,6 @@ def stack_options(function: Any) -> Any:
     return click.option("--patches", "folder", type=ANY, help="The patches. Default: those of the checkout.")(
         function
     )
-
-
-def fetcher(what: str) -> Any:
-    """Runs pip as `lint` does, and says so: a download can take long."""
-    from harness.cli.lint_command import run_command
-
-    def fetch(
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        click.echo(f"fetching {what} from the package index", err=True)
-        return run_command(argv, env=env, cwd=cwd, timeout=timeout)
-
-    return fetch
-
-
-def progress(what: str) -> Callable[[int, int], None]:
-    """Tells on standard error how far work is, once a second, when it takes long."""
-    told = time.monotonic() + QUIET_S - 1
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told >= 1:
-            told = now
-            click.echo(f"{what}: {done} of {total}", err=True)
-
-    return tell
 
 
 def say(*lines: str) -> None:

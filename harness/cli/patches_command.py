@@ -16,11 +16,9 @@ from harness.cli.patch_output import (
     CODES,
     DIRECTORY,
     FILE,
-    fetcher,
     json_option,
     print_facts,
     problem_facts,
-    progress,
     say,
     stack_options,
     today,
@@ -40,6 +38,7 @@ from harness.errors import (
     NothingSelectedError,
 )
 from harness.settings import Settings
+from harness.workspace.downloads import fetcher, progress
 from harness.workspace.patch_target import chosen_for, matrix_versions, package_of, target_of
 
 if TYPE_CHECKING:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.patch_output import CODES, DIRECTORY, json_option, progress, say, stack_options
+from harness.cli.patch_output import CODES, DIRECTORY, json_option, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.patch_target import matrix_versions, package_of
-
-if TYPE_CHECKING:
-    from harness.patchstack.stacks.target import Current
-    from harness.sources.git.git_trees import GitTree
+from harness.workspace.downloads import progress
+from harness.workspace.patch_target import bodies_for_head, package_of
 
 
 @click.command(
@@ -63,13 +59,3 @@ def forecast(
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     return EXIT_OK if found.fair else EXIT_UNEXPECTED
-
-
-def bodies_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> Current:
-    """The bodies for the version a development head says it is, else for the newest release in the matrix."""
-    from harness.patchstack.stacks.target import current_bodies, version_in
-
-    head = version_in(tree, package)
-    releases = [version for version in matrix_versions(settings, package) if "@" not in version]
-    versions = [f"{head}@{tree.commit}"] if head else []
-    return current_bodies(patches, [*versions, *releases[:1]], package)

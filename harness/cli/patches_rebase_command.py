@@ -15,7 +15,6 @@ from harness.cli.patch_output import (
     json_option,
     print_facts,
     problem_facts,
-    progress,
     say,
     stack_options,
     today,
@@ -23,6 +22,7 @@ from harness.cli.patch_output import (
 )
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
+from harness.workspace.downloads import progress
 
 if TYPE_CHECKING:
     from harness.errors import Problem

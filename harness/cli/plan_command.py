@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.settings import Settings
-from harness.workspace.estimates import basis, estimates, told
+from harness.workspace.estimates import basis, estimates, told, work
 from harness.workspace.plan_history import Knowledge, known_plan
 
 if TYPE_CHECKING:
-    from harness.plan.tasks.task import Plan, Task
+    from harness.plan.tasks.task import Plan
     from harness.workspace.open_plan import Bench
 
 
@@ -133,13 +133,6 @@ def _lines(plan: Plan, known: Knowledge, costs: dict[str, Any]) -> list[str]:
     lines.extend(basis(costs))
     lines.extend(f"note: {notice}" for notice in plan.notices)
     return lines
-
-
-def work(known: Knowledge, tasks: list[Task]) -> str:
-    """The forecast for tasks, with its error."""
-    from harness.plan.cost.task_cost import forecast
-
-    return f"about {forecast([known.costs.of_task(task) for task in tasks])}"
 
 
 def _mark(check: str, is_known: bool) -> str:

@@ -115,8 +115,8 @@ def _known(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
 def _recipe(
     settings: Settings, matrix: Matrix, cell: Any, other: str | None
 ) -> tuple[str, Mapping[str, Any]]:
-    from harness.cli.app import no_match
     from harness.plan.keys.facets import facet_values
+    from harness.workspace.selection import no_match
 
     if other is not None:
         if other not in matrix.recipes:

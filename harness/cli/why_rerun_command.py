@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.migrations_command import followed
 from harness.errors import InputError
 from harness.settings import Settings
+from harness.workspace.followed_branches import followed
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.open_plan import find_cell, open_bench, open_matrix
 from harness.workspace.plan_history import look_up

@@ -173,8 +173,8 @@ def _report(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -
 
 
 def _lines(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -> list[str]:
-    from harness.cli.plan_command import work
     from harness.plan.change.impact import Effect
+    from harness.workspace.estimates import work
 
     touched = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
     todo = [bench.plan.tasks[task.key] for task in touched if task.key not in known.outcomes]

@@ -95,3 +95,10 @@ def basis(report: dict[str, Any]) -> list[str]:
         f"cache ({'; '.join(found)})"
     )
     return [time, disk] if found else [time]
+
+
+def work(known: Knowledge, tasks: list[Task]) -> str:
+    """The forecast for tasks, with its error."""
+    from harness.plan.cost.task_cost import forecast
+
+    return f"about {forecast([known.costs.of_task(task) for task in tasks])}"

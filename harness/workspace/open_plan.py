@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.app import no_match
 from harness.errors import InputError, Location, NothingSelectedError
 from harness.settings import Settings
+from harness.workspace.selection import no_match
 
 if TYPE_CHECKING:
     from harness.check import Check
@@ -80,11 +80,11 @@ def open_bench(
     `choose` names other cells than the profile's.
     `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
     """
-    from harness.cli.migrations_command import followed
     from harness.digest import digest_file
     from harness.package import PACKAGE_ROOT
     from harness.plan.keys.code import code_digests
     from harness.plan.tasks.planner import make_plan
+    from harness.workspace.followed_branches import followed
 
     matrix, moving = followed(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)

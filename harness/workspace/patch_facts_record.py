@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.patch_output import progress
-from harness.cli.patches_forecast_command import bodies_for_head
 from harness.errors import HarnessError, InputError
 from harness.settings import Settings
-from harness.workspace.patch_target import matrix_versions
+from harness.workspace.downloads import progress
+from harness.workspace.patch_target import bodies_for_head, matrix_versions
 
 if TYPE_CHECKING:
     from harness.matrix.model.version_matrix import Matrix

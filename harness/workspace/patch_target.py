@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.patchstack.stacks.target import Current
+    from harness.sources.git.git_trees import GitTree
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.patch_output import fetcher
 from harness.settings import Settings
 from harness.sources.git.mirrors import mirrors_folder
+from harness.workspace.downloads import fetcher
 
 if TYPE_CHECKING:
     from harness.matrix.cells.cell import Cell
@@ -101,3 +107,13 @@ def trees_of_cell(settings: Settings, cell: Cell) -> list[tuple[tuple[Readable, 
         except InputError as error:
             found.append((readables, None, error.problems[0].what))
     return found
+
+
+def bodies_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> Current:
+    """The bodies for the version a development head says it is, else for the newest release in the matrix."""
+    from harness.patchstack.stacks.target import current_bodies, version_in
+
+    head = version_in(tree, package)
+    releases = [version for version in matrix_versions(settings, package) if "@" not in version]
+    versions = [f"{head}@{tree.commit}"] if head else []
+    return current_bodies(patches, [*versions, *releases[:1]], package)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.patch_output import progress
 from harness.errors import HarnessError
 from harness.settings import Settings
+from harness.workspace.downloads import progress
 from harness.workspace.patch_target import matrix_versions
 
 if TYPE_CHECKING:

@@ -1,0 +1,50 @@
+"""The rows of migrations that follow a branch, at the branch's current commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, Location
+
+if TYPE_CHECKING:
+    from harness.matrix.migrations.migration import Migration
+    from harness.matrix.model.version_matrix import Matrix
+
+
+def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
+    """The matrix with the rows of migrations that follow a branch, at its commit of now, and what to tell.
+
+    A branch that cannot be asked leaves its row out, which a notice says: the rest can still be planned.
+    """
+    today = dt.datetime.now(tz=dt.UTC).date()
+    notices = [
+        f"{_place(one.where)}: migration {one.name!r} should have been done by {one.until}: "
+        f"`npu-matrix matrix migrations` says what it waits for"
+        for one in matrix.migrations.values()
+        if one.overdue(today)
+    ]
+    commits: dict[str, dict[str, str]] = {}
+    for one in matrix.migrations.values():
+        commits[one.name], missing = _heads(matrix, one)
+        notices += [f"{_place(one.where)}: the row {one.name!r} is not planned: {what}" for what in missing]
+    return matrix.moved(commits), tuple(notices)
+
+
+def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:
+    """Axis -> commit of what the migration follows, and what could not be found out."""
+    from harness.sources.git.branch_heads import head_commit
+    from harness.sources.git.mirrors import mirrors_folder
+
+    found: dict[str, str] = {}
+    try:
+        for axis, ref in migration.follows.items():
+            found[axis] = head_commit(matrix.axes[axis].repository, ref, mirrors_folder())
+    except HarnessError as error:
+        return found, [f"{problem.where}: {problem.what}" for problem in error.problems]
+    return found, []
+
+
+def _place(where: Location) -> str:
+    return f"{Path(where.file).name}:{where.line}"
