@@ -357,7 +357,7 @@ def test_code_counts_as_far_as_it_is_read(checkout):
     assert set(changed.values()) == {"code"}
     assert "patches" not in changed
     git(checkout, "commit", "-qam", "a word")
-    facets = checkout / "harness" / "plan" / "facets.py"
+    facets = checkout / "harness" / "plan" / "keys" / "facets.py"
     facets.write_text(facets.read_text().replace('"host": True}', '"host": True, "seen": 1}'))
     changed = ask_clone(checkout)
     assert changed["environment"] == "facets.platform.seen"
