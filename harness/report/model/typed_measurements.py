@@ -19,9 +19,10 @@ def typed_measurements(check: str, stored: Mapping[str, Any]) -> object | None:
     if found is None or not stored:
         return None
     try:
-        return found.read(stored)
+        measured: object = found.read(stored)
     except OldMeasurementsError:
         return None
+    return measured
 
 
 @functools.cache
