@@ -68,7 +68,7 @@ def synthetic(folder: Path, seed: int) -> tuple[Path, str, Path]:
 
 
 def write_patch(file: Path, snapshot: dict[str, list[str]], names: list[str], rng: random.Random) -> None:
-    from harness.patchstack.apply.merge_candidates import difference
+    from harness.patchstack.apply.three_way import difference
 
     changes = {}
     for name in names:
@@ -97,7 +97,7 @@ def obvious_way(
 def read_history(repository: Path, revisions: str, readables: Any) -> float:
     """CPU seconds to list the commits of a range and to find every patched file in each."""
     from harness.sources.git.commit_history import PathFinder, commits_in
-    from harness.sources.git.git_trees import Repository
+    from harness.sources.git.git_repository import Repository
 
     cpu, store = time.process_time(), Repository(repository)
     paths = {path for readable in readables if readable.patch for path in readable.patch.paths}
@@ -108,10 +108,10 @@ def read_history(repository: Path, revisions: str, readables: Any) -> float:
 
 
 def run(repository: Path, revisions: str, patches: Path, sample: int, folder: Path) -> dict[str, Any]:
-    from harness.patchstack.apply.hunk_apply import apply_patch
+    from harness.patchstack.apply.patch_apply import apply_patch
     from harness.patchstack.history.survival import survival
-    from harness.patchstack.stacks.collect import collect_patches
-    from harness.sources.git.git_trees import Repository
+    from harness.patchstack.stacks.patch_selection import collect_patches
+    from harness.sources.git.git_repository import Repository
 
     start = time.perf_counter()
     importlib.import_module("pygit2")  # Loading a library is part of the time, not of the work per pair.

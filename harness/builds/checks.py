@@ -65,7 +65,7 @@ CHECKS: tuple[Check, ...] = (
             "harness.fixtures.environment_probe",
             "harness.fixtures.patch_probe",
             "harness.sources.packages.fetch_failure",
-            "harness.sources.packages.package_index",
+            "harness.sources.packages.index_settings",
             "harness.sources.packages.pip_config",
             "harness.sources.packages.lockfile",
         ),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.matrix.cells.cell import Cell
     from harness.outcome import Status
     from harness.patchstack.apply.classify import Readable
-    from harness.patchstack.history.ablation import Ablation
+    from harness.patchstack.stacks.ablation import Ablation
     from harness.workspace.open_plan import Bench
 
 
@@ -94,8 +94,8 @@ def _lines(one: Ablation) -> list[str]:
 
 
 def _of_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
-    from harness.patchstack.history.ablation import ablate as leave_out
-    from harness.patchstack.stacks.target import named
+    from harness.patchstack.stacks.ablation import ablate as leave_out
+    from harness.patchstack.stacks.upstream_tree import named
 
     patches = asked["folder"] or settings.root / "patches"
     target, package = target_of(
@@ -110,7 +110,7 @@ def _of_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any])
 def _of_cell(
     settings: Settings, name: str, names: Sequence[str], checks: Sequence[str], *, static: bool
 ) -> tuple[list[Ablation], bool]:
-    from harness.patchstack.history.ablation import UNKNOWN
+    from harness.patchstack.stacks.ablation import UNKNOWN
     from harness.plan.keys.variant import lacking
     from harness.workspace.open_plan import find_cell, open_bench, open_matrix
 
@@ -133,9 +133,9 @@ def _of_cell(
 
 def _static(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
     """What the trees alone say of every selected patch of a cell."""
-    from harness.patchstack.history.ablation import UNKNOWN, Ablation
-    from harness.patchstack.history.ablation import ablate as leave_out
-    from harness.patchstack.stacks.target import named
+    from harness.patchstack.stacks.ablation import UNKNOWN, Ablation
+    from harness.patchstack.stacks.ablation import ablate as leave_out
+    from harness.patchstack.stacks.upstream_tree import named
 
     found: list[Ablation] = []
     every: list[Readable] = []
@@ -155,7 +155,7 @@ def _run_without(
     settings: Settings, full: Bench, partial: Mapping[str, Bench]
 ) -> tuple[dict[str, Ablation], bool]:
     """Run the cell with all patches, then without each; what moved, and whether it was interrupted."""
-    from harness.patchstack.history.ablation import judge_ablation
+    from harness.patchstack.stacks.ablation import judge_ablation
     from harness.run.executors.executor import LocalExecutor
     from harness.run.jobs.job import Site
     from harness.run.programs.interruption import Interruption

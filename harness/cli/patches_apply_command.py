@@ -40,7 +40,7 @@ def apply(
     A patch the folder has already is left out.
     """
     from harness.patchstack.apply.stack_apply import apply_readable
-    from harness.patchstack.apply.write_files import install, recover
+    from harness.patchstack.apply.stack_install import install, recover
 
     if not path.is_dir():
         raise InputError(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from harness.patchstack.apply.patch_verdict import PatchVerdict
     from harness.patchstack.apply.stack_apply import StackResult
     from harness.patchstack.history.survival import Survival
-    from harness.patchstack.stacks.target import Target
+    from harness.patchstack.stacks.upstream_tree import Target
     from harness.sources.git.commit_history import Commit
 
 
@@ -128,7 +128,7 @@ def _applied(
 
         return apply_readable(target.tree, chosen, target.blobs), {}
     from harness.patchstack.history.forecast import forecast as look_ahead
-    from harness.sources.git.git_trees import Repository
+    from harness.sources.git.git_repository import Repository
 
     tell = progress("looking for what broke them, patches")
     found = look_ahead(package, Repository(repo), chosen, ref, tell)
@@ -215,14 +215,14 @@ def survival(
     --repo the releases in the matrix stand for the commits.
     """
     from harness.patchstack.history.heatmap import as_html, as_svg, as_text, turns
-    from harness.patchstack.stacks.target import logical_bodies, whose
+    from harness.patchstack.stacks.upstream_tree import logical_bodies, whose
 
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range go together")
     patches = folder or settings.root / "patches"
     if repo and revisions:
         from harness.patchstack.history.survival import survival as follow
-        from harness.sources.git.git_trees import Repository
+        from harness.sources.git.git_repository import Repository
 
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
@@ -244,7 +244,7 @@ def survival(
 
 def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
     from harness.patchstack.history.survival import survival_of_releases
-    from harness.patchstack.stacks.target import logical_bodies, version_target
+    from harness.patchstack.stacks.upstream_tree import logical_bodies, version_target
 
     bodies, logical = logical_bodies(patches, upstream)
     package = package_of(patches, upstream)
@@ -291,7 +291,7 @@ def summary(
     Read from the code before and after each patch alone; signatures that change are shown with both forms.
     """
     from harness.patchstack.apply.patch_verdict import Verdict
-    from harness.patchstack.history.change_summary import summarise
+    from harness.patchstack.stacks.change_summary import summarise
 
     patches = folder or settings.root / "patches"
     if not (version or path or repo):

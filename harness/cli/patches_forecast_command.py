@@ -43,7 +43,7 @@ def forecast(
     Patches that are for neither have ended: they are named and not tried.
     """
     from harness.patchstack.history.forecast import forecast as look_ahead
-    from harness.patchstack.stacks.target import named, whose
+    from harness.patchstack.stacks.upstream_tree import named, whose
     from harness.sources.git.git_trees import Repository
 
     patches = folder or settings.root / "patches"

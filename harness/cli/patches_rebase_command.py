@@ -26,7 +26,7 @@ from harness.workspace.downloads import progress
 
 if TYPE_CHECKING:
     from harness.errors import Problem
-    from harness.patchstack.rebase.rebase import Rebased
+    from harness.patchstack.rebase.rebase_stack import Rebased
     from harness.patchstack.stacks.import_check import Held
     from harness.patchstack.stacks.stack_import import Imported
 
@@ -65,11 +65,11 @@ def rebase(
         return _finish(kit, out, as_json=as_json)
     if repo is None or to is None or out is None:
         raise click.UsageError("give --repo, --to and --out, or --continue KIT")
-    from harness.patchstack.rebase.rebase import rebase as move
-    from harness.patchstack.rebase.rebase import rebased_files
+    from harness.patchstack.rebase.rebase_stack import rebase as move
+    from harness.patchstack.rebase.rebase_stack import rebased_files
     from harness.patchstack.stacks.stack_export import must_be_empty
-    from harness.patchstack.stacks.target import bodies_for, named, newest_bodies, whose
-    from harness.sources.git.git_trees import Repository
+    from harness.patchstack.stacks.upstream_tree import bodies_for, named, newest_bodies, whose
+    from harness.sources.git.git_repository import Repository
 
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
@@ -177,7 +177,7 @@ def import_command(
     """
     from harness.patchstack.stacks.import_check import hold
     from harness.patchstack.stacks.stack_import import import_patches
-    from harness.sources.git.git_trees import Repository
+    from harness.sources.git.git_repository import Repository
 
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who answers for these patches from now on")
@@ -268,7 +268,7 @@ def export(
     With --check alone, every body is compared with its canonical form.
     """
     from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack
-    from harness.patchstack.stacks.target import own_stack, stacks_in, whose
+    from harness.patchstack.stacks.upstream_tree import own_stack, stacks_in, whose
 
     patches = folder or settings.root / "patches"
     if bool(out) != bool(version) or not (out or checks):

@@ -56,8 +56,8 @@ def runtime(
         recorded,
         write_registry,
     )
-    from harness.patchstack.stacks.target import commit_target, folder_target
-    from harness.sources.git.git_trees import Repository
+    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target
+    from harness.sources.git.git_repository import Repository
 
     source = commit_target(Repository(patching), ref, package) if ref else folder_target(patching, package)
     target = folder_target(upstream, package, version)

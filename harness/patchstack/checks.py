@@ -104,7 +104,7 @@ def _body(root: Path, patch: Mapping[str, Any]) -> bytes:
 
 def _tree(ctx: TaskContext, source: Mapping[str, Any]) -> tuple[Tree | None, HasBlobs | None, str]:
     """The upstream tree and its old contents, or why there is none at hand."""
-    from harness.patchstack.stacks.target import upstream_tree
+    from harness.patchstack.stacks.upstream_tree import upstream_tree
 
     mirrors = mirrors_folder()
     return upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors)
@@ -173,7 +173,7 @@ def holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     mirrors = mirrors_folder()
     if outcome.measurements.get("tree") != "unavailable" or source.get("kind") != "commit" or not mirrors:
         return ""
-    from harness.sources.git.git_trees import find_mirror
+    from harness.sources.git.git_repository import find_mirror
 
     return "a mirror now has the upstream commit" if find_mirror(mirrors, source["commit"]) else ""
 

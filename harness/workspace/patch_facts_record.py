@@ -49,7 +49,7 @@ def _or_told(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
 def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
     """A forecast for each upstream of ours that has a clone."""
     from harness.patchstack.history.forecast import forecast
-    from harness.patchstack.stacks.target import stacks_in
+    from harness.patchstack.stacks.upstream_tree import stacks_in
     from harness.sources.git.branch_heads import find_clone
 
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
@@ -76,9 +76,9 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """What each patch changes in the newest version it is for whose tree is at hand."""
-    from harness.patchstack.history.change_summary import summarise
+    from harness.patchstack.stacks.change_summary import summarise
     from harness.patchstack.stacks.patch_stack import upstreams
-    from harness.patchstack.stacks.target import bodies_for, version_target
+    from harness.patchstack.stacks.upstream_tree import bodies_for, version_target
     from harness.sources.git.mirrors import mirrors_folder
 
     for name in upstreams(patches):

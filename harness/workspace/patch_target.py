@@ -21,7 +21,7 @@ from harness.workspace.downloads import fetcher
 if TYPE_CHECKING:
     from harness.matrix.cells.cell import Cell
     from harness.patchstack.apply.classify import Readable
-    from harness.patchstack.stacks.target import Target
+    from harness.patchstack.stacks.upstream_tree import Target
 
 
 def target_of(
@@ -34,17 +34,17 @@ def target_of(
     ref: str,
 ) -> tuple[Target, str]:
     """The tree that is asked for, and the upstream it is of."""
-    from harness.patchstack.stacks.target import commit_target, folder_target, version_target, whose
+    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target, whose
 
     if path and repo:
         raise click.UsageError("--tree and --repo exclude each other")
     if path:
-        from harness.patchstack.stacks.target import open_folder
+        from harness.patchstack.stacks.upstream_tree import open_folder
 
         package = package_of(patches, whose(patches, upstream, open_folder(path)))
         return folder_target(path, package, version), package
     if repo:
-        from harness.sources.git.git_trees import Repository
+        from harness.sources.git.git_repository import Repository
 
         repository = Repository(repo)
         package = package_of(patches, whose(patches, upstream, repository.tree(ref)))
@@ -57,7 +57,7 @@ def target_of(
 
 def package_of(patches: Path, upstream: str) -> str:
     """The upstream of the stack in a folder; of patches in another format verl, unless one is named."""
-    from harness.patchstack.stacks.target import DEFAULT_UPSTREAM, own_stack
+    from harness.patchstack.stacks.upstream_tree import DEFAULT_UPSTREAM, own_stack
 
     stack = own_stack(patches, upstream) if patches.is_dir() else None
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
@@ -65,7 +65,7 @@ def package_of(patches: Path, upstream: str) -> str:
 
 def chosen_for(patches: Path, target: Target, package: str, names: Sequence[str]) -> tuple[Readable, ...]:
     """The bodies for a tree, in order, of the named patches."""
-    from harness.patchstack.stacks.target import bodies_for, named
+    from harness.patchstack.stacks.upstream_tree import bodies_for, named
 
     return named(bodies_for(patches, target.version, package), names)
 
@@ -88,7 +88,7 @@ def trees_of_cell(settings: Settings, cell: Cell) -> list[tuple[tuple[Readable, 
     from harness.errors import InputError
     from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.stacks.patch_stack import load_stack, upstreams
-    from harness.patchstack.stacks.target import version_target
+    from harness.patchstack.stacks.upstream_tree import version_target
 
     found: list[tuple[tuple[Readable, ...], Target | None, str]] = []
     patches = settings.root / "patches"

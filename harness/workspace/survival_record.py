@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.matrix.model.version_matrix import Matrix
     from harness.patchstack.apply.classify import Readable
     from harness.patchstack.history.survival import Bodies
-    from harness.sources.git.git_trees import Repository
+    from harness.sources.git.git_repository import Repository
 
 
 def recorded_survival(settings: Settings, matrix: Matrix) -> Path | None:
@@ -37,7 +37,7 @@ def recorded_survival(settings: Settings, matrix: Matrix) -> Path | None:
 
 
 def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
-    from harness.patchstack.stacks.target import logical_bodies, stacks_in
+    from harness.patchstack.stacks.upstream_tree import logical_bodies, stacks_in
     from harness.sources.git.branch_heads import find_clone
 
     patches, mirrors = settings.root / "patches", settings.path("mirrors")

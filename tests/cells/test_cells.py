@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.outcome import Evidence, State, Status
-from harness.sources.packages.package_index import index_environment, uv_binary
+from harness.sources.packages.index_settings import index_environment, uv_binary
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]

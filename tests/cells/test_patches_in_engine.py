@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.git_repository import find_mirror
 from harness.sources.git.mirrors import MIRRORS, mirrors_folder
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]

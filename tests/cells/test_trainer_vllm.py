@@ -14,7 +14,7 @@ import pytest
 
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.outcome import Evidence, State, Status
-from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.git_repository import find_mirror
 from harness.sources.git.mirrors import mirrors_folder
 from harness.verdict.verdict import judge_outcome
 

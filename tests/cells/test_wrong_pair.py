@@ -17,7 +17,7 @@ from import_graph import Graph, Site
 
 from harness.outcome import Status
 from harness.rollout.imports.import_breaks import judge, root_causes
-from harness.sources.packages.package_index import index_environment, uv_binary
+from harness.sources.packages.index_settings import index_environment, uv_binary
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 OTHER_VLLM = "vllm==0.19.1"

@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from harness.builds.engines.container_run import PREFIX
-from harness.sources.packages.package_index import index_environment, uv_binary
+from harness.sources.packages.index_settings import index_environment, uv_binary
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("pytest", "pytest-timeout", "hypothesis")

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.errors import InputError, Location
-from harness.sources.git.git_trees import GitTree, find_mirror
+from harness.sources.git.git_repository import GitTree, find_mirror
 from harness.sources.packages.source_requirements import tree_requirements
 from harness.sources.tree import SYMLINK, path_problem
 

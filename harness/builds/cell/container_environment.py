@@ -28,7 +28,7 @@ from harness.builds.upkeep.reaper import BYTECODE_CHARACTERS, Standing, judge_th
 from harness.check import TaskContext
 from harness.errors import HarnessError
 from harness.outcome import Measured, Outcome
-from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 
 EXPIRE_SECONDS = 14 * 86400.0
 

@@ -34,7 +34,7 @@ from harness.evidence import evidence_of
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.lockfile import LockedPackage, normal_name
-from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 
 FINISHED = "finished.json"
 DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")

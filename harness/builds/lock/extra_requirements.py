@@ -20,7 +20,7 @@ from harness.builds.upkeep.temporary_folders import scratch
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
-from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.requirement_files import stated_requirements
 
 SECONDS = 300.0

@@ -17,7 +17,7 @@ from harness.compat.lint.shell_words import Note
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.packages.release import ReleaseNotFoundError, RunCommand, fetch_release
+from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
 
 NOT_VERL = "this is no job of verl, and the rules speak of nothing else"
 CONFIG_RULE = "CONFIG-KEY"

@@ -26,7 +26,7 @@ from harness.compat.uses.use import Reference
 from harness.compat.uses.use_check import check_border
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
-from harness.sources.packages.release import ReleaseNotFoundError
+from harness.sources.packages.pip_download import ReleaseNotFoundError
 
 PROVIDER = "torch-npu"
 # Folders whose code runs on another chip than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError
-from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.git_repository import find_mirror
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.source_requirements import tree_requirements
 

@@ -24,13 +24,13 @@ import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.compat.resolve.resolver_errors import Kind, explain
-from harness.compat.surface.remote_file import TOO_LARGE, NoRangesError, download, open_remote
+from harness.sources.packages.remote_file import TOO_LARGE, NoRangesError, download, open_remote
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
-from harness.sources.git.git_trees import find_mirror
+from harness.sources.git.git_repository import find_mirror
 from harness.sources.packages.archive import open_archive, open_zip
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
-from harness.sources.packages.package_index import IndexSettings, index_environment, uv_binary
-from harness.sources.packages.release import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
+from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
 from harness.sources.redact import redact_text, redact_url
 from harness.sources.tree import path_problem
 

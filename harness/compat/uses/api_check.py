@@ -24,7 +24,7 @@ from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.lockfile import normal_name
-from harness.sources.packages.release import ReleaseNotFoundError
+from harness.sources.packages.pip_download import ReleaseNotFoundError
 
 MOST_SAID = 12
 #: Package -> the facet with our patches of it.

@@ -13,7 +13,7 @@ from harness.compat.checks import READING
 from harness.compat.surface.release_sources import TooLargeError, commit_sources, fetch_sources
 from harness.digest import digest_tree
 from harness.package import PACKAGE_ROOT
-from harness.sources.packages.release import ReleaseNotFoundError, RunCommand
+from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand
 
 
 def _nothing(_version: str) -> Mapping[str, str]:

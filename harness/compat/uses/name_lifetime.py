@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.compat.surface.api_surface import Standing, Surface
 from harness.compat.uses.consumers import Source
-from harness.sources.packages.release import pip_command, pip_environment
+from harness.sources.packages.pip_download import pip_command, pip_environment
 
 LIST_TIMEOUT_S = 120.0
 AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.patchstack.apply.hunk_apply import (
+from harness.patchstack.apply.patch_apply import (
     Applied,
     FileChange,
     Misfit,
@@ -13,18 +13,18 @@ from harness.patchstack.apply.hunk_apply import (
     apply_patch,
     place_hunks,
 )
-from harness.patchstack.apply.merge_candidates import difference, sides
+from harness.patchstack.apply.three_way import difference, sides
 from harness.patchstack.apply.patch_verdict import Failure, HunkPlace, PatchVerdict, Verdict
 from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError
 from harness.patchstack.format.diff_parser import parse_patch
 from harness.patchstack.format.diff_writer import render_patch
-from harness.patchstack.format.enclosing_symbols import (
+from harness.patchstack.python_source.enclosing_symbols import (
     enclosing,
     enclosing_quickly,
     heading_problem,
     same_place,
 )
-from harness.patchstack.format.line_endings import describe, may_be_endings, reencoded
+from harness.patchstack.apply.line_endings import describe, may_be_endings, reencoded
 from harness.sources.tree import File, HasBlobs, Tree, blob_id
 
 #: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.

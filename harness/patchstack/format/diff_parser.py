@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Hunk, Patch, UnsafePatchError
-from harness.patchstack.format.diff_names import as_text, default_name, is_epoch, is_null, read_name, stripped
+from harness.patchstack.format.diff_file_names import as_text, default_name, is_epoch, is_null, read_name, stripped
 from harness.sources.tree import path_problem
 
 #: git refuses patches of a gibibyte; no source patch comes near a tenth of this.

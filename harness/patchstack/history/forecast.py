@@ -9,9 +9,9 @@ from typing import Any
 from harness.patchstack.apply.classify import Readable
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.apply.stack_apply import StackResult, apply_readable
-from harness.patchstack.history.lineage import Lineage, lineage
+from harness.patchstack.history.breakage import Lineage, lineage
 from harness.sources.git.commit_history import Commit, one_commit
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 
 
 @dataclass(frozen=True, kw_only=True)

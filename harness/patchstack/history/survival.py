@@ -15,7 +15,7 @@ from harness.errors import InfrastructureError
 from harness.patchstack.apply.classify import Readable, classify
 from harness.patchstack.apply.patch_verdict import SEVERITY, PatchVerdict, Verdict
 from harness.sources.git.commit_history import FOLDER, Commit, PathFinder, Standing, commits_in, one_commit
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
 
 LEGEND = tuple(verdict.value for verdict in Verdict)

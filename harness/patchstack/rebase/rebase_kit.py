@@ -9,15 +9,15 @@ from typing import Any
 
 from harness.errors import InputError, Location
 from harness.patchstack.apply.classify import Readable, classify
-from harness.patchstack.apply.hunk_apply import Misfit, place_hunks
+from harness.patchstack.apply.patch_apply import Misfit, place_hunks
 from harness.patchstack.apply.line_merge import MARKER, merge, split_lines
-from harness.patchstack.apply.merge_candidates import ThreeWay, difference, sides
+from harness.patchstack.apply.three_way import ThreeWay, difference, sides
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.format.diff import FilePatch
 from harness.patchstack.format.diff_writer import render_patch
-from harness.patchstack.history.lineage import Lineage
+from harness.patchstack.history.breakage import Lineage
 from harness.patchstack.rebase.worktree import Unmerged, changed_files, make_worktree
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import File, Tree, path_problem
 
 KIT, README = "kit.json", "KIT.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import InputError, Location
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, File
 
 #: Conversions of line endings and keywords would make a patch of another file.

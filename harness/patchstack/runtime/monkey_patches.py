@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from harness.digest import digest_bytes
-from harness.patchstack.format.source_outline import Definition, definitions, outline
+from harness.patchstack.python_source.source_outline import Definition, definitions, outline
 from harness.sources.tree import Tree
 
 _REEXPORTS = 8

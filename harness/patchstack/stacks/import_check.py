@@ -10,10 +10,10 @@ from harness.errors import Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import apply_readable
-from harness.patchstack.history.change_summary import summarise
+from harness.patchstack.stacks.change_summary import summarise
 from harness.patchstack.stacks.stack_import import Imported, ImportedPatch
 from harness.patchstack.stacks.summary_claims import disagreements
-from harness.sources.git.git_trees import FULL_ID, MIN_ABBREVIATION, Repository
+from harness.sources.git.git_repository import FULL_ID, MIN_ABBREVIATION, Repository
 
 
 @dataclass(frozen=True, kw_only=True)

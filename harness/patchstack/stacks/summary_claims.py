@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from harness.errors import Location, Problem
-from harness.patchstack.history.change_summary import PatchSummary
+from harness.patchstack.stacks.change_summary import PatchSummary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.model.versions import Version
 from harness.plan.bisection.search import Culprit, Vector, all_probes
 from harness.plan.keys.variant import RECIPE, variant_id
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 
 #: Our patches are no axis either.
 PATCHES = "patches"

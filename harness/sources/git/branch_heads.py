@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from harness.errors import InfrastructureError, InputError, Location
-from harness.sources.git.git_trees import Repository, git_folders
+from harness.sources.git.git_repository import Repository, git_folders
 
 #: An answer is one line; who takes longer is not answering.
 SECONDS_TO_ASK = 20.0

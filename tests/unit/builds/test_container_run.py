@@ -21,7 +21,7 @@ from harness.builds.engines.engine import LENT, Ended, Order
 from harness.builds.engines.memory_engine import MemoryEngine, Process
 from harness.builds.lock.cell_lock import SourcePackage
 from harness.errors import InputError
-from harness.sources.packages.package_index import IndexSettings
+from harness.sources.packages.index_settings import IndexSettings
 
 CONTAINER = {"engine": "docker", "image": "sha256:1", "cell": "a-cell"}
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.merge_candidates import difference
-from harness.patchstack.format.source_outline import outline
-from harness.patchstack.history.change_summary import FileSummary, SymbolChange, file_summary, summarise
+from harness.patchstack.apply.three_way import difference
+from harness.patchstack.python_source.source_outline import outline
+from harness.patchstack.stacks.change_summary import FileSummary, SymbolChange, file_summary, summarise
 from harness.sources.tree import File, MemoryTree
 
 OLD = b'''\

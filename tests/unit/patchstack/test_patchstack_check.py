@@ -13,7 +13,7 @@ from harness.check import Completed
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.checks import CHECKS, PATCHES
 from harness.sources.git.mirrors import MIRRORS
 

@@ -9,7 +9,7 @@ import pytest
 from gitcorpus import NAME, GitBox, GitSays, Pair, mutated, random_pair
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.hunk_apply import Applied, apply_patch
+from harness.patchstack.apply.patch_apply import Applied, apply_patch
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.sources.tree import File, MemoryTree
 
@@ -31,7 +31,7 @@ def after(tree: MemoryTree, patch: bytes) -> dict[str, bytes] | None:
 
 
 def git_is_wrong(patch: bytes, target: bytes, says: GitSays) -> bool:
-    """The two cases `harness.patchstack.apply.hunk_apply` names: each has its own test below, and git accepts both."""
+    """The two cases `harness.patchstack.apply.patch_apply` names: each has its own test below, and git accepts both."""
     readable = read_patch("p", patch)
     hunks = [hunk for file in readable.patch.files for hunk in file.hunks] if readable.patch else []
     without_text = any(not hunk.pre and hunk.old_start > 1 for hunk in hunks) and bool(target)

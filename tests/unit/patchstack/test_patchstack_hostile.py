@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.apply.stack_apply import apply_stack
 from harness.patchstack.stacks.stack_export import canonical

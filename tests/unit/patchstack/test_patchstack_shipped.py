@@ -9,7 +9,7 @@ import pytest
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.format.diff import Change, Patch
-from harness.patchstack.stacks.target import logical_bodies
+from harness.patchstack.stacks.upstream_tree import logical_bodies
 from harness.sources.tree import File, MemoryTree
 
 PATCHES = Path(__file__).parents[3] / "patches"

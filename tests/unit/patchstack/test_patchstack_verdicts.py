@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import MEANING, PatchVerdict, Verdict
 from harness.sources.tree import SYMLINK, File, MemoryTree, blob_id
 

@@ -9,14 +9,14 @@ from histories import History
 from harness.errors import InputError
 from harness.outcome import Status
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.history.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation
+from harness.patchstack.stacks.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation
 from harness.patchstack.history.forecast import forecast
-from harness.patchstack.history.lineage import lineage
-from harness.patchstack.rebase.rebase import rebase, rebased_files
+from harness.patchstack.history.breakage import lineage
+from harness.patchstack.rebase.rebase_stack import rebase, rebased_files
 from harness.patchstack.rebase.rebase_kit import KIT, finish
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import File, MemoryTree
 
 PATH = "pkg/mod.py"

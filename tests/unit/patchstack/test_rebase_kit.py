@@ -11,13 +11,13 @@ from histories import History
 
 from harness.errors import InputError
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.hunk_apply import Applied, apply_patch
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.patch_apply import Applied, apply_patch
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.format.diff_parser import parse_patch
-from harness.patchstack.rebase.rebase import rebase
+from harness.patchstack.rebase.rebase_stack import rebase
 from harness.patchstack.rebase.rebase_kit import README, finish
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 
 PATH = "pkg/mod.py"
 OTHER = "pkg/other.py"

@@ -7,8 +7,8 @@ import pytest
 
 from harness.errors import InputError, Problem
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.merge_candidates import difference
-from harness.patchstack.history.change_summary import summarise
+from harness.patchstack.apply.three_way import difference
+from harness.patchstack.stacks.change_summary import summarise
 from harness.patchstack.stacks.patch_stack import lint_stack, load_stack
 from harness.patchstack.stacks.stack_export import canonical, export_stack, write_imported
 from harness.patchstack.stacks.stack_import import PLAIN, PLUGIN, QUILT, RECIPE, Imported, import_patches

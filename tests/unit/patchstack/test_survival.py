@@ -13,13 +13,13 @@ from histories import History
 
 from harness.errors import InfrastructureError, InputError
 from harness.patchstack.apply.classify import Readable, classify, read_patch
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.history.heatmap import MARKS, as_html, as_svg, as_text
 from harness.patchstack.history.survival import LEGEND, Bodies, survival, survival_of_releases, verdicts_at
-from harness.patchstack.stacks.collect import collect_patches
+from harness.patchstack.stacks.patch_selection import collect_patches
 from harness.sources.git.commit_history import commits_in
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import File, MemoryTree
 
 BASE = b"".join(b"line %d\n" % number for number in range(40))

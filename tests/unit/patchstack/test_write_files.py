@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InputError
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.apply.stack_apply import StackResult, apply_stack
-from harness.patchstack.apply.write_files import JOURNAL, install, recover
+from harness.patchstack.apply.stack_install import JOURNAL, install, recover
 from harness.sources.tree import DirectoryTree
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -92,7 +92,7 @@ def test_a_failure_while_writing_leaves_the_old_files(
 ) -> None:
     root = site(tmp_path)
     found = result(root)
-    import harness.patchstack.apply.write_files as module
+    import harness.patchstack.apply.stack_install as module
 
     def full(folder: Path, digests: object) -> None:
         raise OSError(28, "No space left on device")
@@ -109,7 +109,7 @@ def test_a_stop_after_the_journal_is_finished_by_the_next_call(
 ) -> None:
     root = site(tmp_path)
     found = result(root)
-    import harness.patchstack.apply.write_files as module
+    import harness.patchstack.apply.stack_install as module
 
     calls = 0
 

@@ -6,7 +6,7 @@ import pytest
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.bisection.cells_between import between, commit_values
 from harness.plan.bisection.search import Bisection, Culprit
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 
 SHIPPED = Path(__file__).parents[3] / "matrix.yaml"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import InputError
-from harness.sources.packages.package_index import IndexSettings, index_environment
+from harness.sources.packages.index_settings import IndexSettings, index_environment
 from harness.sources.redact import redact_text, redact_url
 
 

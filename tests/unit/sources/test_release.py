@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import harness.sources.packages.release as module
+import harness.sources.packages.pip_download as module
 from harness.check import Completed
 from harness.errors import InfrastructureError, InputError
-from harness.sources.packages.release import ReleaseNotFoundError, fetch_release
+from harness.sources.packages.pip_download import ReleaseNotFoundError, fetch_release
 
 
 class Index:

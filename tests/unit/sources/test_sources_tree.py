@@ -6,7 +6,7 @@ import pygit2
 import pytest
 
 from harness.errors import InputError
-from harness.sources.git.git_trees import Repository, find_mirror
+from harness.sources.git.git_repository import Repository, find_mirror
 from harness.sources.tree import (
     EXECUTABLE,
     REGULAR,

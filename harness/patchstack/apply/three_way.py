@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.patchstack.apply.hunk_apply import Misfit, place_hunks
+from harness.patchstack.apply.patch_apply import Misfit, place_hunks
 from harness.patchstack.apply.line_merge import Edit, Edits, Merged, merge
 from harness.patchstack.format.diff import Change, FilePatch, Patch
 from harness.sources.tree import File, HasBlobs, Tree

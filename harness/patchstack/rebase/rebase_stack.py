@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.patchstack.apply.classify import Readable, classify
-from harness.patchstack.apply.merge_candidates import difference
+from harness.patchstack.apply.three_way import difference
 from harness.patchstack.apply.patch_verdict import PatchVerdict, Verdict
 from harness.patchstack.format.diff import Change
 from harness.patchstack.format.diff_writer import render_patch
-from harness.patchstack.history.lineage import Lineage, lineage
+from harness.patchstack.history.breakage import Lineage, lineage
 from harness.patchstack.rebase.rebase_kit import write_kit
-from harness.sources.git.git_trees import Repository
+from harness.sources.git.git_repository import Repository
 from harness.sources.tree import File, OverlayTree, Tree
 
 

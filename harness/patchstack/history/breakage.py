@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.patchstack.apply.classify import Readable, classify, read_patch
-from harness.patchstack.apply.hunk_apply import Misfit, place_hunks
+from harness.patchstack.apply.patch_apply import Misfit, place_hunks
 from harness.patchstack.apply.line_merge import Edit, edits
 from harness.patchstack.apply.patch_verdict import Verdict
 from harness.patchstack.format.diff import Change, FilePatch
 from harness.sources.git.commit_history import Commit, one_commit
-from harness.sources.git.git_trees import GitTree, Repository
+from harness.sources.git.git_repository import GitTree, Repository
 
 #: How far back a commit that still takes a patch is looked for: years of a busy repository.
 MAX_COMMITS = 20_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.patchstack.apply.hunk_apply import Misfit, NotApplied, place_hunks
+from harness.patchstack.apply.patch_apply import Misfit, NotApplied, place_hunks
 from harness.patchstack.apply.line_merge import split_lines
 from harness.patchstack.format.diff import Change, FilePatch, Hunk, Patch
 from harness.sources.tree import Tree

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from harness.sources.packages.package_index import IndexSettings, local_path
+from harness.sources.packages.index_settings import IndexSettings, local_path
 
 TIMEOUT_S = 60.0
 #: The end of a zip archive; its directory is there, and one more request fetches what is missing of it.

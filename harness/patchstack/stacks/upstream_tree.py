@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import InputError, Location
 from harness.patchstack.apply.classify import Readable, read_patch
 from harness.patchstack.format.patch_header import FILE_NAME
-from harness.patchstack.stacks.collect import collect_patches
+from harness.patchstack.stacks.patch_selection import collect_patches
 from harness.patchstack.stacks.patch_stack import SERIES, PatchStack, load_stack, upstreams
 
 if TYPE_CHECKING:
     from harness.patchstack.history.survival import Bodies
-    from harness.sources.git.git_trees import Repository
-    from harness.sources.packages.release import RunCommand
+    from harness.sources.git.git_repository import Repository
+    from harness.sources.packages.pip_download import RunCommand
     from harness.sources.tree import HasBlobs, Tree
 
 #: Whose stack is meant where several are and nothing says which.
@@ -212,14 +212,14 @@ def upstream_tree(
     """The tree a `verl_tree` facet names and its old contents, or why there is none at hand."""
     if source["kind"] == "release":
         from harness.sources.packages.archive import open_archive
-        from harness.sources.packages.release import ReleaseNotFoundError, fetch_release
+        from harness.sources.packages.pip_download import ReleaseNotFoundError, fetch_release
 
         try:
             wheel = fetch_release(source["package"], source["version"], cache=cache, command=command)
         except ReleaseNotFoundError as error:
             return None, None, error.problems[0].what
         return open_archive(wheel), None, ""
-    from harness.sources.git.git_trees import find_mirror
+    from harness.sources.git.git_repository import find_mirror
 
     commit = source["commit"]
     repository = find_mirror(mirrors, commit) if mirrors else None

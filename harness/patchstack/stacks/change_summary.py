@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.patchstack.apply.classify import Readable, classify
 from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.format.source_outline import Definition, outline
+from harness.patchstack.python_source.source_outline import Definition, outline
 from harness.sources.tree import File, HasBlobs, Tree
 
 
