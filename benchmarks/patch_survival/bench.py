@@ -68,7 +68,7 @@ def synthetic(folder: Path, seed: int) -> tuple[Path, str, Path]:
 
 
 def write_patch(file: Path, snapshot: dict[str, list[str]], names: list[str], rng: random.Random) -> None:
-    from harness.patchstack.apply.three_way import difference
+    from harness.patchstack.format.diff_writer import diff_files
 
     changes = {}
     for name in names:
@@ -76,7 +76,7 @@ def write_patch(file: Path, snapshot: dict[str, list[str]], names: list[str], rn
         new = [*old]
         new[rng.randrange(len(new))] = "patched = True"
         changes[name] = (("\n".join(old) + "\n").encode(), ("\n".join(new) + "\n").encode())
-    file.write_bytes(difference(changes))
+    file.write_bytes(diff_files(changes))
 
 
 def obvious_way(
@@ -94,13 +94,13 @@ def obvious_way(
     return seconds, answers
 
 
-def read_history(repository: Path, revisions: str, readables: Any) -> float:
+def read_history(repository: Path, revisions: str, loaded_patches: Any) -> float:
     """CPU seconds to list the commits of a range and to find every patched file in each."""
     from harness.sources.git.commit_history import PathFinder, commits_in
     from harness.sources.git.git_repository import Repository
 
     cpu, store = time.process_time(), Repository(repository)
-    paths = {path for readable in readables if readable.patch for path in readable.patch.paths}
+    paths = {path for loaded in loaded_patches if loaded.patch for path in loaded.patch.paths}
     finder = PathFinder(store, sorted(paths))
     for commit in commits_in(store, revisions):
         finder.find(commit.tree)
@@ -109,37 +109,37 @@ def read_history(repository: Path, revisions: str, readables: Any) -> float:
 
 def run(repository: Path, revisions: str, patches: Path, sample: int, folder: Path) -> dict[str, Any]:
     from harness.patchstack.apply.patch_apply import apply_patch
-    from harness.patchstack.history.survival import survival
+    from harness.patchstack.history.survival import survival_of_commits
     from harness.patchstack.stacks.patch_selection import collect_patches
     from harness.sources.git.git_repository import Repository
 
     start = time.perf_counter()
     importlib.import_module("pygit2")  # Loading a library is part of the time, not of the work per pair.
     cpu = time.process_time()
-    readables = collect_patches(patches)
-    found = survival(Repository(repository), revisions, readables)
+    loaded_patches = collect_patches(patches)
+    found = survival_of_commits(Repository(repository), revisions, loaded_patches)
     taken = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     cpu = time.process_time() - cpu
-    history = read_history(repository, revisions, readables)
+    history = read_history(repository, revisions, loaded_patches)
     rng = random.Random(0)
     store, one = Repository(repository), []
     for _ in range(200):
-        readable, commit = rng.choice(readables), rng.choice(found.commits)
-        if readable.patch:
+        loaded, commit = rng.choice(loaded_patches), rng.choice(found.commits)
+        if loaded.patch:
             begin = time.process_time()
-            apply_patch(readable.patch, store.tree(commit.id))
+            apply_patch(loaded.patch, store.tree(commit.id))
             one.append(time.process_time() - begin)
-    chosen = [(rng.randrange(len(found.commits)), rng.randrange(len(readables))) for _ in range(sample)]
+    chosen = [(rng.randrange(len(found.commits)), rng.randrange(len(loaded_patches))) for _ in range(sample)]
     seconds, answers = obvious_way(
         repository,
-        [(found.commits[at].id, patches / readables[number].name) for at, number in chosen],
+        [(found.commits[at].id, patches / loaded_patches[number].name) for at, number in chosen],
         folder,
     )
     ours = [found.patches[number].verdicts[at].accepted_by_git for at, number in chosen]
     return {
         "commits": len(found.commits),
-        "patches": len(readables),
+        "patches": len(loaded_patches),
         "pairs": found.pairs,
         "distinct": found.distinct,
         "seconds": round(taken, 3),

@@ -375,8 +375,7 @@ def _noise(bench: Bench, name: str, false_fail: float | None, false_pass: float 
 def _commits(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
     """Axes on which both cells name a commit of one line of history at hand: its values, oldest first."""
     from harness.plan.bisection.cells_between import commit_values
-    from harness.sources.git.git_repository import find_mirror
-    from harness.sources.git.mirrors import mirrors_folder
+    from harness.sources.git.mirrors import find_mirror, mirrors_folder
 
     mirrors = mirrors_folder()
     found: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ from harness.workspace.patch_target import chosen_for, target_of, trees_of_cell
 if TYPE_CHECKING:
     from harness.matrix.cells.cell import Cell
     from harness.outcome import Status
-    from harness.patchstack.apply.classify import Readable
+    from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.stacks.ablation import Ablation
     from harness.workspace.open_plan import Bench
 
@@ -94,15 +94,15 @@ def _lines(one: Ablation) -> list[str]:
 
 
 def _of_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
-    from harness.patchstack.stacks.ablation import ablate as leave_out
-    from harness.patchstack.stacks.upstream_tree import named
+    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+    from harness.patchstack.stacks.patch_selection import select_by_name
 
     patches = asked["folder"] or settings.root / "patches"
     target, package = target_of(
         settings, patches, asked["upstream"], asked["version"], asked["path"], asked["repo"], asked["ref"]
     )
     chosen = chosen_for(patches, target, package, ())
-    wanted = {readable.name for readable in named(chosen, names)}
+    wanted = {loaded.name for loaded in select_by_name(chosen, names)}
     found = leave_out(target.tree, chosen, target.blobs)
     return [one for one in found if one.patch in wanted]
 
@@ -134,20 +134,20 @@ def _of_cell(
 def _static(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
     """What the trees alone say of every selected patch of a cell."""
     from harness.patchstack.stacks.ablation import UNKNOWN, Ablation
-    from harness.patchstack.stacks.ablation import ablate as leave_out
-    from harness.patchstack.stacks.upstream_tree import named
+    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+    from harness.patchstack.stacks.patch_selection import select_by_name
 
     found: list[Ablation] = []
-    every: list[Readable] = []
-    for readables, target, absent in trees_of_cell(settings, cell):
-        every += readables
+    every: list[LoadedPatch] = []
+    for loaded_patches, target, absent in trees_of_cell(settings, cell):
+        every += loaded_patches
         if target is None:
             found += [
-                Ablation(patch=readable.name, result=UNKNOWN, reasons=(absent,)) for readable in readables
+                Ablation(patch=loaded.name, result=UNKNOWN, reasons=(absent,)) for loaded in loaded_patches
             ]
         else:
-            found += leave_out(target.tree, readables, target.blobs)
-    wanted = {readable.name for readable in named(every, names)}
+            found += leave_out(target.tree, loaded_patches, target.blobs)
+    wanted = {loaded.name for loaded in select_by_name(every, names)}
     return [one for one in found if one.patch in wanted]
 
 

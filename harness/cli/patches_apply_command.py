@@ -39,14 +39,14 @@ def apply(
     Either every file is replaced or none, also when the machine stops half way: the same command finishes it.
     A patch the folder has already is left out.
     """
-    from harness.patchstack.apply.stack_apply import apply_readable
-    from harness.patchstack.apply.stack_install import install, recover
+    from harness.patchstack.apply.stack_apply import apply_stack
+    from harness.patchstack.apply.stack_install import finish_install, install_stack
 
     if not path.is_dir():
         raise InputError(
             "there is no such folder", where=Location(path), fix="give a checkout or site-packages"
         )
-    recover(path)
+    finish_install(path)
     patches = folder or settings.root / "patches"
     target, package = target_of(settings, patches, upstream, version, path, None, "")
     chosen = chosen_for(patches, target, package, names)
@@ -54,8 +54,8 @@ def apply(
         raise NothingSelectedError(
             f"no patch is for version {target.version}", fix="say which version it is: --version"
         )
-    result = apply_readable(target.tree, chosen, target.blobs)
-    written = install(result, path) if result.applies else ()
+    result = apply_stack(target.tree, chosen, target.blobs)
+    written = install_stack(result, path) if result.applies else ()
     if as_json:
         facts = {"upstream": package, "tree": str(path), "version": target.version or None}
         print_facts("patch-apply", {**facts, **result.to_json(), "written": list(written)})

@@ -42,11 +42,11 @@ from harness.workspace.downloads import fetcher, progress
 from harness.workspace.patch_target import chosen_for, matrix_versions, package_of, target_of
 
 if TYPE_CHECKING:
-    from harness.patchstack.apply.classify import Readable
-    from harness.patchstack.apply.patch_verdict import PatchVerdict
+    from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.apply.patch_verdict import ClassifiedPatch
     from harness.patchstack.apply.stack_apply import StackResult
     from harness.patchstack.history.survival import Survival
-    from harness.patchstack.stacks.upstream_tree import Target
+    from harness.patchstack.stacks.upstream_tree import UpstreamTree
     from harness.sources.git.commit_history import Commit
 
 
@@ -120,22 +120,24 @@ def check(
 
 
 def _applied(
-    package: str, target: Target, chosen: Sequence[Readable], repo: Path | None, ref: str
+    package: str, target: UpstreamTree, chosen: Sequence[LoadedPatch], repo: Path | None, ref: str
 ) -> tuple[StackResult, dict[str, Commit]]:
     """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
     if repo is None:
-        from harness.patchstack.apply.stack_apply import apply_readable
+        from harness.patchstack.apply.stack_apply import apply_stack
 
-        return apply_readable(target.tree, chosen, target.blobs), {}
-    from harness.patchstack.history.forecast import forecast as look_ahead
+        return apply_stack(target.tree, chosen, target.blobs), {}
+    from harness.patchstack.history.forecast import forecast_stack as look_ahead
     from harness.sources.git.git_repository import Repository
 
     tell = progress("looking for what broke them, patches")
     found = look_ahead(package, Repository(repo), chosen, ref, tell)
-    return found.stack, {name: history.broke for name, history in found.histories.items() if history.broke}
+    return found.stack, {
+        name: breakage.broken_by for name, breakage in found.breakages.items() if breakage.broken_by
+    }
 
 
-def _check_lines(target: Target, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:
+def _check_lines(target: UpstreamTree, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:
     lines = []
     for verdict in result.verdicts:
         lines += _verdict_lines(verdict)
@@ -147,7 +149,7 @@ def _check_lines(target: Target, result: StackResult, culprits: Mapping[str, Com
     return [*lines, *(f"note: {sentence}" for sentence in result.relations), head]
 
 
-def _verdict_lines(verdict: PatchVerdict) -> list[str]:
+def _verdict_lines(verdict: ClassifiedPatch) -> list[str]:
     offset = f"({verdict.offset:+d})" if verdict.offset else ""
     lines = [f"{verdict.verdict}{offset}  {verdict.patch}"]
     if verdict.verdict.applies:
@@ -214,39 +216,48 @@ def survival(
     for each commit: of our own patches the best any of their bodies does, and each body below it. Without
     --repo the releases in the matrix stand for the commits.
     """
-    from harness.patchstack.history.heatmap import as_html, as_svg, as_text, turns
-    from harness.patchstack.stacks.upstream_tree import logical_bodies, whose
+    from harness.patchstack.history.heatmap import (
+        heatmap_page,
+        heatmap_svg,
+        heatmap_text,
+        turning_point_lines,
+    )
+    from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
 
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range go together")
     patches = folder or settings.root / "patches"
     if repo and revisions:
-        from harness.patchstack.history.survival import survival as follow
+        from harness.patchstack.history.survival import survival_of_commits as follow
         from harness.sources.git.git_repository import Repository
 
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
-        bodies, logical = logical_bodies(patches, whose(patches, upstream, tip))
-        found = follow(repository, revisions, bodies, progress("survival, commits"), logical)
+        variants, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
+        found = follow(repository, revisions, variants, progress("survival, commits"), logical)
     else:
-        upstream = whose(patches, upstream)
+        upstream = choose_upstream(patches, upstream)
         found = _over_releases(settings, patches, upstream)
     if html:
-        write_file(html, as_html(found))
+        write_file(html, heatmap_page(found))
     if svg:
-        write_file(svg, as_svg(found))
+        write_file(svg, heatmap_svg(found))
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        say(as_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100), *turns(found))
+        say(
+            heatmap_text(found, shutil.get_terminal_size().columns if _is_terminal() else 100),
+            *turning_point_lines(found),
+        )
     return EXIT_OK
 
 
 def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
     from harness.patchstack.history.survival import survival_of_releases
-    from harness.patchstack.stacks.upstream_tree import logical_bodies, version_target
+    from harness.patchstack.stacks.patch_selection import all_variants
+    from harness.patchstack.stacks.upstream_tree import version_target
 
-    bodies, logical = logical_bodies(patches, upstream)
+    variants, logical = all_variants(patches, upstream)
     package = package_of(patches, upstream)
     versions = [version for version in matrix_versions(settings, package) if "@" not in version]
     if not versions:
@@ -261,7 +272,7 @@ def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival
         )
         for version in versions
     ]
-    return survival_of_releases(package, trees, bodies, logical)
+    return survival_of_releases(package, trees, variants, logical)
 
 
 @command.command(
@@ -290,16 +301,16 @@ def summary(
 
     Read from the code before and after each patch alone; signatures that change are shown with both forms.
     """
-    from harness.patchstack.apply.patch_verdict import Verdict
-    from harness.patchstack.stacks.change_summary import summarise
+    from harness.patchstack.apply.patch_verdict import PatchVerdict
+    from harness.patchstack.stacks.change_summary import summarise_changes
 
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         raise click.UsageError("name a tree with --version, --tree or --repo")
     target, package = target_of(settings, patches, upstream, version, path, repo, ref)
-    found = summarise(package, chosen_for(patches, target, package, names), target.tree, target.blobs)
+    found = summarise_changes(package, chosen_for(patches, target, package, names), target.tree, target.blobs)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
-    upstreamed = Verdict.ALREADY_UPSTREAM
+    upstreamed = PatchVerdict.ALREADY_UPSTREAM
     good = all(one.files or one.verdict is upstreamed for one in found.patches)
     return EXIT_OK if good else EXIT_UNEXPECTED
 

@@ -11,7 +11,7 @@ from harness.cli.patch_output import CODES, DIRECTORY, json_option, say, stack_o
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
 from harness.workspace.downloads import progress
-from harness.workspace.patch_target import bodies_for_head, package_of
+from harness.workspace.patch_target import package_of, variants_for_head
 
 
 @click.command(
@@ -42,20 +42,20 @@ def forecast(
     Taken are the bodies for the version the head says it is, else for the newest release in the matrix.
     Patches that are for neither have ended: they are named and not tried.
     """
-    from harness.patchstack.history.forecast import forecast as look_ahead
-    from harness.patchstack.stacks.upstream_tree import named, whose
-    from harness.sources.git.git_trees import Repository
+    from harness.patchstack.history.forecast import forecast_stack as look_ahead
+    from harness.patchstack.stacks.patch_selection import choose_upstream, select_by_name
+    from harness.sources.git.git_repository import Repository
 
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
     tree = repository.tree(ref)
-    package = package_of(patches, whose(patches, upstream, tree))
-    current = bodies_for_head(settings, patches, package, tree)
-    chosen = named(current.bodies, names)
+    package = package_of(patches, choose_upstream(patches, upstream, tree))
+    current = variants_for_head(settings, patches, package, tree)
+    chosen = select_by_name(current.variants, names)
     if not chosen:
         ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
         raise NothingSelectedError(f"no patch of {package} is for a version as new as {ref}", why=ended)
     tell = progress("looking for what broke them, patches")
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
-    return EXIT_OK if found.fair else EXIT_UNEXPECTED
+    return EXIT_OK if found.all_apply else EXIT_UNEXPECTED

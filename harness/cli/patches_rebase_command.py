@@ -26,9 +26,9 @@ from harness.workspace.downloads import progress
 
 if TYPE_CHECKING:
     from harness.errors import Problem
-    from harness.patchstack.rebase.rebase_stack import Rebased
-    from harness.patchstack.stacks.import_check import Held
-    from harness.patchstack.stacks.stack_import import Imported
+    from harness.patchstack.rebase.rebase_stack import RebasedPatch
+    from harness.patchstack.stacks.import_check import ImportedVerdict
+    from harness.patchstack.stacks.stack_import import ImportedStack
 
 
 @click.command(
@@ -65,19 +65,24 @@ def rebase(
         return _finish(kit, out, as_json=as_json)
     if repo is None or to is None or out is None:
         raise click.UsageError("give --repo, --to and --out, or --continue KIT")
-    from harness.patchstack.rebase.rebase_stack import rebase as move
+    from harness.patchstack.rebase.rebase_stack import rebase_stack as move
     from harness.patchstack.rebase.rebase_stack import rebased_files
-    from harness.patchstack.stacks.stack_export import must_be_empty
-    from harness.patchstack.stacks.upstream_tree import bodies_for, named, newest_bodies, whose
+    from harness.patchstack.stacks.patch_selection import (
+        choose_upstream,
+        newest_variants,
+        select_by_name,
+        variants_for,
+    )
+    from harness.patchstack.stacks.stack_export import make_empty_folder
     from harness.sources.git.git_repository import Repository
 
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
     commit = repository.commit(to)
-    upstream = whose(patches, upstream, repository.tree(commit))
-    bodies = bodies_for(patches, version, upstream) if version else newest_bodies(patches, upstream)
-    chosen = named(bodies, names)
-    must_be_empty(out)
+    upstream = choose_upstream(patches, upstream, repository.tree(commit))
+    variants = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
+    chosen = select_by_name(variants, names)
+    make_empty_folder(out)
     results = move(repository, chosen, commit, out, progress("rebase, patches"))
     files = rebased_files(results)
     for name, file in files.items():
@@ -92,22 +97,20 @@ def rebase(
     return EXIT_UNEXPECTED if any(_unfinished(result) for result in results) else EXIT_OK
 
 
-def _unfinished(result: Rebased) -> bool:
-    from harness.patchstack.apply.patch_verdict import Verdict
+def _unfinished(result: RebasedPatch) -> bool:
+    from harness.patchstack.apply.patch_verdict import PatchVerdict
 
-    return result.body is None and result.verdict.verdict is not Verdict.ALREADY_UPSTREAM
+    return result.data is None and result.verdict.verdict is not PatchVerdict.ALREADY_UPSTREAM
 
 
-def _rebased_lines(result: Rebased) -> list[str]:
-    if result.body is not None:
+def _rebased_lines(result: RebasedPatch) -> list[str]:
+    if result.data is not None:
         return [f"{result.verdict.verdict}  {result.patch}"]
     lines = [f"{result.verdict.verdict}  {result.patch}"]
     lines += [f"  why: {reason}" for reason in result.verdict.reasons]
-    history = result.history
-    if history and history.broke:
-        lines.append(
-            f"  broken by: {history.broke.id[:12]} {history.broke.date[:10]} {history.broke.subject}"
-        )
+    culprit = result.breakage.broken_by if result.breakage else None
+    if culprit:
+        lines.append(f"  broken by: {culprit.id[:12]} {culprit.date[:10]} {culprit.subject}")
     if result.kit:
         lines.append(
             f"  do:  resolve the files in {result.kit / 'tree'}, then: "
@@ -119,18 +122,18 @@ def _rebased_lines(result: Rebased) -> list[str]:
 
 
 def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
-    from harness.patchstack.rebase.rebase_kit import finish
+    from harness.patchstack.rebase.rebase_kit import finish_kit
 
-    body = finish(kit)
+    patch = finish_kit(kit)
     file = (out or kit.parent) / f"{kit.name}.patch"
-    if file.exists() and file.read_bytes() != body:
+    if file.exists() and file.read_bytes() != patch:
         raise InputError(
             "another patch of this name is here",
             where=Location(file),
             fix="remove it, or write elsewhere with --out FOLDER",
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, body)
+    write_file(file, patch)
     if as_json:
         print_facts("patch-rebase", {"kit": str(kit), "written": [str(file)]})
     else:
@@ -175,14 +178,14 @@ def import_command(
     With --repo each patch is applied to the commit it says it was made for, and what the stack's own summary
     says is compared with the code. A pin without --for is for that one commit.
     """
-    from harness.patchstack.stacks.import_check import hold
+    from harness.patchstack.stacks.import_check import check_imported
     from harness.patchstack.stacks.stack_import import import_patches
     from harness.sources.git.git_repository import Repository
 
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who answers for these patches from now on")
     imported = import_patches(folder, layout or "")
-    held, found = hold(imported, [Repository(repo) for repo in repos], progress("import, patches"))
+    held, found = check_imported(imported, [Repository(repo) for repo in repos], progress("import, patches"))
     written: Sequence[Path] = ()
     if out:
         from harness.patchstack.stacks.stack_export import write_imported
@@ -202,7 +205,7 @@ def import_command(
     return EXIT_UNEXPECTED if problems or failing else EXIT_OK
 
 
-def _spans(given: Sequence[str], held: Sequence[Held]) -> dict[str, str]:
+def _spans(given: Sequence[str], held: Sequence[ImportedVerdict]) -> dict[str, str]:
     """Pin (name, of a patch without one) -> versions: as given, else the commit that the pin is."""
     spans: dict[str, str] = {}
     for text in given:
@@ -224,7 +227,10 @@ def _spans(given: Sequence[str], held: Sequence[Held]) -> dict[str, str]:
 
 
 def _import_lines(
-    imported: Imported, held: Sequence[Held], problems: Sequence[Problem], written: Sequence[Path]
+    imported: ImportedStack,
+    held: Sequence[ImportedVerdict],
+    problems: Sequence[Problem],
+    written: Sequence[Path],
 ) -> list[str]:
     lines = [f"{imported.folder}: {len(imported.patches)} patches, laid out as {imported.layout}"]
     for one in held:
@@ -267,13 +273,13 @@ def export(
 
     With --check alone, every body is compared with its canonical form.
     """
+    from harness.patchstack.stacks.patch_selection import choose_upstream, load_own_stack, stacks_in
     from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack
-    from harness.patchstack.stacks.upstream_tree import own_stack, stacks_in, whose
 
     patches = folder or settings.root / "patches"
     if bool(out) != bool(version) or not (out or checks):
         raise click.UsageError("give --version and --out, or --check")
-    stack = own_stack(patches, whose(patches, upstream))
+    stack = load_own_stack(patches, choose_upstream(patches, upstream))
     if stack is None:
         raise InputError(
             "there is no stack of this project's format here",
@@ -283,7 +289,7 @@ def export(
     problems: list[Problem] = []
     files: Sequence[Path] = ()
     if checks and not out and not upstream:
-        stacks = [own_stack(patches, name) for name in stacks_in(patches)] or [stack]
+        stacks = [load_own_stack(patches, name) for name in stacks_in(patches)] or [stack]
         problems = [problem for one in stacks if one for problem in canonical_problems(one)]
     elif checks:
         problems = export_problems(stack, version, out) if out else canonical_problems(stack)

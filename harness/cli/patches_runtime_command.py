@@ -51,9 +51,9 @@ def runtime(
     """
     from harness.patchstack.runtime.monkey_patches import check_runtime, find_runtime_patches
     from harness.patchstack.runtime.target_registry import (
-        changes_since,
         read_registry,
-        recorded,
+        record_targets,
+        registry_differences,
         write_registry,
     )
     from harness.patchstack.stacks.upstream_tree import commit_target, folder_target
@@ -74,10 +74,10 @@ def runtime(
         if verdict.problem
     ]
     if known:
-        problems += changes_since(known, verdicts, release)
+        problems += registry_differences(known, verdicts, release)
     if record:
         before = read_registry(record) if record.is_file() else None
-        write_registry(record, recorded(before, package, release, verdicts, target.tree))
+        write_registry(record, record_targets(before, package, release, verdicts, target.tree))
     if as_json:
         print_facts("patch-runtime", _facts(package, release, verdicts, problems))
     else:

@@ -67,10 +67,11 @@ def _stacks(facets: Mapping[str, Any]) -> list[tuple[list[Mapping[str, Any]], Ma
 def _apply(
     ctx: TaskContext, tree: Tree, bodies: Sequence[tuple[str, bytes]], blobs: HasBlobs | None
 ) -> StackResult:
+    from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.apply.stack_apply import apply_stack
 
     ctx.log(f"applying {len(bodies)} patches to {tree.label}")
-    result = apply_stack(tree, bodies, blobs)
+    result = apply_stack(tree, [read_patch(name, data) for name, data in bodies], blobs)
     for verdict in result.verdicts:
         ctx.log(f"  {verdict.patch}: {verdict.verdict} {'; '.join(verdict.reasons)}".rstrip())
     return result
@@ -173,7 +174,7 @@ def holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
     mirrors = mirrors_folder()
     if outcome.measurements.get("tree") != "unavailable" or source.get("kind") != "commit" or not mirrors:
         return ""
-    from harness.sources.git.git_repository import find_mirror
+    from harness.sources.git.mirrors import find_mirror
 
     return "a mirror now has the upstream commit" if find_mirror(mirrors, source["commit"]) else ""
 

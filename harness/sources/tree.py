@@ -92,7 +92,7 @@ def link_above(tree: Tree, path: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class TreeFile:
     """One file's content and mode."""
 
     data: bytes
@@ -103,7 +103,7 @@ class File:
 class MemoryTree:
     """Files held in memory."""
 
-    files: Mapping[str, File]
+    files: Mapping[str, TreeFile]
     label: str = "files in memory"
 
     def paths(self) -> Iterator[str]:
@@ -129,7 +129,7 @@ class OverlayTree:
     """A tree with some files replaced (`File`) or removed (None)."""
 
     base: Tree
-    changes: Mapping[str, File | None]
+    changes: Mapping[str, TreeFile | None]
 
     @property
     def label(self) -> str:

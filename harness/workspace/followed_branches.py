@@ -34,13 +34,12 @@ def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
 
 def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:
     """Axis -> commit of what the migration follows, and what could not be found out."""
-    from harness.sources.git.branch_heads import head_commit
-    from harness.sources.git.mirrors import mirrors_folder
+    from harness.sources.git.mirrors import branch_head, mirrors_folder
 
     found: dict[str, str] = {}
     try:
         for axis, ref in migration.follows.items():
-            found[axis] = head_commit(matrix.axes[axis].repository, ref, mirrors_folder())
+            found[axis] = branch_head(matrix.axes[axis].repository, ref, mirrors_folder())
     except HarnessError as error:
         return found, [f"{problem.where}: {problem.what}" for problem in error.problems]
     return found, []

@@ -16,11 +16,11 @@ import click
 from harness.errors import HarnessError, InputError
 from harness.settings import Settings
 from harness.workspace.downloads import progress
-from harness.workspace.patch_target import bodies_for_head, matrix_versions
+from harness.workspace.patch_target import matrix_versions, variants_for_head
 
 if TYPE_CHECKING:
     from harness.matrix.model.version_matrix import Matrix
-    from harness.patchstack.apply.classify import Readable
+    from harness.patchstack.apply.classify import LoadedPatch
 
 FOLDER = "patch-facts"
 
@@ -48,9 +48,9 @@ def _or_told(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
 
 def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
     """A forecast for each upstream of ours that has a clone."""
-    from harness.patchstack.history.forecast import forecast
-    from harness.patchstack.stacks.upstream_tree import stacks_in
-    from harness.sources.git.branch_heads import find_clone
+    from harness.patchstack.history.forecast import forecast_stack
+    from harness.patchstack.stacks.patch_selection import stacks_in
+    from harness.sources.git.mirrors import find_clone
 
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
     if mirrors is None or not mirrors.is_dir():
@@ -61,30 +61,31 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
         if clone is None:
             continue
         head = clone.commit("HEAD")
-        current = bodies_for_head(settings, patches, name, clone.tree(head))
+        current = variants_for_head(settings, patches, name, clone.tree(head))
         tell = progress(f"patches on the head of {name}")
         parts = [name, head, dict(current.ended)]
         yield _kept(
             settings,
             parts,
-            current.bodies,
-            lambda name=name, clone=clone, current=current, tell=tell: forecast(  # type: ignore[misc]
-                name, clone, current.bodies, "HEAD", tell, current.ended
+            current.variants,
+            lambda name=name, clone=clone, current=current, tell=tell: forecast_stack(  # type: ignore[misc]
+                name, clone, current.variants, "HEAD", tell, current.ended
             ).to_json(),
         )
 
 
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """What each patch changes in the newest version it is for whose tree is at hand."""
-    from harness.patchstack.stacks.change_summary import summarise
+    from harness.patchstack.stacks.change_summary import summarise_changes
+    from harness.patchstack.stacks.patch_selection import variants_for
     from harness.patchstack.stacks.patch_stack import upstreams
-    from harness.patchstack.stacks.upstream_tree import bodies_for, version_target
+    from harness.patchstack.stacks.upstream_tree import version_target
     from harness.sources.git.mirrors import mirrors_folder
 
     for name in upstreams(patches):
         told: set[str] = set()
         for version in matrix_versions(settings, name):
-            bodies = [body for body in bodies_for(patches, version, name) if body.name not in told]
+            bodies = [body for body in variants_for(patches, version, name) if body.name not in told]
             if not bodies:
                 continue
             try:
@@ -98,7 +99,7 @@ def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
                 settings,
                 [name, version],
                 bodies,
-                lambda name=name, bodies=bodies, target=target: summarise(  # type: ignore[misc]
+                lambda name=name, bodies=bodies, target=target: summarise_changes(  # type: ignore[misc]
                     name, bodies, target.tree, target.blobs
                 ).to_json(),
             )
@@ -111,7 +112,7 @@ def _no_network(argv: Sequence[str], **_options: Any) -> Any:
 def _kept(
     settings: Settings,
     about: Sequence[Any],
-    bodies: Sequence[Readable],
+    bodies: Sequence[LoadedPatch],
     work_out: Callable[[], Mapping[str, Any]],
 ) -> Path:
     """The file of what `work_out` gives for these bodies and this code, made when there is none."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.patchstack.stacks.target import Current
-    from harness.sources.git.git_trees import GitTree
+    from harness.patchstack.stacks.patch_selection import CurrentVariants
+    from harness.sources.git.git_repository import GitTree
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +20,8 @@ from harness.workspace.downloads import fetcher
 
 if TYPE_CHECKING:
     from harness.matrix.cells.cell import Cell
-    from harness.patchstack.apply.classify import Readable
-    from harness.patchstack.stacks.upstream_tree import Target
+    from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.stacks.upstream_tree import UpstreamTree
 
 
 def target_of(
@@ -32,24 +32,25 @@ def target_of(
     path: Path | None,
     repo: Path | None,
     ref: str,
-) -> tuple[Target, str]:
+) -> tuple[UpstreamTree, str]:
     """The tree that is asked for, and the upstream it is of."""
-    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target, whose
+    from harness.patchstack.stacks.patch_selection import choose_upstream
+    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target
 
     if path and repo:
         raise click.UsageError("--tree and --repo exclude each other")
     if path:
         from harness.patchstack.stacks.upstream_tree import open_folder
 
-        package = package_of(patches, whose(patches, upstream, open_folder(path)))
+        package = package_of(patches, choose_upstream(patches, upstream, open_folder(path)))
         return folder_target(path, package, version), package
     if repo:
         from harness.sources.git.git_repository import Repository
 
         repository = Repository(repo)
-        package = package_of(patches, whose(patches, upstream, repository.tree(ref)))
+        package = package_of(patches, choose_upstream(patches, upstream, repository.tree(ref)))
         return commit_target(repository, ref, package, version), package
-    package = package_of(patches, whose(patches, upstream))
+    package = package_of(patches, choose_upstream(patches, upstream))
     fetch = fetcher(f"{package} {version}")
     target = version_target(package, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder())
     return target, package
@@ -57,17 +58,19 @@ def target_of(
 
 def package_of(patches: Path, upstream: str) -> str:
     """The upstream of the stack in a folder; of patches in another format verl, unless one is named."""
-    from harness.patchstack.stacks.upstream_tree import DEFAULT_UPSTREAM, own_stack
+    from harness.patchstack.stacks.patch_selection import DEFAULT_UPSTREAM, load_own_stack
 
-    stack = own_stack(patches, upstream) if patches.is_dir() else None
+    stack = load_own_stack(patches, upstream) if patches.is_dir() else None
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
 
 
-def chosen_for(patches: Path, target: Target, package: str, names: Sequence[str]) -> tuple[Readable, ...]:
+def chosen_for(
+    patches: Path, target: UpstreamTree, package: str, names: Sequence[str]
+) -> tuple[LoadedPatch, ...]:
     """The bodies for a tree, in order, of the named patches."""
-    from harness.patchstack.stacks.upstream_tree import bodies_for, named
+    from harness.patchstack.stacks.patch_selection import select_by_name, variants_for
 
-    return named(bodies_for(patches, target.version, package), names)
+    return select_by_name(variants_for(patches, target.version, package), names)
 
 
 def matrix_versions(settings: Settings, upstream: str) -> list[str]:
@@ -83,37 +86,40 @@ def matrix_versions(settings: Settings, upstream: str) -> list[str]:
     return sorted(found, key=lambda version: (Version(version.partition("@")[0]), version), reverse=True)
 
 
-def trees_of_cell(settings: Settings, cell: Cell) -> list[tuple[tuple[Readable, ...], Target | None, str]]:
-    """Of each upstream whose patches a cell has: the bodies, the tree, or why there is none at hand."""
+def trees_of_cell(
+    settings: Settings, cell: Cell
+) -> list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]]:
+    """Of each upstream whose patches a cell has: the variants, the tree, or why there is none at hand."""
     from harness.errors import InputError
     from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.stacks.patch_stack import load_stack, upstreams
     from harness.patchstack.stacks.upstream_tree import version_target
 
-    found: list[tuple[tuple[Readable, ...], Target | None, str]] = []
+    found: list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]] = []
     patches = settings.root / "patches"
     for name in upstreams(patches):
         version = cell.axes.get(name, "")
-        bodies = load_stack(patches, name).select(version) if version else ()
-        if not bodies:
+        variants = load_stack(patches, name).select(version) if version else ()
+        if not variants:
             continue
-        readables = tuple(read_patch(patch.id, patch.data) for patch in bodies)
+        loaded_patches = tuple(read_patch(patch.id, patch.data) for patch in variants)
         fetch = fetcher(f"{name} {version}")
         try:
             target = version_target(
                 name, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder()
             )
-            found.append((readables, target, ""))
+            found.append((loaded_patches, target, ""))
         except InputError as error:
-            found.append((readables, None, error.problems[0].what))
+            found.append((loaded_patches, None, error.problems[0].what))
     return found
 
 
-def bodies_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> Current:
+def variants_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> CurrentVariants:
     """The bodies for the version a development head says it is, else for the newest release in the matrix."""
-    from harness.patchstack.stacks.target import current_bodies, version_in
+    from harness.patchstack.stacks.patch_selection import current_variants
+    from harness.patchstack.stacks.upstream_tree import version_in
 
     head = version_in(tree, package)
     releases = [version for version in matrix_versions(settings, package) if "@" not in version]
     versions = [f"{head}@{tree.commit}"] if head else []
-    return current_bodies(patches, [*versions, *releases[:1]], package)
+    return current_variants(patches, [*versions, *releases[:1]], package)

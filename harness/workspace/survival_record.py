@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from harness.matrix.model.definitions import Axis
     from harness.matrix.model.version_matrix import Matrix
-    from harness.patchstack.apply.classify import Readable
-    from harness.patchstack.history.survival import Bodies
+    from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.stacks.patch_selection import VariantGroup
     from harness.sources.git.git_repository import Repository
 
 
@@ -37,13 +37,13 @@ def recorded_survival(settings: Settings, matrix: Matrix) -> Path | None:
 
 
 def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
-    from harness.patchstack.stacks.upstream_tree import logical_bodies, stacks_in
-    from harness.sources.git.branch_heads import find_clone
+    from harness.patchstack.stacks.patch_selection import all_variants, stacks_in
+    from harness.sources.git.mirrors import find_clone
 
     patches, mirrors = settings.root / "patches", settings.path("mirrors")
     if not patches.is_dir() or not mirrors.is_dir():
         return None
-    stacks = {name: logical_bodies(patches, name) for name in stacks_in(patches) if name in matrix.axes}
+    stacks = {name: all_variants(patches, name) for name in stacks_in(patches) if name in matrix.axes}
     for name in sorted(stacks, key=lambda name: -len(stacks[name][1])):
         axis = matrix.axes[name]
         clone = find_clone(mirrors, axis.repository) if axis.repository else None
@@ -64,23 +64,25 @@ def _kept(
     settings: Settings,
     clone: Repository,
     revisions: str,
-    bodies: Sequence[Readable],
-    logical: Sequence[Bodies],
+    variants: Sequence[LoadedPatch],
+    logical: Sequence[VariantGroup],
 ) -> Path:
     from harness.digest import digest_json
     from harness.patchstack.checks import PATCHES
     from harness.patchstack.format.diff_writer import render_patch
     from harness.plan.keys.code import code_digests
 
-    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
-    groups = [[one.name, [list(body) for body in one.bodies]] for one in logical]
+    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in variants]
+    groups = [[one.name, [list(variant) for variant in one.variants]] for one in logical]
     start, _dots, head = revisions.partition("..")
     parts: list[Any] = [clone.commit(start), head, texts, groups, code_digests([PATCHES])]
     file = settings.cache / "survival" / f"{digest_json(parts)}.json"
     if not file.is_file():
-        from harness.patchstack.history.survival import survival
+        from harness.patchstack.history.survival import survival_of_commits
 
-        found = survival(clone, revisions, bodies, progress("history of the patches, commits"), logical)
+        found = survival_of_commits(
+            clone, revisions, variants, progress("history of the patches, commits"), logical
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
             json.dump(found.to_json(), beside)

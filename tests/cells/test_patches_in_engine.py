@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sources.git.git_repository import find_mirror
-from harness.sources.git.mirrors import MIRRORS, mirrors_folder
+from harness.sources.git.mirrors import MIRRORS, find_mirror, mirrors_folder
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]

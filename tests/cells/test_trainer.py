@@ -14,8 +14,7 @@ import pytest
 from harness.convergence.trainer import one_step_check
 from harness.convergence.trainer.trainer_check import PROGRAM, judge
 from harness.outcome import Evidence, State, Status
-from harness.sources.git.git_repository import find_mirror
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_plan import open_bench
 

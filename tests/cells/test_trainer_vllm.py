@@ -14,8 +14,7 @@ import pytest
 
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.outcome import Evidence, State, Status
-from harness.sources.git.git_repository import find_mirror
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]

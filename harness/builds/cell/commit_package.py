@@ -14,8 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.errors import InputError, Location
-from harness.sources.git.git_repository import GitTree, find_mirror
-from harness.sources.packages.source_requirements import tree_requirements
+from harness.sources.git.git_repository import GitTree
+from harness.sources.git.mirrors import find_mirror
+from harness.sources.packages.source_requirements import declared_requirements
 from harness.sources.tree import SYMLINK, path_problem
 
 # Package -> the folders of its repository that a checkout makes importable.
@@ -50,7 +51,7 @@ class Checkout:
             names.append(f"{path},sha256={_record_digest(data)},{len(data)}")
         info = root / f"{self.package}-{self.version}.dist-info"
         info.mkdir()
-        requires = "".join(f"Requires-Dist: {text}\n" for text in tree_requirements(self.tree))
+        requires = "".join(f"Requires-Dist: {text}\n" for text in declared_requirements(self.tree))
         head = f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {self.version}\n"
         (info / "METADATA").write_text(head + requires, "utf-8")
         (info / "INSTALLER").write_text("npu-matrix\n", "utf-8")

@@ -33,8 +33,8 @@ from harness.errors import InfrastructureError, InputError, Location
 from harness.evidence import evidence_of
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
-from harness.sources.packages.lockfile import LockedPackage, normal_name
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.lockfile import LockedPackage, normal_name
 
 FINISHED = "finished.json"
 DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")

@@ -15,8 +15,7 @@ from pathlib import Path
 from harness.builds.engines.engine import LENT, Lent, Mount
 from harness.builds.engines.image_layers import LENT_INSTALLER
 from harness.builds.lock.cell_lock import SourcePackage
-from harness.sources.git.git_repository import find_mirror
-from harness.sources.git.mirrors import MIRRORS
+from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 # What describes this host's own file system or session, not where packages come from.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.builds.lock.cell_lock import CellLock, SourcePackage
 from harness.errors import InputError
-from harness.sources.git.git_repository import Repository, find_mirror, git_folders
+from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import find_mirror, git_folders
 
 
 def with_trees(lock: CellLock, mirrors: Path | None) -> CellLock:

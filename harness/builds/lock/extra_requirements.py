@@ -19,9 +19,9 @@ from harness.builds.lock.commit_trees import repository_of
 from harness.builds.upkeep.temporary_folders import scratch
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure
-from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
-from harness.sources.packages.requirement_files import stated_requirements
+from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.packages.source_requirements import source_requirements
 
 SECONDS = 300.0
 # As the check `resolve` takes a machine of the cell's kind that is not this one.
@@ -75,7 +75,7 @@ def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[s
         if repository is None:
             continue
         try:
-            lines = stated_requirements(repository.tree(source.commit), source.env)
+            lines = source_requirements(repository.tree(source.commit), source.env)
             for line in lines:
                 Requirement(line)
         except (InputError, InvalidRequirement):

@@ -22,11 +22,10 @@ from harness.compat.resolve.resolver_errors import Explanation, Kind, explain
 from harness.compat.surface.release_sources import fetch_sources
 from harness.errors import HarnessError, InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
-from harness.sources.git.git_repository import find_mirror
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
-from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
+from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.redact import redact_url
 
 ATTEMPTS = 12

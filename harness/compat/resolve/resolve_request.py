@@ -10,9 +10,9 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError
-from harness.sources.git.git_repository import find_mirror
+from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.lockfile import normal_name
-from harness.sources.packages.source_requirements import tree_requirements
+from harness.sources.packages.source_requirements import declared_requirements
 
 # The C library of the oldest system that CANN images are built on (openEuler 22.03: glibc 2.34).
 FOREIGN_PLATFORM = "manylinux_2_34"
@@ -81,7 +81,7 @@ class Request:
         for item in self.from_source:
             repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
             if repository is not None:
-                found[str(item["package"])] = tree_requirements(repository.tree(item["commit"]))
+                found[str(item["package"])] = declared_requirements(repository.tree(item["commit"]))
         return replace(self, source_requirements=found)
 
     @property

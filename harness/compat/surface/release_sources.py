@@ -24,13 +24,19 @@ import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.compat.resolve.resolver_errors import Kind, explain
-from harness.sources.packages.remote_file import TOO_LARGE, NoRangesError, download, open_remote
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
-from harness.sources.git.git_repository import find_mirror
+from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.archive import open_archive, open_zip
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
-from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, cached_file, publish, sealed
+from harness.sources.packages.pip_download import (
+    ReleaseNotFoundError,
+    RunCommand,
+    cached_file,
+    publish_folder,
+    seal_folder,
+)
+from harness.sources.packages.remote_file import TOO_LARGE, NoRangesError, download, open_remote
 from harness.sources.redact import redact_text, redact_url
 from harness.sources.tree import path_problem
 
@@ -95,7 +101,7 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
         ready.mkdir()
         target = ready / f"{package}-{version}.zip"
         _fetch(published, target, settings)
-        return publish(sealed(ready, target.name), folder)
+        return publish_folder(seal_folder(ready, target.name), folder)
 
 
 def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
@@ -157,7 +163,7 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
         members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path))
         stated = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
         _write(ready / "sources.zip", chain(members, ((TREE_REQUIREMENTS, text) for text in stated)))
-        return publish(sealed(ready, "sources.zip"), folder)
+        return publish_folder(seal_folder(ready, "sources.zip"), folder)
 
 
 def _locate(

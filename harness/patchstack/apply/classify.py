@@ -5,34 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.patchstack.apply.line_endings import (
+    convert_line_endings,
+    describe_line_endings,
+    may_be_line_endings,
+)
 from harness.patchstack.apply.patch_apply import (
     Applied,
     FileChange,
-    Misfit,
+    HunkMismatch,
     NotApplied,
     apply_patch,
     place_hunks,
 )
-from harness.patchstack.apply.three_way import difference, sides
-from harness.patchstack.apply.patch_verdict import Failure, HunkPlace, PatchVerdict, Verdict
-from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Patch, UnsafePatchError
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch, HunkFailure, HunkPlace, PatchVerdict
+from harness.patchstack.apply.three_way import three_way_inputs
+from harness.patchstack.format.diff import ChangeKind, CorruptPatchError, FilePatch, Patch, UnsafePatchError
 from harness.patchstack.format.diff_parser import parse_patch
-from harness.patchstack.format.diff_writer import render_patch
+from harness.patchstack.format.diff_writer import diff_files, render_patch
 from harness.patchstack.python_source.enclosing_symbols import (
     enclosing,
     enclosing_quickly,
     heading_problem,
     same_place,
 )
-from harness.patchstack.apply.line_endings import describe, may_be_endings, reencoded
-from harness.sources.tree import File, HasBlobs, Tree, blob_id
+from harness.sources.tree import HasBlobs, Tree, TreeFile, blob_id
 
 #: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.
 _TELLING_BYTES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readable:
+class LoadedPatch:
     """A patch as read: parsed, or why it cannot be."""
 
     name: str
@@ -40,16 +44,16 @@ class Readable:
     error: CorruptPatchError | UnsafePatchError | None = None
 
 
-def read_patch(name: str, data: bytes) -> Readable:
+def read_patch(name: str, data: bytes) -> LoadedPatch:
     """Parse a patch; a bad one is a verdict, not an exception."""
     try:
-        return Readable(name=name, patch=parse_patch(data))
+        return LoadedPatch(name=name, patch=parse_patch(data))
     except (CorruptPatchError, UnsafePatchError) as error:
-        return Readable(name=name, patch=None, error=error)
+        return LoadedPatch(name=name, patch=None, error=error)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
+class _FailedPatch:
     """A patch that does not apply as it is, and all there is to look at. `explain`: work the reasons out."""
 
     name: str
@@ -71,31 +75,31 @@ class _Case:
         return f"npu-matrix patches rebase {self.name} --to {self.tree.label}"
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[HunkFailure, ...]:
         if not self.explain:
             return ()
         return tuple(
-            Failure(path=rejection.path, hunk=rejection.hunk, why=rejection.why)
+            HunkFailure(path=rejection.path, hunk=rejection.hunk, why=rejection.why)
             for rejection in self.done.rejections
         )
 
 
 def classify(
-    readable: Readable, tree: Tree, blobs: HasBlobs | None = None, *, explain: bool = True
-) -> PatchVerdict:
+    loaded: LoadedPatch, tree: Tree, blobs: HasBlobs | None = None, *, explain: bool = True
+) -> ClassifiedPatch:
     """The verdict on a patch and a tree. `blobs` gives the files it was made from, by its index lines.
 
     Without `explain` the verdict comes without reasons, places, files and candidate, and sooner.
     """
-    patch = readable.patch
+    patch = loaded.patch
     if patch is None:
-        return _unreadable(readable)
+        return _unreadable(loaded)
     done = apply_patch(patch, tree, every_reason=explain)
     if isinstance(done, Applied):
-        return _applied(readable.name, done, patch.stray, blobs, explain=explain)
-    case = _Case(name=readable.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
+        return _applied(loaded.name, done, patch.stray, blobs, explain=explain)
+    case = _FailedPatch(name=loaded.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
     if any(rejection.unsafe for rejection in done.rejections):
-        return _failed(case, Verdict.UNSAFE, "do not use this patch; ask its author what it is for")
+        return _failed(case, PatchVerdict.UNSAFE, "do not use this patch; ask its author what it is for")
     for attempt in (_already, _missing, _endings, _three_way, _drifted):
         found = attempt(case)
         if found:
@@ -103,12 +107,12 @@ def classify(
     return _conflict(case)
 
 
-def _unreadable(readable: Readable) -> PatchVerdict:
-    error = readable.error
+def _unreadable(loaded: LoadedPatch) -> ClassifiedPatch:
+    error = loaded.error
     unsafe = isinstance(error, UnsafePatchError)
-    return PatchVerdict(
-        patch=readable.name,
-        verdict=Verdict.UNSAFE if unsafe else Verdict.CORRUPT,
+    return ClassifiedPatch(
+        patch=loaded.name,
+        verdict=PatchVerdict.UNSAFE if unsafe else PatchVerdict.CORRUPT,
         reasons=(f"line {error.line}: {error.why}" if error else "it could not be read",),
         remedies=(
             "do not use this patch; ask its author what it is for"
@@ -118,22 +122,22 @@ def _unreadable(readable: Readable) -> PatchVerdict:
     )
 
 
-def _failed(case: _Case, verdict: Verdict, remedy: str) -> PatchVerdict:
-    return PatchVerdict(
+def _failed(case: _FailedPatch, verdict: PatchVerdict, remedy: str) -> ClassifiedPatch:
+    return ClassifiedPatch(
         patch=case.name, verdict=verdict, reasons=case.reasons, remedies=(remedy,), failures=case.failures
     )
 
 
 def _applied(
     name: str, done: Applied, stray: tuple[int, ...], blobs: HasBlobs | None, *, explain: bool
-) -> PatchVerdict:
+) -> ClassifiedPatch:
     problems = [problem for change in done.changes for problem in _misplacements(change, blobs)]
     places = tuple(place for change in done.changes for place in _places(change)) if explain else ()
     offset = done.offset
     if problems:
-        return PatchVerdict(
+        return ClassifiedPatch(
             patch=name,
-            verdict=Verdict.MISPLACED,
+            verdict=PatchVerdict.MISPLACED,
             offset=offset,
             reasons=tuple(problems),
             remedies=("look at the place by hand, then write the patch again against this version",),
@@ -141,9 +145,9 @@ def _applied(
         )
     reasons = [f"lines have moved by {offset:+d} at most"] if offset else []
     reasons += [f"line {line} of the patch is below the end of its hunk and is left out" for line in stray]
-    return PatchVerdict(
+    return ClassifiedPatch(
         patch=name,
-        verdict=Verdict.OFFSET if offset else Verdict.CLEAN,
+        verdict=PatchVerdict.OFFSET if offset else PatchVerdict.CLEAN,
         offset=offset,
         reasons=tuple(reasons),
         places=places,
@@ -211,53 +215,58 @@ def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], 
     Empty when the patch does not apply to that.
     """
     placed = place_hunks(file.hunks, base)
-    if isinstance(placed, Misfit):
+    if isinstance(placed, HunkMismatch):
         return ()
     lines = [one.line + one.hunk.first_change for one in placed[1]]
     return tuple((line, enclosing_quickly(file.source, base, line)) for line in lines)
 
 
-def _already(case: _Case) -> PatchVerdict | None:
+def _already(case: _FailedPatch) -> ClassifiedPatch | None:
     undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
     if isinstance(undone, Applied):
         return _upstream(case, "the tree has exactly what the patch would make of it")
-    again = reencoded(case.patch.undo, case.tree) if may_be_endings(case.patch, undone) else None
+    again = (
+        convert_line_endings(case.patch.undo, case.tree) if may_be_line_endings(case.patch, undone) else None
+    )
     if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
         return _upstream(case, "the tree has what the patch would make of it, with other line endings")
     return None
 
 
-def _upstream(case: _Case, reason: str) -> PatchVerdict:
-    return PatchVerdict(
+def _upstream(case: _FailedPatch, reason: str) -> ClassifiedPatch:
+    return ClassifiedPatch(
         patch=case.name,
-        verdict=Verdict.ALREADY_UPSTREAM,
+        verdict=PatchVerdict.ALREADY_UPSTREAM,
         reasons=(reason,),
         remedies=("end the patch's version range before this version",),
     )
 
 
-def _missing(case: _Case) -> PatchVerdict | None:
+def _missing(case: _FailedPatch) -> ClassifiedPatch | None:
     if not any(rejection.missing for rejection in case.done.rejections):
         return None
     return _failed(
         case,
-        Verdict.MISSING_TARGET,
+        PatchVerdict.MISSING_TARGET,
         "find where upstream moved the code to, or end the patch's version range before this version",
     )
 
 
-def _endings(case: _Case) -> PatchVerdict | None:
-    again = reencoded(case.patch, case.tree) if may_be_endings(case.patch, case.done) else None
+def _endings(case: _FailedPatch) -> ClassifiedPatch | None:
+    again = (
+        convert_line_endings(case.patch, case.tree) if may_be_line_endings(case.patch, case.done) else None
+    )
     applied = apply_patch(again, case.tree) if again else None
     if again is None or not isinstance(applied, Applied):
         return None
     reasons = [
-        f"{rejection.path} has {describe(case.tree.read(rejection.path))} line endings, the patch has others"
+        f"{rejection.path} has {describe_line_endings(case.tree.read(rejection.path))} line endings, "
+        "the patch has others"
         for rejection in case.done.rejections
     ]
-    return PatchVerdict(
+    return ClassifiedPatch(
         patch=case.name,
-        verdict=Verdict.LINE_ENDINGS,
+        verdict=PatchVerdict.LINE_ENDINGS,
         offset=applied.offset,
         reasons=tuple(reasons),
         remedies=(f"take the patch re-encoded with the file's own endings: {case.rebase}",),
@@ -270,33 +279,33 @@ def _endings(case: _Case) -> PatchVerdict | None:
     )
 
 
-def _three_way(case: _Case) -> PatchVerdict | None:
-    both = sides(case.patch, case.tree, case.blobs)
-    if not both or any(one.hopeless for one in both):
+def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
+    both = three_way_inputs(case.patch, case.tree, case.blobs)
+    if not both or any(one.must_conflict for one in both):
         return None
     merged = [(one, one.merge()) for one in both]
     if any(result.conflicts for _one, result in merged):
         return None
     if all(result.data == one.ours.data for one, result in merged):
         return _upstream(case, "every change is there already, though the lines around it have changed since")
-    return PatchVerdict(
+    return ClassifiedPatch(
         patch=case.name,
-        verdict=Verdict.MERGED,
+        verdict=PatchVerdict.MERGED,
         reasons=case.reasons,
         remedies=(f"review the merged patch and take it as the body for this version: {case.rebase}",),
         failures=case.failures,
-        files={one.file.path: File(data=result.data, mode=one.ours.mode) for one, result in merged}
+        files={one.file.path: TreeFile(data=result.data, mode=one.ours.mode) for one, result in merged}
         if case.explain
         else {},
-        candidate=difference({one.file.path: (one.ours.data, result.data) for one, result in merged})
+        candidate=diff_files({one.file.path: (one.ours.data, result.data) for one, result in merged})
         if case.explain
         else None,
     )
 
 
-def _drifted(case: _Case) -> PatchVerdict | None:
+def _drifted(case: _FailedPatch) -> ClassifiedPatch | None:
     """Already upstream though the context has changed and the original file is not at hand."""
-    if any(file.change is not Change.MODIFY or not file.hunks for file in case.patch.files):
+    if any(file.change is not ChangeKind.MODIFY or not file.hunks for file in case.patch.files):
         return None
     for file in case.patch.files:
         data = case.tree.read(file.source)
@@ -328,28 +337,28 @@ def _is_there(data: bytes, removed: bytes, added: bytes) -> bool:
     return telling and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
 
 
-def _conflict(case: _Case) -> PatchVerdict:
-    return PatchVerdict(
+def _conflict(case: _FailedPatch) -> ClassifiedPatch:
+    return ClassifiedPatch(
         patch=case.name,
-        verdict=Verdict.CONFLICT,
+        verdict=PatchVerdict.CONFLICT,
         reasons=(*case.reasons, *(_partly_upstream(case) if case.explain else ())),
         remedies=(f"make a body for this version: {case.rebase}",),
         failures=case.failures,
     )
 
 
-def _partly_upstream(case: _Case) -> list[str]:
+def _partly_upstream(case: _FailedPatch) -> list[str]:
     rejected = {rejection.path for rejection in case.done.rejections}
     found = []
     for file in case.patch.files:
-        if file.source not in rejected or file.change is not Change.MODIFY:
+        if file.source not in rejected or file.change is not ChangeKind.MODIFY:
             continue
         data = case.tree.read(file.source)
         there = [
             number
             for number, hunk in enumerate(file.hunks, start=1)
-            if not isinstance(place_hunks((hunk.reversed(),), data), Misfit)
-            and isinstance(place_hunks((hunk,), data), Misfit)
+            if not isinstance(place_hunks((hunk.reversed(),), data), HunkMismatch)
+            and isinstance(place_hunks((hunk,), data), HunkMismatch)
         ]
         if there:
             numbers = ", ".join(map(str, there))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.patchstack.apply.patch_apply import Misfit, NotApplied, place_hunks
 from harness.patchstack.apply.line_merge import split_lines
-from harness.patchstack.format.diff import Change, FilePatch, Hunk, Patch
+from harness.patchstack.apply.patch_apply import HunkMismatch, NotApplied, place_hunks
+from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
 from harness.sources.tree import Tree
 
 
-def reencoded(patch: Patch, tree: Tree) -> Patch | None:
+def convert_line_endings(patch: Patch, tree: Tree) -> Patch | None:
     """The patch with every line ending as in the file it changes, or None when endings are not what is wrong.
 
     Context and removed lines take the file's own bytes. An added line takes the ending of the matched line
@@ -19,7 +19,7 @@ def reencoded(patch: Patch, tree: Tree) -> Patch | None:
     files = []
     changed = False
     for file in patch.files:
-        again = _file(file, tree) if file.change is not Change.CREATE and file.hunks else file
+        again = _file(file, tree) if file.change is not ChangeKind.CREATE and file.hunks else file
         if again is None:
             return None
         changed = changed or again is not file
@@ -27,7 +27,7 @@ def reencoded(patch: Patch, tree: Tree) -> Patch | None:
     return Patch(files=tuple(files)) if changed else None
 
 
-def may_be_endings(patch: Patch, done: NotApplied) -> bool:
+def may_be_line_endings(patch: Patch, done: NotApplied) -> bool:
     """Whether line endings can be all that is wrong: no file is refused, and one of the two sides has CR."""
     return all(
         one.misfit is not None and (patch.has_carriage_returns or b"\r" in one.misfit.data)
@@ -35,7 +35,7 @@ def may_be_endings(patch: Patch, done: NotApplied) -> bool:
     )
 
 
-def describe(data: bytes) -> str:
+def describe_line_endings(data: bytes) -> str:
     """The endings of a file: "LF", "CRLF" or how they are mixed."""
     crlf = data.count(b"\r\n")
     bare = data.count(b"\n") - crlf
@@ -48,11 +48,11 @@ def _file(file: FilePatch, tree: Tree) -> FilePatch | None:
     if tree.mode(file.source) is None:
         return None
     data = tree.read(file.source)
-    if not isinstance(place_hunks(file.hunks, data), Misfit):
+    if not isinstance(place_hunks(file.hunks, data), HunkMismatch):
         return file
     stripped = tuple(replace_texts(hunk, [_strip(text) for _op, text in hunk.lines]) for hunk in file.hunks)
     placed = place_hunks(stripped, data.replace(b"\r\n", b"\n"))
-    if isinstance(placed, Misfit):
+    if isinstance(placed, HunkMismatch):
         return None
     originals = split_lines(data)
     hunks = [

@@ -14,7 +14,7 @@ MARKER = b"<<<<<<< ", b"=======\n", b">>>>>>> "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edit:
+class LineEdit:
     """Lines [start, end) (from 0) of the base replaced by `lines`."""
 
     start: int
@@ -23,17 +23,17 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edits:
+class PatchEdits:
     """Edits of one base, in order, with what tells quickly that one of them cannot go in.
 
     marks: for each edit its old lines with their two neighbours, and its new lines.
     """
 
-    edits: tuple[Edit, ...]
+    edits: tuple[LineEdit, ...]
     marks: tuple[tuple[bytes, bytes], ...]
 
     @classmethod
-    def of(cls, base: bytes, edits: Sequence[Edit]) -> Edits:
+    def of(cls, base: bytes, edits: Sequence[LineEdit]) -> PatchEdits:
         """The edits with their marks."""
         lines = split_lines(base)
         marks = [
@@ -50,7 +50,7 @@ class Edits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
+class MergeResult:
     """The merged bytes, with markers where `conflicts` (first lines in the base, from 1) says.
 
     `shared` counts the edits both sides made.
@@ -68,7 +68,7 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 @lru_cache(maxsize=64)
-def edits(old: bytes, new: bytes) -> tuple[Edit, ...]:
+def line_edits(old: bytes, new: bytes) -> tuple[LineEdit, ...]:
     """The changes from `old` to `new`, in order and with at least one kept line between them (git's diff)."""
     import pygit2
 
@@ -82,7 +82,7 @@ def edits(old: bytes, new: bytes) -> tuple[Edit, ...]:
         start = hunk.old_start - 1 if hunk.old_lines else hunk.old_start
         first = hunk.new_start - 1 if hunk.new_lines else hunk.new_start
         found.append(
-            Edit(
+            LineEdit(
                 start=start,
                 end=start + hunk.old_lines,
                 lines=tuple(lines[first : first + hunk.new_lines]),
@@ -91,12 +91,17 @@ def edits(old: bytes, new: bytes) -> tuple[Edit, ...]:
     return tuple(found)
 
 
-def merge(
-    base: bytes, ours: bytes, theirs: Sequence[Edit], *, ours_name: str = "ours", theirs_name: str = "patch"
-) -> Merged:
+def merge_lines(
+    base: bytes,
+    ours: bytes,
+    theirs: Sequence[LineEdit],
+    *,
+    ours_name: str = "ours",
+    theirs_name: str = "patch",
+) -> MergeResult:
     """Merge a descendant of `base` with the edits `theirs` of it, which are in order."""
     lines = split_lines(base)
-    mine, other = list(edits(base, ours)), list(theirs)
+    mine, other = list(line_edits(base, ours)), list(theirs)
     out: list[bytes] = []
     conflicts: list[int] = []
     at = shared = 0
@@ -117,14 +122,14 @@ def merge(
             conflicts.append(start + 1)
             out += _marked(left, right, ours_name, theirs_name)
     out += lines[at:]
-    return Merged(data=b"".join(out), conflicts=tuple(conflicts), shared=shared)
+    return MergeResult(data=b"".join(out), conflicts=tuple(conflicts), shared=shared)
 
 
-def _group(mine: list[Edit], other: list[Edit]) -> tuple[list[Edit], list[Edit], int, int]:
+def _group(mine: list[LineEdit], other: list[LineEdit]) -> tuple[list[LineEdit], list[LineEdit], int, int]:
     """Take the next edits off both lists: all that overlap or touch, with the base range they cover."""
     first = min(mine[:1] + other[:1], key=lambda edit: (edit.start, edit.end))
     start, end = first.start, first.end
-    taken: tuple[list[Edit], list[Edit]] = ([], [])
+    taken: tuple[list[LineEdit], list[LineEdit]] = ([], [])
     grown = True
     while grown:
         grown = False
@@ -137,7 +142,7 @@ def _group(mine: list[Edit], other: list[Edit]) -> tuple[list[Edit], list[Edit],
     return taken[0], taken[1], start, end
 
 
-def _side(lines: list[bytes], group: list[Edit], start: int, end: int) -> list[bytes]:
+def _side(lines: list[bytes], group: list[LineEdit], start: int, end: int) -> list[bytes]:
     out: list[bytes] = []
     at = start
     for edit in group:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.patchstack.format.diff import Change, FilePatch, Hunk, Patch
-from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, File, OverlayTree, Tree, link_above
+from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
+from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, OverlayTree, Tree, TreeFile, link_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Placement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misfit:
+class HunkMismatch:
     """The first hunk (its number from 1) that has no place in the file as earlier hunks left it."""
 
     number: int
@@ -56,7 +56,7 @@ class Rejection:
 
     path: str
     about: str = ""
-    misfit: Misfit | None = None
+    misfit: HunkMismatch | None = None
     missing: bool = False
     unsafe: bool = False
 
@@ -76,8 +76,8 @@ class FileChange:
     """One file patch as applied: what was there (None: nothing), what is there now, where the hunks went."""
 
     patch: FilePatch
-    before: File | None
-    after: File | None
+    before: TreeFile | None
+    after: TreeFile | None
     placements: tuple[Placement, ...]
 
 
@@ -86,7 +86,7 @@ class Applied:
     """A patch applied: every path it changed, with the new file or None where it was removed."""
 
     changes: tuple[FileChange, ...]
-    files: Mapping[str, File | None]
+    files: Mapping[str, TreeFile | None]
 
     @property
     def offset(self) -> int:
@@ -108,7 +108,7 @@ def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Appli
     Without `every_reason`, once a hunk has no place the remaining files are looked at only for what weighs
     more: being unsafe, or not there.
     """
-    files: dict[str, File | None] = {}
+    files: dict[str, TreeFile | None] = {}
     changes: list[FileChange] = []
     rejections: list[Rejection] = []
     for file in patch.files:
@@ -122,9 +122,9 @@ def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Appli
             rejections.append(done)
             continue
         changes.append(done)
-        if file.change in {Change.RENAME, Change.DELETE} and file.old_path:
+        if file.change in {ChangeKind.RENAME, ChangeKind.DELETE} and file.old_path:
             files[file.old_path] = None
-        if file.new_path and file.change is not Change.DELETE:
+        if file.new_path and file.change is not ChangeKind.DELETE:
             files[file.new_path] = done.after
     if rejections:
         return NotApplied(rejections=tuple(rejections))
@@ -136,14 +136,14 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
     if refused:
         return refused
     before = None
-    if file.change is not Change.CREATE:
+    if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source) or REGULAR
-        before = File(data=tree.read(file.source), mode=mode)
+        before = TreeFile(data=tree.read(file.source), mode=mode)
     placed = place_hunks(file.hunks, before.data if before else b"")
-    if isinstance(placed, Misfit):
+    if isinstance(placed, HunkMismatch):
         return Rejection(path=file.source, misfit=placed)
     data, placements = placed
-    if file.change is Change.DELETE:
+    if file.change is ChangeKind.DELETE:
         if data:
             return Rejection(
                 path=file.path, about="removing it would throw away content the patch does not know"
@@ -152,7 +152,7 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
     return FileChange(
         patch=file,
         before=before,
-        after=File(data=data, mode=_new_mode(file, before)),
+        after=TreeFile(data=data, mode=_new_mode(file, before)),
         placements=placements,
     )
 
@@ -166,30 +166,34 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
         return Rejection(
             path=file.path, about="the change is binary; only text can be applied without its objects"
         )
-    if file.change is not Change.CREATE:
+    if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
             return Rejection(path=file.source, about="there is no such file", missing=True)
-        if (mode == SYMLINK) != file.changes_link:
+        if (mode == SYMLINK) != file.is_symlink:
             kinds = ("a symbolic link", "a plain file")
             found, wanted = kinds if mode == SYMLINK else kinds[::-1]
             return Rejection(
                 path=file.source, about=f"it is {found}, the patch expects {wanted}", unsafe=True
             )
     new = file.new_path
-    if new and file.change in {Change.CREATE, Change.RENAME, Change.COPY} and new != file.old_path:
+    if (
+        new
+        and file.change in {ChangeKind.CREATE, ChangeKind.RENAME, ChangeKind.COPY}
+        and new != file.old_path
+    ):
         if tree.mode(new) is not None:
             return Rejection(path=new, about="it is already there")
         if tree.is_folder(new):
             return Rejection(path=new, about="it is a folder")
-    if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is Change.CREATE:
+    if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is ChangeKind.CREATE:
         return Rejection(path=file.path, about="it would be a symbolic link to nothing", unsafe=True)
-    if file.new_mode and file.new_mode[:3] == "120" and file.change is Change.MODIFY:
+    if file.new_mode and file.new_mode[:3] == "120" and file.change is ChangeKind.MODIFY:
         return Rejection(path=file.path, about="it would turn a file into a symbolic link", unsafe=True)
     return None
 
 
-def _new_mode(file: FilePatch, before: File | None) -> str:
+def _new_mode(file: FilePatch, before: TreeFile | None) -> str:
     asked = file.new_mode
     if asked is None:
         return before.mode if before else REGULAR
@@ -198,7 +202,7 @@ def _new_mode(file: FilePatch, before: File | None) -> str:
     return EXECUTABLE if int(asked, 8) & 0o100 else REGULAR
 
 
-def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Placement, ...]] | Misfit:
+def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Placement, ...]] | HunkMismatch:
     """Apply hunks in order to a file's bytes."""
     written: list[tuple[int, int]] = []
     placements: list[Placement] = []
@@ -206,7 +210,7 @@ def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Plac
     for number, hunk in enumerate(hunks, start=1):
         found = _find(hunk, data, written)
         if found is None:
-            return Misfit(number=number, hunk=hunk, data=data)
+            return HunkMismatch(number=number, hunk=hunk, data=data)
         start, end, line = found
         before = sum(grown for first, grown in growth if first <= line)
         placements.append(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.sources.tree import File
+from harness.sources.tree import TreeFile
 
 
-class Verdict(enum.StrEnum):
-    """Verdict on a (patch, tree) pair. The order is the legend of machine-readable output: only append."""
+class PatchVerdict(enum.StrEnum):
+    """Verdict on a (patch, tree) pair. The order is the legend of machine-loaded output: only append."""
 
     CLEAN = "clean"
     OFFSET = "offset"
@@ -27,12 +27,12 @@ class Verdict(enum.StrEnum):
     @property
     def applies(self) -> bool:
         """Whether the patch goes in as it is."""
-        return self in {Verdict.CLEAN, Verdict.OFFSET}
+        return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET}
 
     @property
     def accepted_by_git(self) -> bool:
         """Whether strict `git apply --check` accepts the pair: it cannot see a misplaced hunk."""
-        return self in {Verdict.CLEAN, Verdict.OFFSET, Verdict.MISPLACED}
+        return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET, PatchVerdict.MISPLACED}
 
 
 #: From the verdict that asks for the least to the one that asks for the most.
@@ -40,30 +40,30 @@ SEVERITY = {
     verdict: number
     for number, verdict in enumerate(
         (
-            Verdict.CLEAN,
-            Verdict.OFFSET,
-            Verdict.ALREADY_UPSTREAM,
-            Verdict.MERGED,
-            Verdict.LINE_ENDINGS,
-            Verdict.MISSING_TARGET,
-            Verdict.CONFLICT,
-            Verdict.MISPLACED,
-            Verdict.CORRUPT,
-            Verdict.UNSAFE,
+            PatchVerdict.CLEAN,
+            PatchVerdict.OFFSET,
+            PatchVerdict.ALREADY_UPSTREAM,
+            PatchVerdict.MERGED,
+            PatchVerdict.LINE_ENDINGS,
+            PatchVerdict.MISSING_TARGET,
+            PatchVerdict.CONFLICT,
+            PatchVerdict.MISPLACED,
+            PatchVerdict.CORRUPT,
+            PatchVerdict.UNSAFE,
         )
     )
 }
 MEANING = {
-    Verdict.CLEAN: "applies exactly where it says",
-    Verdict.OFFSET: "applies, with lines shifted",
-    Verdict.MERGED: "does not apply as it is; a three-way merge has no conflict",
-    Verdict.ALREADY_UPSTREAM: "the tree already has this change",
-    Verdict.LINE_ENDINGS: "applies once its line endings are those of the file",
-    Verdict.MISPLACED: "applies, but into another function than it was written for",
-    Verdict.CONFLICT: "does not apply: upstream changed the same lines",
-    Verdict.MISSING_TARGET: "a file it changes is not there",
-    Verdict.CORRUPT: "is no well-formed patch",
-    Verdict.UNSAFE: "writes where a patch must not write",
+    PatchVerdict.CLEAN: "applies exactly where it says",
+    PatchVerdict.OFFSET: "applies, with lines shifted",
+    PatchVerdict.MERGED: "does not apply as it is; a three-way merge has no conflict",
+    PatchVerdict.ALREADY_UPSTREAM: "the tree already has this change",
+    PatchVerdict.LINE_ENDINGS: "applies once its line endings are those of the file",
+    PatchVerdict.MISPLACED: "applies, but into another function than it was written for",
+    PatchVerdict.CONFLICT: "does not apply: upstream changed the same lines",
+    PatchVerdict.MISSING_TARGET: "a file it changes is not there",
+    PatchVerdict.CORRUPT: "is no well-formed patch",
+    PatchVerdict.UNSAFE: "writes where a patch must not write",
 }
 
 
@@ -78,7 +78,7 @@ class HunkPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class HunkFailure:
     """A file, and the hunk of it (from 1; 0: the whole file), that does not apply."""
 
     path: str
@@ -87,7 +87,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchVerdict:
+class ClassifiedPatch:
     """The verdict on one patch and one tree, with its reasons.
 
     files: what applying it changes (None: removed), when it applies, else empty.
@@ -95,13 +95,13 @@ class PatchVerdict:
     """
 
     patch: str
-    verdict: Verdict
+    verdict: PatchVerdict
     offset: int = 0
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     places: tuple[HunkPlace, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    files: Mapping[str, File | None] = field(default_factory=dict, repr=False)
+    failures: tuple[HunkFailure, ...] = ()
+    files: Mapping[str, TreeFile | None] = field(default_factory=dict, repr=False)
     candidate: bytes | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.digest import digest_bytes
-from harness.patchstack.apply.classify import Readable, classify, read_patch
-from harness.patchstack.apply.patch_verdict import PatchVerdict, Verdict
-from harness.sources.tree import File, HasBlobs, OverlayTree, Tree
+from harness.patchstack.apply.classify import LoadedPatch, classify
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch, PatchVerdict
+from harness.sources.tree import HasBlobs, OverlayTree, Tree, TreeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +22,16 @@ class StackResult:
     before: the same paths as they were (None: not there).
     """
 
-    verdicts: tuple[PatchVerdict, ...]
-    alone: tuple[PatchVerdict, ...]
-    files: Mapping[str, File | None] = field(default_factory=dict, repr=False)
-    before: Mapping[str, File | None] = field(default_factory=dict, repr=False)
+    verdicts: tuple[ClassifiedPatch, ...]
+    alone: tuple[ClassifiedPatch, ...]
+    files: Mapping[str, TreeFile | None] = field(default_factory=dict, repr=False)
+    before: Mapping[str, TreeFile | None] = field(default_factory=dict, repr=False)
 
     @property
     def applies(self) -> bool:
         """Whether every patch goes in as it is, or is upstream: a stack is applied whole or not at all."""
         return all(
-            verdict.verdict.applies or verdict.verdict is Verdict.ALREADY_UPSTREAM
+            verdict.verdict.applies or verdict.verdict is PatchVerdict.ALREADY_UPSTREAM
             for verdict in self.verdicts
         )
 
@@ -68,25 +68,14 @@ class StackResult:
         }
 
 
-def apply_stack(
-    tree: Tree, bodies: Iterable[tuple[str, bytes]], blobs: HasBlobs | None = None
-) -> StackResult:
-    """Apply (name, patch text) pairs in order.
-
-    A patch that does not apply changes nothing, and the next one is tried without it.
-    """
-    readables = [read_patch(name, data) for name, data in bodies]
-    return apply_readable(tree, readables, blobs)
-
-
-def apply_readable(tree: Tree, readables: Iterable[Readable], blobs: HasBlobs | None = None) -> StackResult:
-    """As `apply_stack`, with patches that are parsed already."""
-    changes: dict[str, File | None] = {}
+def apply_stack(tree: Tree, patches: Iterable[LoadedPatch], blobs: HasBlobs | None = None) -> StackResult:
+    """Apply patches in order, in memory. A patch that does not apply changes nothing and is skipped."""
+    changes: dict[str, TreeFile | None] = {}
     verdicts, alone = [], []
-    for readable in readables:
-        verdict = classify(readable, OverlayTree(base=tree, changes=changes) if changes else tree, blobs)
+    for loaded in patches:
+        verdict = classify(loaded, OverlayTree(base=tree, changes=changes) if changes else tree, blobs)
         verdicts.append(verdict)
-        alone.append(classify(readable, tree, blobs) if changes else verdict)
+        alone.append(classify(loaded, tree, blobs) if changes else verdict)
         if verdict.verdict.applies:
             changes.update(verdict.files)
     result = StackResult(verdicts=tuple(verdicts), alone=tuple(alone))
@@ -102,6 +91,6 @@ def apply_readable(tree: Tree, readables: Iterable[Readable], blobs: HasBlobs | 
     )
 
 
-def _file(tree: Tree, path: str) -> File | None:
+def _file(tree: Tree, path: str) -> TreeFile | None:
     mode = tree.mode(path)
-    return None if mode is None else File(data=tree.read(path), mode=mode)
+    return None if mode is None else TreeFile(data=tree.read(path), mode=mode)

@@ -15,19 +15,19 @@ from pathlib import Path
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError, Location
 from harness.patchstack.apply.stack_apply import StackResult
-from harness.sources.tree import EXECUTABLE, SYMLINK, DirectoryTree, File, link_above, path_problem
+from harness.sources.tree import EXECUTABLE, SYMLINK, DirectoryTree, TreeFile, link_above, path_problem
 
 JOURNAL = ".npu-matrix-patches.json"
 _SUFFIX = ".npu-matrix-new"
 
 
-def install(result: StackResult, folder: Path) -> tuple[str, ...]:
+def install_stack(result: StackResult, folder: Path) -> tuple[str, ...]:
     """Write what a stack changes into `folder` and return the changed paths.
 
     InputError when the folder's files are not those the stack was applied to, or would be written through a
     symbolic link; InfrastructureError when writing fails. In both cases the old files are in place.
     """
-    recover(folder)
+    finish_install(folder)
     if not result.applies:
         raise InputError(
             "this stack does not apply, so nothing was written",
@@ -50,11 +50,11 @@ def install(result: StackResult, folder: Path) -> tuple[str, ...]:
             why=str(error),
             fix="free space or correct the permissions; the old files are untouched",
         ) from error
-    recover(folder)
+    finish_install(folder)
     return tuple(sorted(result.files))
 
 
-def recover(folder: Path) -> bool:
+def finish_install(folder: Path) -> bool:
     """Finish an installation that stopped after its journal was written; True when there was one."""
     journal = folder / JOURNAL
     try:
@@ -109,7 +109,7 @@ def _check(result: StackResult, folder: Path) -> None:
             )
 
 
-def _write_beside(target: Path, file: File) -> Path:
+def _write_beside(target: Path, file: TreeFile) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(target.name + _SUFFIX)
     with beside.open("wb") as stream:

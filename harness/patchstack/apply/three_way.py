@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.patchstack.apply.patch_apply import Misfit, place_hunks
-from harness.patchstack.apply.line_merge import Edit, Edits, Merged, merge
-from harness.patchstack.format.diff import Change, FilePatch, Patch
-from harness.sources.tree import File, HasBlobs, Tree
+from harness.patchstack.apply.line_merge import LineEdit, MergeResult, PatchEdits, merge_lines
+from harness.patchstack.apply.patch_apply import HunkMismatch, place_hunks
+from harness.patchstack.format.diff import ChangeKind, FilePatch, Patch
+from harness.sources.tree import HasBlobs, Tree, TreeFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreeWay:
+class ThreeWayInput:
     """A file the patch was made from, and its two sides: this tree's content, and the patch's edits."""
 
     file: FilePatch
     base: bytes
-    ours: File
-    theirs: Edits
+    ours: TreeFile
+    theirs: PatchEdits
 
     @property
-    def hopeless(self) -> bool:
+    def must_conflict(self) -> bool:
         """Whether a merge is sure to have conflicts."""
         return self.theirs.must_conflict(self.ours.data)
 
-    def merge(self, ours_name: str = "ours", theirs_name: str = "patch") -> Merged:
+    def merge(self, ours_name: str = "ours", theirs_name: str = "patch") -> MergeResult:
         """The merged file."""
-        return merge(
+        return merge_lines(
             self.base, self.ours.data, self.theirs.edits, ours_name=ours_name, theirs_name=theirs_name
         )
 
 
-def sides(
+def three_way_inputs(
     patch: Patch, tree: Tree, blobs: HasBlobs | None, origin: Tree | None = None
-) -> list[ThreeWay] | None:
+) -> list[ThreeWayInput] | None:
     """What there is to merge for every file of a patch; `origin` is a tree that takes it, if one is known.
 
     None when a file the patch was made from is not at hand, and for patches that create, remove or rename.
@@ -43,7 +42,7 @@ def sides(
     found = []
     for file in patch.files:
         mode = tree.mode(file.source)
-        if file.change is not Change.MODIFY or mode is None:
+        if file.change is not ChangeKind.MODIFY or mode is None:
             return None
         base = blobs.blob(file.index_old) if blobs and file.index_old else None
         if base is None and origin and origin.mode(file.source):
@@ -51,18 +50,18 @@ def sides(
         theirs = _edits(file, base) if base is not None else None
         if base is None or theirs is None:
             return None
-        ours = File(data=tree.read(file.source), mode=mode)
-        found.append(ThreeWay(file=file, base=base, ours=ours, theirs=theirs))
+        ours = TreeFile(data=tree.read(file.source), mode=mode)
+        found.append(ThreeWayInput(file=file, base=base, ours=ours, theirs=theirs))
     return found
 
 
 @lru_cache(maxsize=256)
-def _edits(file: FilePatch, base: bytes) -> Edits | None:
+def _edits(file: FilePatch, base: bytes) -> PatchEdits | None:
     """What a patch changes in the file it was made from; None when it does not apply to that."""
     placed = place_hunks(file.hunks, base)
-    if isinstance(placed, Misfit):
+    if isinstance(placed, HunkMismatch):
         return None
-    found: list[Edit] = []
+    found: list[LineEdit] = []
     for placement in sorted(placed[1], key=lambda one: one.line):
         at = start = placement.line - 1
         added: list[bytes] = []
@@ -73,19 +72,7 @@ def _edits(file: FilePatch, base: bytes) -> Edits | None:
                 at += 1
             else:
                 if added or at > start:
-                    found.append(Edit(start=start, end=at, lines=tuple(added)))
+                    found.append(LineEdit(start=start, end=at, lines=tuple(added)))
                 at += 1
                 start, added = at, []
-    return Edits.of(base, found)
-
-
-def difference(files: Mapping[str, tuple[bytes | None, bytes | None]]) -> bytes:
-    """A git patch from the old to the new content of each path (None: no file) that differs."""
-    import pygit2
-
-    parts = []
-    for path, (old, new) in sorted(files.items()):
-        if old != new:
-            made = pygit2.Patch.create_from(old, new, old_as_path=path, new_as_path=path)
-            parts.append(bytes(made.data))
-    return b"".join(parts)
+    return PatchEdits.of(base, found)

@@ -26,7 +26,7 @@ class UnsafePatchError(ValueError):
         super().__init__(f"line {line}: {why}")
 
 
-class Change(enum.Enum):
+class ChangeKind(enum.Enum):
     """What a patch does to a file."""
 
     MODIFY = "modify"
@@ -86,7 +86,7 @@ class FilePatch:
 
     old_path: str | None
     new_path: str | None
-    change: Change
+    change: ChangeKind
     hunks: tuple[Hunk, ...]
     line: int
     old_mode: str | None = None
@@ -101,7 +101,7 @@ class FilePatch:
         return self.new_path or self.old_path or ""
 
     @property
-    def changes_link(self) -> bool:
+    def is_symlink(self) -> bool:
         """Whether the file it changes is a symbolic link."""
         return self.old_mode is not None and stat.S_ISLNK(int(self.old_mode, 8))
 
@@ -112,7 +112,7 @@ class FilePatch:
 
     def reversed(self) -> FilePatch:
         """The file patch that undoes this one (a copy is undone by deleting nothing: it stays a copy)."""
-        back = {Change.CREATE: Change.DELETE, Change.DELETE: Change.CREATE}
+        back = {ChangeKind.CREATE: ChangeKind.DELETE, ChangeKind.DELETE: ChangeKind.CREATE}
         return FilePatch(
             old_path=self.new_path,
             new_path=self.old_path,

@@ -71,10 +71,10 @@ def stripped(name: bytes) -> str | None:
     if name == _DEV_NULL:
         return None
     _first, slash, rest = name.partition(b"/")
-    return as_text(rest.lstrip(b"/")) if slash and rest.strip(b"/") else None
+    return decode_path(rest.lstrip(b"/")) if slash and rest.strip(b"/") else None
 
 
-def as_text(name: bytes) -> str:
+def decode_path(name: bytes) -> str:
     """A path as text, with single slashes; bytes that are no UTF-8 survive the way back."""
     return re.sub(rb"/+", b"/", name).decode("utf-8", "surrogateescape")
 

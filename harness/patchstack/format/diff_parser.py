@@ -11,8 +11,22 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.patchstack.format.diff import Change, CorruptPatchError, FilePatch, Hunk, Patch, UnsafePatchError
-from harness.patchstack.format.diff_file_names import as_text, default_name, is_epoch, is_null, read_name, stripped
+from harness.patchstack.format.diff import (
+    ChangeKind,
+    CorruptPatchError,
+    FilePatch,
+    Hunk,
+    Patch,
+    UnsafePatchError,
+)
+from harness.patchstack.format.diff_file_names import (
+    decode_path,
+    default_name,
+    is_epoch,
+    is_null,
+    read_name,
+    stripped,
+)
 from harness.sources.tree import path_problem
 
 #: git refuses patches of a gibibyte; no source patch comes near a tenth of this.
@@ -31,7 +45,7 @@ def parse_patch(data: bytes) -> Patch:
     """
     if len(data) > MAX_PATCH_BYTES:
         raise CorruptPatchError(1, f"the patch is {len(data)} bytes; no source patch is over 256 MiB")
-    parser = _Parser(data)
+    parser = _DiffParser(data)
     files = tuple(parser.files())
     if not files:
         raise CorruptPatchError(1, "no file changes in it")
@@ -70,7 +84,7 @@ class _Header:
     metadata: bool = False
 
 
-class _Parser:
+class _DiffParser:
     """A cursor over the lines of a patch."""
 
     def __init__(self, data: bytes) -> None:
@@ -186,7 +200,7 @@ class _Parser:
         name = read_name(text)
         if not name:
             raise CorruptPatchError(self.at + 1, "no file name on this line")
-        return as_text(name)
+        return decode_path(name)
 
     def _mode(self, text: bytes) -> str:
         found = re.match(rb"\s*([0-7]{1,10})(\s|$)", text)
@@ -211,19 +225,19 @@ class _Parser:
         return self._finish(header, self._hunks(), binary=False)
 
     def _finish(self, header: _Header, hunks: tuple[Hunk, ...], *, binary: bool) -> FilePatch:
-        change = Change.MODIFY
+        change = ChangeKind.MODIFY
         if header.created:
-            change = Change.CREATE
+            change = ChangeKind.CREATE
             if any(hunk.old_count for hunk in hunks):
                 raise CorruptPatchError(header.line, "a new file that depends on old contents")
         elif header.deleted:
-            change = Change.DELETE
+            change = ChangeKind.DELETE
             if any(hunk.new_count for hunk in hunks):
                 raise CorruptPatchError(header.line, "a deleted file that still has contents")
         elif header.copied:
-            change = Change.COPY
+            change = ChangeKind.COPY
         elif header.renamed or header.old != header.new:
-            change = Change.RENAME
+            change = ChangeKind.RENAME
         return FilePatch(
             old_path=header.old,
             new_path=header.new,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.patchstack.format.diff import Change, FilePatch, Hunk, Patch
+from collections.abc import Mapping
+
+from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
 
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 _QUOTED = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
@@ -13,31 +15,43 @@ def render_patch(patch: Patch) -> bytes:
     return b"".join(_render_file(file) for file in patch.files)
 
 
+def diff_files(files: Mapping[str, tuple[bytes | None, bytes | None]]) -> bytes:
+    """A git patch from the old to the new content of each path (None: no file) that differs."""
+    import pygit2
+
+    parts = []
+    for path, (old, new) in sorted(files.items()):
+        if old != new:
+            made = pygit2.Patch.create_from(old, new, old_as_path=path, new_as_path=path)
+            parts.append(bytes(made.data))
+    return b"".join(parts)
+
+
 def _render_file(file: FilePatch) -> bytes:
     old, new = file.old_path or file.new_path or "", file.new_path or file.old_path or ""
     lines = [b"diff --git " + _name("a/", old) + b" " + _name("b/", new)]
-    if file.change is Change.CREATE:
+    if file.change is ChangeKind.CREATE:
         lines.append(f"new file mode {file.new_mode or '100644'}".encode())
-    elif file.change is Change.DELETE:
+    elif file.change is ChangeKind.DELETE:
         lines.append(f"deleted file mode {file.old_mode or '100644'}".encode())
     elif file.new_mode and file.new_mode != file.old_mode:
         lines += [f"old mode {file.old_mode or '100644'}".encode(), f"new mode {file.new_mode}".encode()]
-    if file.change in {Change.RENAME, Change.COPY}:
+    if file.change in {ChangeKind.RENAME, ChangeKind.COPY}:
         word = file.change.value.encode()
         lines += [word + b" from " + _name("", old), word + b" to " + _name("", new)]
     if file.index_old and file.index_new:
         mode = (
             f" {file.old_mode}"
-            if file.old_mode and not file.new_mode and file.change is Change.MODIFY
+            if file.old_mode and not file.new_mode and file.change is ChangeKind.MODIFY
             else ""
         )
         lines.append(f"index {file.index_old}..{file.index_new}{mode}".encode())
     if file.hunks:
         lines.append(
-            b"--- /dev/null" if file.change is Change.CREATE else b"--- " + _name("a/", old, tab=True)
+            b"--- /dev/null" if file.change is ChangeKind.CREATE else b"--- " + _name("a/", old, tab=True)
         )
         lines.append(
-            b"+++ /dev/null" if file.change is Change.DELETE else b"+++ " + _name("b/", new, tab=True)
+            b"+++ /dev/null" if file.change is ChangeKind.DELETE else b"+++ " + _name("b/", new, tab=True)
         )
     return b"\n".join(lines) + b"\n" + b"".join(_render_hunk(hunk) for hunk in file.hunks)
 

@@ -73,7 +73,7 @@ def in_range(versions: str, version: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Body:
+class PatchVariant:
     """A diff and the versions it is for."""
 
     file: Path
@@ -86,7 +86,7 @@ class Body:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class PatchHeader:
     """What the `PATCH` file of one logical patch says."""
 
     id: str
@@ -99,11 +99,11 @@ class Header:
     applies_to: str
     guarded_by: tuple[str, ...]
     review_by: date
-    bodies: tuple[Body, ...]
+    variants: tuple[PatchVariant, ...]
 
-    def body_for(self, version: str) -> Body | None:
+    def variant_for(self, version: str) -> PatchVariant | None:
         """The body for `version`, or None."""
-        return next((body for body in self.bodies if body.covers(version)), None)
+        return next((variant for variant in self.variants if variant.covers(version)), None)
 
 
 def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]:
@@ -132,7 +132,7 @@ def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]
     return trailers, problems
 
 
-def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
+def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
     """Read and check a `PATCH` file. All problems are reported together; with any there is no header."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
     if problems:
         return None, problems
     first = {trailer.name: trailer for trailer in reversed(trailers)}
-    bodies = [_body(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
+    variants = [_body(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
     guards = tuple(first["Guarded-By"].value.replace(",", " ").split())
     for guard in guards:
         if not _GUARD.fullmatch(guard):
@@ -171,7 +171,7 @@ def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
     _specifier(first["Applies-To"], first["Applies-To"].value, file, problems)
     if problems:
         return None, problems
-    header = Header(
+    header = PatchHeader(
         id=file.parent.name,
         file=file,
         subject=first["Subject"].value,
@@ -182,7 +182,7 @@ def parse_header(file: Path) -> tuple[Header | None, list[Problem]]:
         applies_to=first["Applies-To"].value,
         guarded_by=guards,
         review_by=review or date.max,
-        bodies=tuple(body for body in bodies if body),
+        variants=tuple(variant for variant in variants if variant),
     )
     return header, []
 
@@ -236,7 +236,7 @@ def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]
     return True
 
 
-def _body(trailer: Trailer, file: Path, problems: list[Problem]) -> Body | None:
+def _body(trailer: Trailer, file: Path, problems: list[Problem]) -> PatchVariant | None:
     found = _BODY.fullmatch(trailer.value)
     if not found:
         problems.append(
@@ -245,8 +245,8 @@ def _body(trailer: Trailer, file: Path, problems: list[Problem]) -> Body | None:
         return None
     if not _specifier(trailer, found[2], file, problems):
         return None
-    body = file.parent / found[1]
-    if not body.is_file():
+    variant = file.parent / found[1]
+    if not variant.is_file():
         problems.append(_bad(trailer, file, f"there is no file {found[1]}", "add it beside this file"))
         return None
-    return Body(file=body, versions=found[2], line=trailer.line)
+    return PatchVariant(file=variant, versions=found[2], line=trailer.line)

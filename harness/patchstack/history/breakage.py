@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.patchstack.apply.classify import Readable, classify, read_patch
-from harness.patchstack.apply.patch_apply import Misfit, place_hunks
-from harness.patchstack.apply.line_merge import Edit, edits
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.format.diff import Change, FilePatch
+from harness.patchstack.apply.classify import LoadedPatch, classify, read_patch
+from harness.patchstack.apply.line_merge import LineEdit, line_edits
+from harness.patchstack.apply.patch_apply import HunkMismatch, place_hunks
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.format.diff import ChangeKind, FilePatch
 from harness.sources.git.commit_history import Commit, one_commit
 from harness.sources.git.git_repository import GitTree, Repository
 
@@ -27,7 +27,7 @@ class Touch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lineage:
+class Breakage:
     """How a patch came to break.
 
     good: the newest commit before the target that takes the patch, be it with other line endings; None when
@@ -37,24 +37,24 @@ class Lineage:
     touches: commits from there to the target that changed the patch's lines, oldest first.
     """
 
-    good: Commit | None
-    broke: Commit | None
-    touches: tuple[Touch, ...]
-    taken: Readable | None = None
+    last_good: Commit | None
+    broken_by: Commit | None
+    touched_by: tuple[Touch, ...]
+    patch_there: LoadedPatch | None = None
 
 
-def lineage(repository: Repository, readable: Readable, target: str) -> Lineage:
+def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> Breakage:
     """Follow first parents back from `target` to the newest commit that takes the patch, and forward."""
-    patch = readable.patch
+    patch = loaded.patch
     if patch is None:
-        return Lineage(good=None, broke=None, touches=())
+        return Breakage(last_good=None, broken_by=None, touched_by=())
     chain: list[Commit] = []
-    known: dict[tuple[str | None, ...], Readable | None] = {}
+    known: dict[tuple[str | None, ...], LoadedPatch | None] = {}
     for commit in _first_parents(repository, target):
         tree = GitTree(repository=repository, commit=commit.id)
         key = tuple(tree.object_id(path) for path in patch.paths)
         if key not in known:
-            known[key] = _taken(readable, tree)
+            known[key] = _taken(loaded, tree)
         taken = known[key]
         if taken is not None and taken.patch is not None:
             chain.reverse()
@@ -63,18 +63,18 @@ def lineage(repository: Repository, readable: Readable, target: str) -> Lineage:
             order = {one.id: number for number, one in enumerate(chain)}
             touches.sort(key=lambda touch: (order[touch.commit.id], touch.path, touch.hunk))
             broke = chain[0] if chain else None
-            return Lineage(good=commit, broke=broke, touches=tuple(touches), taken=taken)
+            return Breakage(last_good=commit, broken_by=broke, touched_by=tuple(touches), patch_there=taken)
         chain.append(commit)
-    return Lineage(good=None, broke=None, touches=())
+    return Breakage(last_good=None, broken_by=None, touched_by=())
 
 
-def _taken(readable: Readable, tree: GitTree) -> Readable | None:
+def _taken(loaded: LoadedPatch, tree: GitTree) -> LoadedPatch | None:
     """The patch as a commit takes it: as it is, or re-encoded; None when it does not."""
-    found = classify(readable, tree, tree, explain=False).verdict
-    if found is not Verdict.LINE_ENDINGS:
-        return readable if found.applies else None
-    again = classify(readable, tree, tree).candidate
-    return read_patch(readable.name, again) if again else None
+    found = classify(loaded, tree, tree, explain=False).verdict
+    if found is not PatchVerdict.LINE_ENDINGS:
+        return loaded if found.applies else None
+    again = classify(loaded, tree, tree).candidate
+    return read_patch(loaded.name, again) if again else None
 
 
 def _first_parents(repository: Repository, target: str) -> Iterator[Commit]:
@@ -87,12 +87,12 @@ def _first_parents(repository: Repository, target: str) -> Iterator[Commit]:
 
 
 def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Sequence[Commit]) -> list[Touch]:
-    if file.change is Change.CREATE:
+    if file.change is ChangeKind.CREATE:
         return []
     tree = GitTree(repository=repository, commit=good.id)
     data = tree.read(file.source)
     placed = place_hunks(file.hunks, data)
-    if isinstance(placed, Misfit):
+    if isinstance(placed, HunkMismatch):
         return []
     spans = [(one.line - 1, one.line - 1 + one.hunk.old_count) for one in placed[1]]
     found: list[Touch] = []
@@ -105,7 +105,7 @@ def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Seque
         if now is None:
             return [*found, Touch(commit=commit, path=file.source, hunk=0)]
         content = tree.read(file.source) if tree.mode(file.source) else b""
-        changes = edits(data, content)
+        changes = line_edits(data, content)
         for number, span in enumerate(spans, start=1):
             if any(_meets(edit, span) for edit in changes):
                 found.append(Touch(commit=commit, path=file.source, hunk=number))
@@ -114,13 +114,13 @@ def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Seque
     return found
 
 
-def _meets(edit: Edit, span: tuple[int, int]) -> bool:
+def _meets(edit: LineEdit, span: tuple[int, int]) -> bool:
     """Whether an edit changes lines of a span, or puts lines between them."""
     start, end = span
     return edit.start < end and edit.end > start if edit.end > edit.start else start < edit.start < end
 
 
-def _moved(span: tuple[int, int], changes: Sequence[Edit]) -> tuple[int, int]:
+def _moved(span: tuple[int, int], changes: Sequence[LineEdit]) -> tuple[int, int]:
     """Where a span is after edits; edits that meet it belong to it afterwards."""
     start, end = span
     before = grown = 0

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.patchstack.apply.classify import Readable
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.apply.stack_apply import StackResult, apply_readable
-from harness.patchstack.history.breakage import Lineage, lineage
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.apply.stack_apply import StackResult, apply_stack
+from harness.patchstack.history.breakage import Breakage, find_breakage
 from harness.sources.git.commit_history import Commit, one_commit
 from harness.sources.git.git_repository import Repository
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class PatchForecast:
     """A stack on an upstream's head.
 
-    histories: for each patch that does not apply, how it came to that.
+    breakages: for each patch that does not apply, how it came to that.
     ended: patches that are for no version as new as this -> the versions they are for; they were not tried.
     """
 
@@ -26,11 +26,11 @@ class Forecast:
     reference: str
     head: Commit
     stack: StackResult
-    histories: dict[str, Lineage]
+    breakages: dict[str, Breakage]
     ended: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def fair(self) -> bool:
+    def all_apply(self) -> bool:
         """Whether every patch would go into the head, or is in it already."""
         return self.stack.applies
 
@@ -43,8 +43,8 @@ class Forecast:
             "head": self.head.to_json(),
             **self.stack.to_json(),
             "broken_by": {
-                name: history.broke.to_json() if history.broke else None
-                for name, history in self.histories.items()
+                name: breakage.broken_by.to_json() if breakage.broken_by else None
+                for name, breakage in self.breakages.items()
             },
             "ended": dict(self.ended),
         }
@@ -57,41 +57,41 @@ class Forecast:
         for verdict in self.stack.verdicts:
             offset = f"({verdict.offset:+d})" if verdict.offset else ""
             lines.append(f"  {verdict.verdict}{offset}  {verdict.patch}")
-            history = self.histories.get(verdict.patch)
-            if history and history.broke:
-                broke = history.broke
+            breakage = self.breakages.get(verdict.patch)
+            if breakage and breakage.broken_by:
+                broke = breakage.broken_by
                 lines.append(f"      broken by {broke.id[:9]} {broke.date[:10]} {broke.subject}")
         lines += [f"  ended  {name} (for {versions})" for name, versions in self.ended.items()]
         return "\n".join([*lines, *(f"  {sentence}" for sentence in self.stack.relations)])
 
 
-def forecast(
+def forecast_stack(
     upstream: str,
     repository: Repository,
-    patches: Sequence[Readable],
+    patches: Sequence[LoadedPatch],
     reference: str = "HEAD",
     progress: Callable[[int, int], None] | None = None,
     ended: Mapping[str, str] | None = None,
-) -> Forecast:
+) -> PatchForecast:
     """Apply a stack to `reference`; `progress` is told (done, all).
 
     InputError when the repository or the reference cannot be read.
     """
     head = one_commit(repository, reference)
     tree = repository.tree(head.id)
-    result = apply_readable(tree, patches, repository)
-    histories = {}
-    for number, (readable, alone) in enumerate(zip(patches, result.alone, strict=True)):
+    result = apply_stack(tree, patches, repository)
+    breakages = {}
+    for number, (loaded, alone) in enumerate(zip(patches, result.alone, strict=True)):
         if progress:
             progress(number, len(patches))
-        in_it = alone.verdict.applies or alone.verdict is Verdict.ALREADY_UPSTREAM
-        if not in_it and readable.patch is not None:
-            histories[readable.name] = lineage(repository, readable, head.id)
-    return Forecast(
+        in_it = alone.verdict.applies or alone.verdict is PatchVerdict.ALREADY_UPSTREAM
+        if not in_it and loaded.patch is not None:
+            breakages[loaded.name] = find_breakage(repository, loaded, head.id)
+    return PatchForecast(
         upstream=upstream,
         reference=reference,
         head=head,
         stack=result,
-        histories=histories,
+        breakages=breakages,
         ended=ended or {},
     )

@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from harness.patchstack.apply.patch_verdict import MEANING, SEVERITY, Verdict
-from harness.patchstack.history.survival import PatchHistory, Survival, Turn
+from harness.patchstack.apply.patch_verdict import MEANING, SEVERITY, PatchVerdict
+from harness.patchstack.history.survival import PatchHistory, Survival, VerdictChange
 from harness.sources.git.commit_history import Commit
 
 #: Letter and colour of each verdict. The colours are Okabe and Ito's, which colour-blind readers tell apart.
 MARKS = {
-    Verdict.CLEAN: (".", "#009e73"),
-    Verdict.OFFSET: ("o", "#7fd0b8"),
-    Verdict.MERGED: ("m", "#f0e442"),
-    Verdict.ALREADY_UPSTREAM: ("u", "#56b4e9"),
-    Verdict.LINE_ENDINGS: ("e", "#e69f00"),
-    Verdict.MISPLACED: ("!", "#cc79a7"),
-    Verdict.CONFLICT: ("X", "#d55e00"),
-    Verdict.MISSING_TARGET: ("-", "#9a9a9a"),
-    Verdict.CORRUPT: ("?", "#5b3f8c"),
-    Verdict.UNSAFE: ("#", "#000000"),
+    PatchVerdict.CLEAN: (".", "#009e73"),
+    PatchVerdict.OFFSET: ("o", "#7fd0b8"),
+    PatchVerdict.MERGED: ("m", "#f0e442"),
+    PatchVerdict.ALREADY_UPSTREAM: ("u", "#56b4e9"),
+    PatchVerdict.LINE_ENDINGS: ("e", "#e69f00"),
+    PatchVerdict.MISPLACED: ("!", "#cc79a7"),
+    PatchVerdict.CONFLICT: ("X", "#d55e00"),
+    PatchVerdict.MISSING_TARGET: ("-", "#9a9a9a"),
+    PatchVerdict.CORRUPT: ("?", "#5b3f8c"),
+    PatchVerdict.UNSAFE: ("#", "#000000"),
 }
 _ROW = 22
 _LABEL = 320
@@ -38,7 +38,7 @@ code { font-family: ui-monospace, monospace; }
 """
 
 
-def as_text(survival: Survival, width: int = 100) -> str:
+def heatmap_text(survival: Survival, width: int = 100) -> str:
     """One line for each patch, oldest commit left; a column of several commits shows their worst verdict."""
     name_width = max((len(patch.patch) for patch in survival.patches), default=0)
     columns = max(10, width - name_width - 8)
@@ -54,7 +54,7 @@ def as_text(survival: Survival, width: int = 100) -> str:
     return "\n".join(lines)
 
 
-def turns(survival: Survival) -> list[str]:
+def turning_point_lines(survival: Survival) -> list[str]:
     """For each patch a line on the commit that first broke it, and one on the commit that first mended it."""
     lines = []
     for patch in survival.patches:
@@ -70,7 +70,7 @@ def _when(commit: Commit) -> str:
     return f"{commit.id[:9]} ({commit.date[:10]})" if commit.date else commit.id
 
 
-def as_svg(survival: Survival) -> str:
+def heatmap_svg(survival: Survival) -> str:
     """The heat map alone. Every run of equal verdicts is one rectangle with a title."""
     height = len(survival.patches) * _ROW + 24
     box = f'viewBox="0 0 {_LABEL + _WIDTH + 60} {height}" width="100%"'
@@ -109,7 +109,7 @@ def _svg_text(x: int, y: int, text: str, anchor: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def as_html(survival: Survival, title: str = "Patch survival") -> str:
+def heatmap_page(survival: Survival, title: str = "Patch survival") -> str:
     """A page that stands alone: heat map, legend, and for each patch the commits that broke and mended it."""
     legend = "".join(_legend(verdict) for verdict in _used(survival))
     rows = "".join(_row(patch) for patch in survival.patches)
@@ -118,13 +118,13 @@ def as_html(survival: Survival, title: str = "Patch survival") -> str:
         f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head><body>'
         f"<h1>{escape(title)}</h1><p>{len(survival.patches)} patches over {len(survival.commits)} commits of "
         f"<code>{escape(survival.revisions)}</code>, oldest left. Static evidence: nothing was run.</p>"
-        f"{as_svg(survival)}<h2>Legend</h2><table>{legend}</table>"
+        f"{heatmap_svg(survival)}<h2>Legend</h2><table>{legend}</table>"
         f"<h2>Turning points</h2><table><tr><th>patch</th><th>applies to</th><th>first broken by</th>"
         f"<th>first mended by</th><th>on the newest commit</th></tr>{rows}</table></body></html>\n"
     )
 
 
-def _legend(verdict: Verdict) -> str:
+def _legend(verdict: PatchVerdict) -> str:
     letter, colour = MARKS[verdict]
     mark = f'<span class="mark" style="background:{colour}">{escape(letter)}</span>'
     return f"<tr><td>{mark}</td><td>{verdict}</td><td>{escape(MEANING[verdict])}</td></tr>"
@@ -142,7 +142,7 @@ def _row(patch: PatchHistory) -> str:
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _turn(turns: Sequence[Turn]) -> str:
+def _turn(turns: Sequence[VerdictChange]) -> str:
     if not turns:
         return "nothing"
     first = turns[0]
@@ -152,12 +152,12 @@ def _turn(turns: Sequence[Turn]) -> str:
     )
 
 
-def _used(survival: Survival) -> list[Verdict]:
+def _used(survival: Survival) -> list[PatchVerdict]:
     seen = {verdict for patch in survival.patches for verdict in patch.verdicts}
-    return [verdict for verdict in Verdict if verdict in seen]
+    return [verdict for verdict in PatchVerdict if verdict in seen]
 
 
-def _runs(verdicts: Sequence[Verdict]) -> Iterator[tuple[int, int, Verdict]]:
+def _runs(verdicts: Sequence[PatchVerdict]) -> Iterator[tuple[int, int, PatchVerdict]]:
     """(first, last + 1, verdict) of every run of equal verdicts."""
     start = 0
     for number in range(1, len(verdicts) + 1):
@@ -166,7 +166,7 @@ def _runs(verdicts: Sequence[Verdict]) -> Iterator[tuple[int, int, Verdict]]:
             start = number
 
 
-def _buckets(verdicts: Sequence[Verdict], columns: int) -> list[Verdict]:
+def _buckets(verdicts: Sequence[PatchVerdict], columns: int) -> list[PatchVerdict]:
     count = min(columns, len(verdicts))
     edges = [number * len(verdicts) // count for number in range(count + 1)]
     return [max(verdicts[start:end], key=SEVERITY.__getitem__) for start, end in pairwise(edges)]

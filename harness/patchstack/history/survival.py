@@ -12,25 +12,26 @@ from functools import lru_cache
 from typing import Any
 
 from harness.errors import InfrastructureError
-from harness.patchstack.apply.classify import Readable, classify
-from harness.patchstack.apply.patch_verdict import SEVERITY, PatchVerdict, Verdict
-from harness.sources.git.commit_history import FOLDER, Commit, PathFinder, Standing, commits_in, one_commit
+from harness.patchstack.apply.classify import LoadedPatch, classify
+from harness.patchstack.apply.patch_verdict import SEVERITY, ClassifiedPatch, PatchVerdict
+from harness.patchstack.stacks.patch_selection import VariantGroup
+from harness.sources.git.commit_history import FOLDER, Commit, PathEntry, PathFinder, commits_in, one_commit
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
 
-LEGEND = tuple(verdict.value for verdict in Verdict)
-_INDEX = {verdict: number for number, verdict in enumerate(Verdict)}
+LEGEND = tuple(verdict.value for verdict in PatchVerdict)
+_INDEX = {verdict: number for number, verdict in enumerate(PatchVerdict)}
 #: Files kept in memory while a range is walked; neighbouring commits and patches share most of them.
 _KEPT_FILES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class VerdictChange:
     """A commit at which a patch began or ceased to apply."""
 
     commit: Commit
-    before: Verdict
-    after: Verdict
+    before: PatchVerdict
+    after: PatchVerdict
 
     def to_json(self) -> dict[str, Any]:
         """The commit, and the verdicts on its parent and on itself."""
@@ -38,20 +39,12 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bodies:
-    """A logical patch: its name, and of each body its place among the patches and the versions it is for."""
-
-    name: str
-    bodies: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BodyHistory:
+class VariantHistory:
     """One body of a patch over the range: its file, the versions it is for, a verdict for each commit."""
 
     file: str
     versions: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PatchVerdict, ...]
 
     def to_json(self) -> dict[str, Any]:
         """One index into the legend for each commit, newest first."""
@@ -72,11 +65,11 @@ class PatchHistory:
     """
 
     patch: str
-    verdicts: tuple[Verdict, ...]
-    breaks: tuple[Turn, ...]
-    fixes: tuple[Turn, ...]
-    newest: PatchVerdict
-    bodies: tuple[BodyHistory, ...] = ()
+    verdicts: tuple[PatchVerdict, ...]
+    breaks: tuple[VerdictChange, ...]
+    fixes: tuple[VerdictChange, ...]
+    newest: ClassifiedPatch
+    variants: tuple[VariantHistory, ...] = ()
 
     @property
     def share(self) -> float:
@@ -111,7 +104,7 @@ class Survival:
                     "breaks": [turn.to_json() for turn in patch.breaks],
                     "fixes": [turn.to_json() for turn in patch.fixes],
                     "newest": patch.newest.to_json(),
-                    "bodies": [body.to_json() for body in patch.bodies],
+                    "bodies": [variant.to_json() for variant in patch.variants],
                 }
                 for patch in self.patches
             ],
@@ -120,12 +113,12 @@ class Survival:
         }
 
 
-def survival(
+def survival_of_commits(
     repository: Repository,
     revisions: str,
-    patches: Sequence[Readable],
+    patches: Sequence[LoadedPatch],
     progress: Callable[[int, int], None] | None = None,
-    logical: Sequence[Bodies] = (),
+    logical: Sequence[VariantGroup] = (),
 ) -> Survival:
     """The verdict on every patch at every commit of `revisions` (`A..B`); `progress` is told (done, all).
 
@@ -146,8 +139,8 @@ def survival(
 def survival_of_releases(
     name: str,
     releases: Sequence[tuple[str, Tree]],
-    patches: Sequence[Readable],
-    logical: Sequence[Bodies] = (),
+    patches: Sequence[LoadedPatch],
+    logical: Sequence[VariantGroup] = (),
 ) -> Survival:
     """The same over releases, (version, tree) newest first, without a repository: `commits` are versions."""
     commits = tuple(
@@ -167,13 +160,13 @@ def survival_of_releases(
 def _assembled(
     revisions: str,
     commits: tuple[Commit, ...],
-    patches: Sequence[Readable],
-    by_id: Mapping[str, tuple[PatchVerdict, ...]],
-    newest: tuple[PatchVerdict, ...],
+    patches: Sequence[LoadedPatch],
+    by_id: Mapping[str, tuple[ClassifiedPatch, ...]],
+    newest: tuple[ClassifiedPatch, ...],
     distinct: int,
-    logical: Sequence[Bodies],
+    logical: Sequence[VariantGroup],
 ) -> Survival:
-    groups = logical or [Bodies(name=one.name, bodies=((at, ""),)) for at, one in enumerate(patches)]
+    groups = logical or [VariantGroup(name=one.name, variants=((at, ""),)) for at, one in enumerate(patches)]
     columns = {id(column): tuple(_best(column, group) for group in groups) for column in by_id.values()}
     best = {commit: columns[id(column)] for commit, column in by_id.items()}
     moves = list(_moves(commits, best))
@@ -189,13 +182,13 @@ def _assembled(
                 breaks=tuple(turn for turn in turns if turn.before.applies),
                 fixes=tuple(turn for turn in turns if turn.after.applies),
                 newest=_best(newest, group),
-                bodies=tuple(
-                    BodyHistory(
+                variants=tuple(
+                    VariantHistory(
                         file=patches[at].name,
                         versions=versions,
                         verdicts=tuple(by_id[commit.id][at].verdict for commit in commits),
                     )
-                    for at, versions in (group.bodies if logical else ())
+                    for at, versions in (group.variants if logical else ())
                 ),
             )
         )
@@ -208,14 +201,14 @@ def _assembled(
     )
 
 
-def _best(column: tuple[PatchVerdict, ...], group: Bodies) -> PatchVerdict:
+def _best(column: tuple[ClassifiedPatch, ...], group: VariantGroup) -> ClassifiedPatch:
     """The verdict of the body that asks for the least: whoever has the patch has all its bodies."""
-    return min((column[at] for at, _versions in group.bodies), key=lambda one: SEVERITY[one.verdict])
+    return min((column[at] for at, _versions in group.variants), key=lambda one: SEVERITY[one.verdict])
 
 
 def verdicts_at(
-    repository: Repository, revision: str, patches: Sequence[Readable]
-) -> tuple[PatchVerdict, ...]:
+    repository: Repository, revision: str, patches: Sequence[LoadedPatch]
+) -> tuple[ClassifiedPatch, ...]:
     """The verdict on each patch alone at one commit, with reasons."""
     return _Table(repository, patches, explain=True).column(one_commit(repository, revision))
 
@@ -228,8 +221,8 @@ def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
 
 
 def _moves(
-    commits: Sequence[Commit], by_id: Mapping[str, tuple[PatchVerdict, ...]]
-) -> Iterator[tuple[Commit, tuple[PatchVerdict, ...], tuple[PatchVerdict, ...]]]:
+    commits: Sequence[Commit], by_id: Mapping[str, tuple[ClassifiedPatch, ...]]
+) -> Iterator[tuple[Commit, tuple[ClassifiedPatch, ...], tuple[ClassifiedPatch, ...]]]:
     """Commits at which anything is different from the first parent, oldest first, with both columns."""
     for commit in reversed(commits):
         before = by_id.get(commit.parents[0]) if commit.parents else None
@@ -238,24 +231,26 @@ def _moves(
             yield commit, before, after
 
 
-def _turn(commit: Commit, before: PatchVerdict, after: PatchVerdict) -> Turn | None:
+def _turn(commit: Commit, before: ClassifiedPatch, after: ClassifiedPatch) -> VerdictChange | None:
     if before.verdict.applies == after.verdict.applies:
         return None
-    return Turn(commit=commit, before=before.verdict, after=after.verdict)
+    return VerdictChange(commit=commit, before=before.verdict, after=after.verdict)
 
 
 class _Table:
     """Verdicts by (patch, content of the files it touches)."""
 
-    def __init__(self, repository: Repository, patches: Sequence[Readable], *, explain: bool = False) -> None:
+    def __init__(
+        self, repository: Repository, patches: Sequence[LoadedPatch], *, explain: bool = False
+    ) -> None:
         self._explain = explain
         self._repository = repository
         self._patches = patches
         paths = [patch.patch.paths if patch.patch else () for patch in patches]
         self._finder = PathFinder(repository, sorted({path for some in paths for path in some}))
         self._keys = paths
-        self._known: list[dict[tuple[Standing | None, ...], PatchVerdict]] = [{} for _ in patches]
-        self._columns: dict[int, tuple[PatchVerdict, ...]] = {}
+        self._known: list[dict[tuple[PathEntry | None, ...], ClassifiedPatch]] = [{} for _ in patches]
+        self._columns: dict[int, tuple[ClassifiedPatch, ...]] = {}
         self._blob = lru_cache(maxsize=_KEPT_FILES)(repository.blob)
 
     @property
@@ -267,7 +262,7 @@ class _Table:
         """An old content by its id."""
         return self._blob(blob_id)
 
-    def column(self, commit: Commit) -> tuple[PatchVerdict, ...]:
+    def column(self, commit: Commit) -> tuple[ClassifiedPatch, ...]:
         """The verdict on every patch at one commit; commits alike in all that matters share one object."""
         standings = self._finder.find(commit.tree)
         column = self._columns.get(id(standings))
@@ -276,7 +271,7 @@ class _Table:
             self._columns[id(standings)] = column
         return column
 
-    def _verdict(self, number: int, standings: Mapping[str, Standing], commit: Commit) -> PatchVerdict:
+    def _verdict(self, number: int, standings: Mapping[str, PathEntry], commit: Commit) -> ClassifiedPatch:
         key = tuple(map(standings.get, self._keys[number]))
         known = self._known[number].get(key)
         if known is None:
@@ -291,7 +286,7 @@ class _PartialTree:
     """The part of a commit's tree that patches can see."""
 
     label: str
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, PathEntry]
     blobs: _Table
 
     def paths(self) -> Iterator[str]:

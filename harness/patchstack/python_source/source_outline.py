@@ -12,7 +12,7 @@ _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class SourceDefinition:
     """One name a source binds.
 
     owner: the class it is in, "" for the module. kind: class, function, method, attribute or module_attr.
@@ -32,7 +32,7 @@ class Definition:
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
-def outline(source: bytes) -> dict[str, Definition] | None:
+def outline(source: bytes) -> dict[str, SourceDefinition] | None:
     """Every definition by qualified name; None when the source is no Python this interpreter can read.
 
     Definitions in `if` and `try` blocks count as the module's or class's own; all bindings of a name together
@@ -44,28 +44,28 @@ def outline(source: bytes) -> dict[str, Definition] | None:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    found: dict[str, Definition] = {}
+    found: dict[str, SourceDefinition] = {}
     for definition in definitions(tree):
         known = found.get(definition.qualified)
         found[definition.qualified] = _joined(known, definition) if known is not None else definition
     return found
 
 
-def definitions(module: ast.Module) -> Iterator[Definition]:
+def definitions(module: ast.Module) -> Iterator[SourceDefinition]:
     """Every binding of a parsed module, in order; a name bound twice comes twice."""
     return _in_body(module.body, "")
 
 
-def _joined(first: Definition, second: Definition) -> Definition:
+def _joined(first: SourceDefinition, second: SourceDefinition) -> SourceDefinition:
     return replace(second, body=first.body + second.body, signature=second.signature or first.signature)
 
 
-def _in_body(body: Iterable[ast.stmt], owner: str) -> Iterator[Definition]:
+def _in_body(body: Iterable[ast.stmt], owner: str) -> Iterator[SourceDefinition]:
     attribute = "attribute" if owner else "module_attr"
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             kind = "method" if owner else "function"
-            yield Definition(
+            yield SourceDefinition(
                 owner=owner,
                 name=statement.name,
                 kind=kind,
@@ -85,10 +85,10 @@ def _in_body(body: Iterable[ast.stmt], owner: str) -> Iterator[Definition]:
                 yield from _in_body(handler.body, owner)
         else:
             for name in _bound(statement):
-                yield Definition(owner=owner, name=name, kind=attribute, body=ast.dump(statement))
+                yield SourceDefinition(owner=owner, name=name, kind=attribute, body=ast.dump(statement))
 
 
-def _class(statement: ast.ClassDef, owner: str) -> Iterator[Definition]:
+def _class(statement: ast.ClassDef, owner: str) -> Iterator[SourceDefinition]:
     header = ast.dump(
         ast.ClassDef(
             name=statement.name,
@@ -98,7 +98,7 @@ def _class(statement: ast.ClassDef, owner: str) -> Iterator[Definition]:
             decorator_list=statement.decorator_list,
         )
     )
-    yield Definition(owner=owner, name=statement.name, kind="class", body=header)
+    yield SourceDefinition(owner=owner, name=statement.name, kind="class", body=header)
     qualified = f"{owner}.{statement.name}" if owner else statement.name
     yield from _in_body(statement.body, qualified)
 

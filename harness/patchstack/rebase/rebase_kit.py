@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import InputError, Location
-from harness.patchstack.apply.classify import Readable, classify
-from harness.patchstack.apply.patch_apply import Misfit, place_hunks
-from harness.patchstack.apply.line_merge import MARKER, merge, split_lines
-from harness.patchstack.apply.three_way import ThreeWay, difference, sides
-from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.apply.classify import LoadedPatch, classify
+from harness.patchstack.apply.line_merge import MARKER, merge_lines, split_lines
+from harness.patchstack.apply.patch_apply import HunkMismatch, place_hunks
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch
+from harness.patchstack.apply.three_way import ThreeWayInput, three_way_inputs
 from harness.patchstack.format.diff import FilePatch
-from harness.patchstack.format.diff_writer import render_patch
-from harness.patchstack.history.breakage import Lineage
-from harness.patchstack.rebase.worktree import Unmerged, changed_files, make_worktree
+from harness.patchstack.format.diff_writer import diff_files, render_patch
+from harness.patchstack.history.breakage import Breakage
+from harness.patchstack.rebase.worktree import WorktreeFile, changed_files, make_worktree
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import File, Tree, path_problem
+from harness.sources.tree import Tree, TreeFile, path_problem
 
 KIT, README = "kit.json", "KIT.md"
 #: Folders of a kit: the work tree to edit, and the patched files of the last commit that took the patch,
@@ -29,12 +29,12 @@ _MARKERS = (MARKER[0], MARKER[2])
 
 def write_kit(
     repository: Repository,
-    readable: Readable,
-    verdict: PatchVerdict,
+    loaded: LoadedPatch,
+    verdict: ClassifiedPatch,
     tree: Tree,
-    earlier: Mapping[str, File | None],
+    earlier: Mapping[str, TreeFile | None],
     commit: str,
-    history: Lineage,
+    breakage: Breakage,
     folder: Path,
     facts: Mapping[str, Any],
 ) -> None:
@@ -48,19 +48,19 @@ def write_kit(
             where=Location(folder),
             fix="finish it or remove it, or give another --out",
         )
-    good = repository.tree(history.good.id) if history.good else None
-    contents = _marked(history.taken or readable, tree, repository, good)
+    good = repository.tree(breakage.last_good.id) if breakage.last_good else None
+    contents = _marked(breakage.patch_there or loaded, tree, repository, good)
     folder.mkdir(parents=True, exist_ok=True)
     branch = f"rebase/{folder.name}"
     make_worktree(folder / TREE, repository, commit, branch, earlier, contents)
     if good:
-        for path, wanted in classify(readable, good, repository).files.items():
+        for path, wanted in classify(loaded, good, repository).files.items():
             if wanted:
                 (folder / WANTED / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / WANTED / path).write_bytes(wanted.data)
-    if readable.patch:
-        (folder / "original.patch").write_bytes(render_patch(readable.patch))
-    candidate = difference({path: (one.ours, one.merged) for path, one in contents.items()})
+    if loaded.patch:
+        (folder / "original.patch").write_bytes(render_patch(loaded.patch))
+    candidate = diff_files({path: (one.ours, one.merged) for path, one in contents.items()})
     (folder / "candidate.patch").write_bytes(candidate)
     told = {
         "schema": {"name": "npu-matrix/rebase-kit", "version": 2},
@@ -70,10 +70,10 @@ def write_kit(
         "continue": ["npu-matrix", "patches", "rebase", "--continue", str(folder)],
     }
     (folder / KIT).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    (folder / README).write_text(_readme(readable.name, verdict, history, commit, folder), encoding="utf-8")
+    (folder / README).write_text(_readme(loaded.name, verdict, breakage, commit, folder), encoding="utf-8")
 
 
-def finish(kit: Path) -> bytes:
+def finish_kit(kit: Path) -> bytes:
     """The patch a person made of a kit: its work tree against the commit it stands on.
 
     InputError when conflict markers are left, or nothing was changed.
@@ -88,7 +88,7 @@ def finish(kit: Path) -> bytes:
                     where=Location(kit / TREE / path, number),
                     fix="resolve it, then run the same command again",
                 )
-    body = difference(files)
+    body = diff_files(files)
     if not body:
         raise InputError("the tree of this kit is its base: nothing was patched", where=Location(kit / TREE))
     return body
@@ -112,37 +112,39 @@ def _check(kit: Path) -> None:
             )
 
 
-def _marked(readable: Readable, tree: Tree, repository: Repository, good: Tree | None) -> dict[str, Unmerged]:
+def _marked(
+    loaded: LoadedPatch, tree: Tree, repository: Repository, good: Tree | None
+) -> dict[str, WorktreeFile]:
     """Path -> its sides, and the content with the patch in it as far as it goes, markers elsewhere."""
-    patch = readable.patch
-    both = sides(patch, tree, repository, good) if patch else None
+    patch = loaded.patch
+    both = three_way_inputs(patch, tree, repository, good) if patch else None
     if both:
-        return {one.file.path: _merged(one, tree.label, readable.name) for one in both}
+        return {one.file.path: _merged(one, tree.label, loaded.name) for one in both}
     return {
-        file.path: _half_applied(file, tree, readable.name)
+        file.path: _half_applied(file, tree, loaded.name)
         for file in (patch.files if patch else ())
         if file.hunks
     }
 
 
-def _merged(one: ThreeWay, ours: str, theirs: str) -> Unmerged:
+def _merged(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
     merged = one.merge(ours_name=ours, theirs_name=theirs)
-    return Unmerged(
+    return WorktreeFile(
         base=one.base,
         ours=one.ours.data,
-        theirs=merge(one.base, one.base, one.theirs.edits).data,
+        theirs=merge_lines(one.base, one.base, one.theirs.edits).data,
         merged=merged.data,
         conflicts=bool(merged.conflicts),
     )
 
 
-def _half_applied(file: FilePatch, tree: Tree, name: str) -> Unmerged:
+def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
     """Without the original file: hunks that fit are in, others stand between markers where they belong."""
     before = tree.read(file.source) if tree.mode(file.source) else None
     data = before or b""
     for hunk in file.hunks:
         placed = place_hunks((hunk,), data)
-        if not isinstance(placed, Misfit):
+        if not isinstance(placed, HunkMismatch):
             data = placed[0]
             continue
         lines = split_lines(data)
@@ -157,17 +159,17 @@ def _half_applied(file: FilePatch, tree: Tree, name: str) -> Unmerged:
             MARKER[2] + name.encode() + b"\n",
         ]
         data = b"".join([*lines[:at], *conflict, *lines[at:]])
-    return Unmerged(base=None, ours=before, theirs=None, merged=data, conflicts=True)
+    return WorktreeFile(base=None, ours=before, theirs=None, merged=data, conflicts=True)
 
 
-def _readme(name: str, verdict: PatchVerdict, history: Lineage, commit: str, folder: Path) -> str:
+def _readme(name: str, verdict: ClassifiedPatch, breakage: Breakage, commit: str, folder: Path) -> str:
     def said(commits: list[str]) -> list[str]:
         return [f"- {_plain(text)}" for text in commits] or ["- none was found"]
 
     touches = [
         f"`{touch.commit.id[:12]}` {touch.commit.date[:10]} {touch.commit.subject}: {touch.path}, "
         + (f"hunk {touch.hunk}" if touch.hunk else "removed")
-        for touch in history.touches
+        for touch in breakage.touched_by
     ]
     lines = [
         f"# {_plain(name)} at {commit[:12]}: {verdict.verdict}",

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import InputError, Location
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import EXECUTABLE, File
+from harness.sources.tree import EXECUTABLE, TreeFile
 
 #: Conversions of line endings and keywords would make a patch of another file.
 _ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
@@ -20,7 +20,7 @@ _WHO = ("npu-matrix", "npu-matrix@localhost")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unmerged:
+class WorktreeFile:
     """One file of a merge: its three sides (None: not known, or no such file), and the merge with markers."""
 
     base: bytes | None
@@ -35,8 +35,8 @@ def make_worktree(
     repository: Repository,
     commit: str,
     branch: str,
-    earlier: Mapping[str, File | None],
-    files: Mapping[str, Unmerged],
+    earlier: Mapping[str, TreeFile | None],
+    files: Mapping[str, WorktreeFile],
 ) -> None:
     """Check `commit` out into a new folder on a new branch, commit `earlier` on top, put `files` in place.
 
@@ -71,7 +71,7 @@ def _objects(repository: Repository) -> Path:
     return (inside / "objects").absolute()
 
 
-def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, File | None]) -> None:
+def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, TreeFile | None]) -> None:
     import pygit2
 
     for path, file in earlier.items():
@@ -92,7 +92,7 @@ def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, 
     made.create_commit(f"refs/heads/{branch}", who, who, message, made.index.write_tree(), [head])
 
 
-def _stage(made: Any, path: str, one: Unmerged) -> None:
+def _stage(made: Any, path: str, one: WorktreeFile) -> None:
     import pygit2
 
     def entry(data: bytes | None) -> Any:

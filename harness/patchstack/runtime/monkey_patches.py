@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from harness.digest import digest_bytes
-from harness.patchstack.python_source.source_outline import Definition, definitions, outline
+from harness.patchstack.python_source.source_outline import SourceDefinition, definitions, outline
 from harness.sources.tree import Tree
 
 _REEXPORTS = 8
@@ -43,7 +43,7 @@ class RuntimePatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class PatchTarget:
     """What stands at a target upstream. `digest` is of its syntax: comments and layout do not count.
 
     path, name: the file that defines it, which a re-export leads to, and its name there.
@@ -77,7 +77,7 @@ class RuntimeVerdict:
     """A monkey patch and its target in one upstream tree; `problem` is "" when it does what it says."""
 
     patch: RuntimePatch
-    target: Target
+    target: PatchTarget
     problem: str = ""
 
 
@@ -161,7 +161,7 @@ def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
 _outline = lru_cache(maxsize=64)(outline)
 
 
-def look_up(tree: Tree, target: str, source: str = "") -> Target:
+def find_target(tree: Tree, target: str, source: str = "") -> PatchTarget:
     """What stands at a dotted name in a tree whose packages are below `source` ("" for most, "src")."""
     parts = target.split(".")
     for end in range(len(parts) - 1, 0, -1):
@@ -169,14 +169,16 @@ def look_up(tree: Tree, target: str, source: str = "") -> Target:
         for path in (f"{base}.py", f"{base}/__init__.py"):
             if tree.mode(path):
                 return _in_module(tree, target, path, parts[end:], source, _REEXPORTS)
-    return Target(target=target, state=TargetState.MOVED, reason=f"there is no module {'.'.join(parts[:-1])}")
+    return PatchTarget(
+        target=target, state=TargetState.MOVED, reason=f"there is no module {'.'.join(parts[:-1])}"
+    )
 
 
-def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str, hops: int) -> Target:
+def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str, hops: int) -> PatchTarget:
     data = tree.read(path)
     defined = _outline(data)
     if defined is None:
-        return Target(
+        return PatchTarget(
             target=target, state=TargetState.UNREADABLE, path=path, reason="it is no readable Python"
         )
     found = defined.get(".".join(names))
@@ -186,16 +188,16 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
     if origin and hops:
         again = look_up_from(tree, origin, names[1:], source, hops - 1)
         if again is not None:
-            return Target(**{**again.__dict__, "target": target})
+            return PatchTarget(**{**again.__dict__, "target": target})
     owner = ".".join(names[:-1])
     if not owner or owner in defined:
-        return Target(
+        return PatchTarget(
             target=target,
             state=TargetState.ADDED,
             path=path,
             reason=f"{names[-1]} is not there: the patch adds it",
         )
-    return Target(
+    return PatchTarget(
         target=target,
         state=TargetState.MOVED,
         path=path,
@@ -203,7 +205,7 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
     )
 
 
-def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: int) -> Target | None:
+def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: int) -> PatchTarget | None:
     """Follow a re-export; None when it leads out of the tree."""
     parts = [*origin.split("."), *rest]
     for end in range(len(parts) - 1, 0, -1):
@@ -214,8 +216,8 @@ def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: in
     return None
 
 
-def _as_target(target: str, path: str, found: Definition) -> Target:
-    return Target(
+def _as_target(target: str, path: str, found: SourceDefinition) -> PatchTarget:
+    return PatchTarget(
         target=target,
         state=TargetState.FOUND,
         path=path,
@@ -244,10 +246,10 @@ def check_runtime(
     patches: Iterable[RuntimePatch], upstream: Tree, source: str = ""
 ) -> tuple[RuntimeVerdict, ...]:
     """Whether every monkey patch still has its target, and takes the arguments its target takes."""
-    return tuple(_verdict(patch, look_up(upstream, patch.target, source)) for patch in patches)
+    return tuple(_verdict(patch, find_target(upstream, patch.target, source)) for patch in patches)
 
 
-def _verdict(patch: RuntimePatch, target: Target) -> RuntimeVerdict:
+def _verdict(patch: RuntimePatch, target: PatchTarget) -> RuntimeVerdict:
     problem = ""
     if target.state in {TargetState.MOVED, TargetState.UNREADABLE}:
         problem = f"{patch.target}: {target.reason}"
@@ -289,11 +291,13 @@ def _parameters(signature: str) -> ast.arguments | None:
     return function.args if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
-def drift(patches: Iterable[RuntimePatch], old: Tree, new: Tree, source: str = "") -> tuple[str, ...]:
+def target_differences(
+    patches: Iterable[RuntimePatch], old: Tree, new: Tree, source: str = ""
+) -> tuple[str, ...]:
     """Sentences on targets that are not in `new` what they were in `old`: their patches need a look."""
     found = []
     for target in sorted({patch.target for patch in patches}):
-        before, after = look_up(old, target, source), look_up(new, target, source)
+        before, after = find_target(old, target, source), find_target(new, target, source)
         if before.state is TargetState.FOUND and after.state is not TargetState.FOUND:
             found.append(f"{target} is gone: {after.reason}")
         elif before.signature != after.signature:

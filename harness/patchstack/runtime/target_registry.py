@@ -20,11 +20,11 @@ from harness.sources.tree import Tree
 _Text = Annotated[str, Field(max_length=10_000)]
 
 
-class _Part(BaseModel):
+class _RegistryModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_Part):
+class RegisteredTarget(_RegistryModel):
     """A target in one version: the file that defines it, its name there, and the digest of its source text.
 
     These are "" where nothing stood.
@@ -37,23 +37,23 @@ class Entry(_Part):
     digest: _Text = ""
 
 
-class _Schema(_Part):
+class _Schema(_RegistryModel):
     name: str
     version: int
 
 
-class Registry(_Part):
+class TargetRegistry(_RegistryModel):
     """Targets in one package: dotted name -> version -> what stood there."""
 
     schema_: _Schema = Field(alias="schema")
     package: _Text
-    targets: Mapping[_Text, Mapping[_Text, Entry]]
+    targets: Mapping[_Text, Mapping[_Text, RegisteredTarget]]
 
 
-def read_registry(file: Path) -> Registry:
+def read_registry(file: Path) -> TargetRegistry:
     """A registry file; InputError when it is something else."""
     try:
-        found = Registry.model_validate_json(file.read_bytes())
+        found = TargetRegistry.model_validate_json(file.read_bytes())
     except OSError as error:
         raise InputError("this registry cannot be read", where=Location(file), why=str(error)) from error
     except ValidationError as error:
@@ -70,9 +70,9 @@ def read_registry(file: Path) -> Registry:
     return found
 
 
-def recorded(
-    before: Registry | None, package: str, version: str, verdicts: Sequence[RuntimeVerdict], tree: Tree
-) -> Registry:
+def record_targets(
+    before: TargetRegistry | None, package: str, version: str, verdicts: Sequence[RuntimeVerdict], tree: Tree
+) -> TargetRegistry:
     """A registry with this version's targets added.
 
     InputError when it is of another package, or nothing says which version this is.
@@ -84,7 +84,7 @@ def recorded(
     targets = {name: dict(versions) for name, versions in (before.targets if before else {}).items()}
     for verdict in verdicts:
         found = verdict.target
-        entry = Entry(
+        entry = RegisteredTarget(
             state=found.state,
             path=found.path,
             name=found.name,
@@ -93,10 +93,10 @@ def recorded(
         )
         targets.setdefault(found.target, {})[version] = entry
     schema = _Schema.model_validate(SCHEMA)
-    return Registry.model_validate({"schema": schema, "package": package, "targets": targets})
+    return TargetRegistry.model_validate({"schema": schema, "package": package, "targets": targets})
 
 
-def write_registry(file: Path, registry: Registry) -> None:
+def write_registry(file: Path, registry: TargetRegistry) -> None:
     """Write a registry, in one order; InputError when that fails."""
     text = json.dumps(registry.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
     try:
@@ -105,7 +105,9 @@ def write_registry(file: Path, registry: Registry) -> None:
         raise InputError("this file cannot be written", where=Location(file), why=str(error)) from error
 
 
-def changes_since(registry: Registry, verdicts: Sequence[RuntimeVerdict], version: str) -> list[str]:
+def registry_differences(
+    registry: TargetRegistry, verdicts: Sequence[RuntimeVerdict], version: str
+) -> list[str]:
     """Sentences on targets that are not what they were in the newest other version recorded."""
     found = []
     for verdict in sorted(verdicts, key=lambda one: one.target.target):

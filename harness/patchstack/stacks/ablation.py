@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.outcome import Status
-from harness.patchstack.apply.classify import Readable
-from harness.patchstack.apply.stack_apply import apply_readable
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.apply.stack_apply import apply_stack
 from harness.sources.tree import HasBlobs, Tree
 
 NEEDED = "needed"
@@ -29,16 +29,18 @@ class Ablation:
         return {"patch": self.patch, "result": self.result, "reasons": list(self.reasons)}
 
 
-def ablate(tree: Tree, patches: Sequence[Readable], blobs: HasBlobs | None = None) -> tuple[Ablation, ...]:
+def ablate_statically(
+    tree: Tree, patches: Sequence[LoadedPatch], blobs: HasBlobs | None = None
+) -> tuple[Ablation, ...]:
     """The part of the answer that costs nothing: does the tree change, do other patches need this one?
 
     `unknown` where it does: whether any check notices has to be run (`judge_ablation`).
     """
-    whole = apply_readable(tree, patches, blobs)
+    whole = apply_stack(tree, patches, blobs)
     found = []
-    for number, readable in enumerate(patches):
+    for number, loaded in enumerate(patches):
         rest = [*patches[:number], *patches[number + 1 :]]
-        partial = apply_readable(tree, rest, blobs)
+        partial = apply_stack(tree, rest, blobs)
         others = [verdict for at, verdict in enumerate(whole.verdicts) if at != number]
         broken = [
             now.patch
@@ -56,7 +58,7 @@ def ablate(tree: Tree, patches: Sequence[Readable], blobs: HasBlobs | None = Non
             reasons, result = ("the tree is the same without it: upstream has the change",), DEAD
         else:
             reasons, result = ("it changes the tree; whether a check notices has not been run",), UNKNOWN
-        found.append(Ablation(patch=readable.name, result=result, reasons=reasons))
+        found.append(Ablation(patch=loaded.name, result=result, reasons=reasons))
     return tuple(found)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.patchstack.apply.classify import Readable, classify
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.python_source.source_outline import Definition, outline
-from harness.sources.tree import File, HasBlobs, Tree
+from harness.patchstack.apply.classify import LoadedPatch, classify
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.python_source.source_outline import SourceDefinition, outline
+from harness.sources.tree import HasBlobs, Tree, TreeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class ClassChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSummary:
+class FileChanges:
     """One file: its module's and its classes' changes, or a note where there are none to name."""
 
     path: str
@@ -48,21 +48,21 @@ class FileSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSummary:
+class PatchChanges:
     """One patch on one tree. `files` is empty when the patch does not go in."""
 
     patch: str
-    verdict: Verdict
-    files: tuple[FileSummary, ...]
+    verdict: PatchVerdict
+    files: tuple[FileChanges, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ChangeSummary:
     """Patches on one upstream tree."""
 
     upstream: str
     tree: str
-    patches: tuple[PatchSummary, ...]
+    patches: tuple[PatchChanges, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -93,48 +93,48 @@ class Summary:
         return "\n".join(lines)
 
 
-def summarise(
-    upstream: str, patches: Iterable[Readable], tree: Tree, blobs: HasBlobs | None = None
-) -> Summary:
+def summarise_changes(
+    upstream: str, patches: Iterable[LoadedPatch], tree: Tree, blobs: HasBlobs | None = None
+) -> ChangeSummary:
     """What each patch, alone, changes in `tree`; one that does not go in is listed with its verdict only."""
-    return Summary(
+    return ChangeSummary(
         upstream=upstream,
         tree=tree.label,
-        patches=tuple(_patch(readable, tree, blobs) for readable in patches),
+        patches=tuple(_patch(loaded, tree, blobs) for loaded in patches),
     )
 
 
-def _patch(readable: Readable, tree: Tree, blobs: HasBlobs | None) -> PatchSummary:
-    verdict = classify(readable, tree, blobs)
+def _patch(loaded: LoadedPatch, tree: Tree, blobs: HasBlobs | None) -> PatchChanges:
+    verdict = classify(loaded, tree, blobs)
     files = tuple(
-        file_summary(path, tree.read(path) if tree.mode(path) else None, after)
+        summarise_file(path, tree.read(path) if tree.mode(path) else None, after)
         for path, after in sorted(verdict.files.items())
     )
-    return PatchSummary(patch=readable.name, verdict=verdict.verdict, files=files)
+    return PatchChanges(patch=loaded.name, verdict=verdict.verdict, files=files)
 
 
-def file_summary(path: str, before: bytes | None, after: File | None) -> FileSummary:
+def summarise_file(path: str, before: bytes | None, after: TreeFile | None) -> FileChanges:
     """What changed between two contents of a file (None: not there)."""
     if not path.endswith((".py", ".pyi")):
-        return FileSummary(path=path, note=_note(before, after, "not Python"))
+        return FileChanges(path=path, note=_note(before, after, "not Python"))
     old = {} if before is None else outline(before)
     new = {} if after is None else outline(after.data)
     if old is None or new is None:
-        return FileSummary(path=path, note=_note(before, after, "not readable as Python"))
+        return FileChanges(path=path, note=_note(before, after, "not readable as Python"))
     changes = []
     for name in [*old, *(name for name in new if name not in old)]:
         change = _compared(old.get(name), new.get(name))
         if change is not None:
             changes.append((new[name] if name in new else old[name], change))
     if not changes:
-        return FileSummary(path=path, note="no definition changes: comments, layout or module code only")
+        return FileChanges(path=path, note="no definition changes: comments, layout or module code only")
     module = tuple(
         change for definition, change in changes if not definition.owner and change.kind != "class"
     )
-    return FileSummary(path=path, module=module, classes=_classes(old, new, changes))
+    return FileChanges(path=path, module=module, classes=_classes(old, new, changes))
 
 
-def _compared(old: Definition | None, new: Definition | None) -> SymbolChange | None:
+def _compared(old: SourceDefinition | None, new: SourceDefinition | None) -> SymbolChange | None:
     if old is None and new is not None:
         return SymbolChange(action="added", kind=new.kind, name=new.name)
     if new is None and old is not None:
@@ -145,9 +145,9 @@ def _compared(old: Definition | None, new: Definition | None) -> SymbolChange | 
 
 
 def _classes(
-    old: Mapping[str, Definition],
-    new: Mapping[str, Definition],
-    changes: Sequence[tuple[Definition, SymbolChange]],
+    old: Mapping[str, SourceDefinition],
+    new: Mapping[str, SourceDefinition],
+    changes: Sequence[tuple[SourceDefinition, SymbolChange]],
 ) -> tuple[ClassChange, ...]:
     touched: dict[str, list[SymbolChange]] = {}
     for definition, change in changes:
@@ -167,13 +167,13 @@ def _classes(
     )
 
 
-def _note(before: bytes | None, after: File | None, why: str) -> str:
+def _note(before: bytes | None, after: TreeFile | None, why: str) -> str:
     if before is None:
         return f"file added ({why})"
     return f"file deleted ({why})" if after is None else f"file changed ({why})"
 
 
-def _file_json(file: FileSummary) -> dict[str, Any]:
+def _file_json(file: FileChanges) -> dict[str, Any]:
     return {
         "path": file.path,
         "module_changes": [change.to_json() for change in file.module],
@@ -189,7 +189,7 @@ def _file_json(file: FileSummary) -> dict[str, Any]:
     }
 
 
-def _file_lines(file: FileSummary) -> list[str]:
+def _file_lines(file: FileChanges) -> list[str]:
     lines = [f"   {file.note}"] if file.note else []
     if file.module:
         lines += ["   Module Changes:", *map(_change_line, file.module)]

@@ -8,21 +8,21 @@ from typing import Any
 
 from harness.errors import Location, Problem
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.patch_verdict import PatchVerdict
-from harness.patchstack.apply.stack_apply import apply_readable
-from harness.patchstack.stacks.change_summary import summarise
-from harness.patchstack.stacks.stack_import import Imported, ImportedPatch
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch
+from harness.patchstack.apply.stack_apply import apply_stack
+from harness.patchstack.stacks.change_summary import summarise_changes
+from harness.patchstack.stacks.stack_import import ImportedPatch, ImportedStack
 from harness.patchstack.stacks.summary_claims import disagreements
 from harness.sources.git.git_repository import FULL_ID, MIN_ABBREVIATION, Repository
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ImportedVerdict:
     """One patch at its own pin: the commit in full, and the verdict there; "" and None when not at hand."""
 
     patch: ImportedPatch
     commit: str
-    verdict: PatchVerdict | None
+    verdict: ClassifiedPatch | None
 
     def to_json(self) -> dict[str, Any]:
         """Where it is from, what it is for, and the verdict."""
@@ -35,11 +35,11 @@ class Held:
         }
 
 
-def hold(
-    imported: Imported,
+def check_imported(
+    imported: ImportedStack,
     repositories: Sequence[Repository],
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[tuple[Held, ...], tuple[Problem, ...]]:
+) -> tuple[tuple[ImportedVerdict, ...], tuple[Problem, ...]]:
     """Every patch, in order, at its pin in the first repository that has it; `progress` is told (done, all).
 
     The problems are claims of the stack's own summary that its code does not bear out, or leaves out.
@@ -47,26 +47,26 @@ def hold(
     groups: dict[tuple[str, str], list[ImportedPatch]] = {}
     for patch in imported.patches:
         groups.setdefault((patch.upstream, patch.pin), []).append(patch)
-    held: list[Held] = []
+    held: list[ImportedVerdict] = []
     problems: list[Problem] = []
     for (_upstream, pin), patches in groups.items():
         if progress:
             progress(len(held), len(imported.patches))
         repository = next((one for one in repositories if _has(one, pin)), None)
         if repository is None:
-            held += [Held(patch=patch, commit="", verdict=None) for patch in patches]
+            held += [ImportedVerdict(patch=patch, commit="", verdict=None) for patch in patches]
             continue
         tree = repository.tree(pin)
-        readables = [read_patch(patch.name, patch.data) for patch in patches]
-        result = apply_readable(tree, readables, repository)
+        loaded_patches = [read_patch(patch.name, patch.data) for patch in patches]
+        result = apply_stack(tree, loaded_patches, repository)
         held += [
-            Held(patch=patch, commit=tree.commit, verdict=verdict)
+            ImportedVerdict(patch=patch, commit=tree.commit, verdict=verdict)
             for patch, verdict in zip(patches, result.verdicts, strict=True)
         ]
         problems += [Problem(sentence, Location(patches[0].file.parent)) for sentence in result.relations]
-        for patch, readable in zip(patches, readables, strict=True):
-            if patch.claims is not None and imported.summary and readable.patch:
-                [found] = summarise(patch.upstream, [readable], tree, repository).patches
+        for patch, loaded in zip(patches, loaded_patches, strict=True):
+            if patch.claims is not None and imported.summary and loaded.patch:
+                [found] = summarise_changes(patch.upstream, [loaded], tree, repository).patches
                 problems += disagreements(patch.claims, found, imported.summary)
     return tuple(held), tuple(problems)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
-from harness.patchstack.format.patch_header import FILE_NAME, ID, Header, in_range, parse_header
+from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
 
 SERIES = "series"
 
@@ -44,23 +44,23 @@ class PatchStack:
 
     upstream: str
     folder: Path
-    patches: tuple[Header, ...]
+    patches: tuple[PatchHeader, ...]
 
     def select(self, version: str) -> tuple[SelectedPatch, ...]:
         """The bodies for `version`, in order; patches that do not apply to it are left out."""
         root = self.folder.parent.parent
         chosen = []
         for number, patch in enumerate(self.patches, start=1):
-            body = patch.body_for(version)
-            if body is None:
+            variant = patch.variant_for(version)
+            if variant is None:
                 continue
-            data = _read(body.file)
+            data = _read(variant.file)
             chosen.append(
                 SelectedPatch(
                     id=f"{self.upstream}/{patch.id}",
                     upstream=self.upstream,
-                    version_range=body.versions,
-                    file=body.file.relative_to(root).as_posix(),
+                    version_range=variant.versions,
+                    file=variant.file.relative_to(root).as_posix(),
                     digest=digest_bytes(data),
                     series=number,
                     data=data,
@@ -99,7 +99,7 @@ def upstreams(patches: Path) -> tuple[str, ...]:
 def lint_stack(
     patches: Path, upstream: str, versions: Iterable[str] = (), *, today: date | None = None
 ) -> list[Problem]:
-    """All that is wrong with a stack: headers, bodies, and ranges over the `versions` of the matrix."""
+    """All that is wrong with a stack: headers, variants, and ranges over the `versions` of the matrix."""
     from harness.patchstack.apply.classify import read_patch
 
     stack, problems = _load(patches, upstream)
@@ -116,21 +116,21 @@ def lint_stack(
                     fix="check whether it is still needed, then move Review-By",
                 )
             )
-        for body in patch.bodies:
-            data = _read(body.file)
-            readable = read_patch(patch.id, data)
-            if readable.error:
-                problems.append(Problem(readable.error.why, Location(body.file, readable.error.line)))
-            if readable.patch:
+        for variant in patch.variants:
+            data = _read(variant.file)
+            loaded = read_patch(patch.id, data)
+            if loaded.error:
+                problems.append(Problem(loaded.error.why, Location(variant.file, loaded.error.line)))
+            if loaded.patch:
                 problems += [
                     Problem(
                         "this change is below the end of its hunk and would be left out",
-                        Location(body.file, line),
+                        Location(variant.file, line),
                         fix="correct the counts of the hunk's header",
                     )
-                    for line in readable.patch.stray
+                    for line in loaded.patch.stray
                 ]
-            problems += _text_problems(body.file, data)
+            problems += _text_problems(variant.file, data)
     return problems
 
 
@@ -193,7 +193,7 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
     return PatchStack(upstream=upstream, folder=folder, patches=tuple(headers)), problems
 
 
-def _guard_problems(patch: Header, root: Path) -> list[Problem]:
+def _guard_problems(patch: PatchHeader, root: Path) -> list[Problem]:
     """Guards that are tests, and are not there."""
     problems = []
     for guard in patch.guarded_by:
@@ -215,10 +215,10 @@ def _guard_problems(patch: Header, root: Path) -> list[Problem]:
     return problems
 
 
-def _range_problems(patch: Header, versions: list[str]) -> list[Problem]:
+def _range_problems(patch: PatchHeader, versions: list[str]) -> list[Problem]:
     problems = []
     for version in versions:
-        covering = [body for body in patch.bodies if body.covers(version)]
+        covering = [variant for variant in patch.variants if variant.covers(version)]
         inside = in_range(patch.applies_to, version)
         if inside and not covering:
             problems.append(
@@ -235,8 +235,8 @@ def _range_problems(patch: Header, versions: list[str]) -> list[Problem]:
             else f"{version} is outside Applies-To"
         )
         problems += [
-            Problem(what, Location(patch.file, body.line), fix="make the ranges meet without overlapping")
-            for body in covering
+            Problem(what, Location(patch.file, variant.line), fix="make the ranges meet without overlapping")
+            for variant in covering
             if len(covering) > 1 or not inside
         ]
     return problems

@@ -11,20 +11,20 @@ from pathlib import Path
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.diff_writer import render_patch
-from harness.patchstack.format.patch_header import FILE_NAME, OR, Header
+from harness.patchstack.format.patch_header import FILE_NAME, OR, PatchHeader
 from harness.patchstack.stacks.patch_stack import SERIES, PatchStack
-from harness.patchstack.stacks.stack_import import Imported, ImportedPatch
+from harness.patchstack.stacks.stack_import import ImportedPatch, ImportedStack
 
 _WIDTH = 100
 
 
 def canonical(data: bytes) -> bytes:
     """A patch in canonical form; InputError with its line when it is none."""
-    readable = read_patch("patch", data)
-    if readable.patch is None:
-        error = readable.error
+    loaded = read_patch("patch", data)
+    if loaded.patch is None:
+        error = loaded.error
         raise InputError("this is no well-formed patch", why=str(error), fix="write it again with `git diff`")
-    return render_patch(readable.patch)
+    return render_patch(loaded.patch)
 
 
 def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
@@ -39,7 +39,7 @@ def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
 
 def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
     """Write what `exported` gives. The folder must be empty or absent: InputError otherwise."""
-    must_be_empty(folder)
+    make_empty_folder(folder)
     files = exported(stack, version)
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -67,21 +67,21 @@ def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Probl
 
 def canonical_problems(stack: PatchStack) -> list[Problem]:
     """Bodies that are not written in canonical form."""
-    bodies = [body for patch in stack.patches for body in patch.bodies]
+    variants = [variant for patch in stack.patches for variant in patch.variants]
     return [
         Problem(
             "this body is not in canonical form",
-            Location(body.file),
+            Location(variant.file),
             why="what is exported would differ from what is reviewed",
             fix="write it again with `git diff --full-index`, and nothing above it",
         )
-        for body in bodies
-        if canonical(body.file.read_bytes()) != body.file.read_bytes()
+        for variant in variants
+        if canonical(variant.file.read_bytes()) != variant.file.read_bytes()
     ]
 
 
 def write_imported(
-    imported: Imported, patches: Path, versions: Mapping[str, str], owner: str, today: date
+    imported: ImportedStack, patches: Path, versions: Mapping[str, str], owner: str, today: date
 ) -> tuple[Path, ...]:
     """Write an imported stack in this project's format below the `patches` folder.
 
@@ -98,7 +98,7 @@ def write_imported(
         )
     files: dict[Path, bytes] = {}
     groups = _grouped(usable)
-    for (upstream, name), bodies in groups.items():
+    for (upstream, name), variants in groups.items():
         folder = patches / upstream / name
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(
@@ -107,18 +107,18 @@ def write_imported(
                 fix="remove it, or import into another folder",
             )
         lines = []
-        for body in bodies:
-            file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', body.pin[:12]).strip('-.') or 'body'}.patch"
-            files[file] = canonical(body.data)
-            lines.append(f"Body: {file.name} {versions[body.pin or body.name]}")
-        files[folder / FILE_NAME] = _header(name, imported, bodies, lines, versions, owner, today).encode()
+        for variant in variants:
+            file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', variant.pin[:12]).strip('-.') or 'body'}.patch"
+            files[file] = canonical(variant.data)
+            lines.append(f"Body: {file.name} {versions[variant.pin or variant.name]}")
+        files[folder / FILE_NAME] = _header(name, imported, variants, lines, versions, owner, today).encode()
     for upstream in sorted({upstream for upstream, _name in groups}):
         series = patches / upstream / SERIES
         before = series.read_text(encoding="utf-8") if series.is_file() else ""
         names = [name for other, name in groups if other == upstream]
         files[series] = (before + "".join(f"{name}\n" for name in names)).encode()
     for file, data in files.items():
-        must_be_made(file.parent)
+        make_folder(file.parent)
         file.write_bytes(data)
     return tuple(files)
 
@@ -136,15 +136,15 @@ def _grouped(patches: Sequence[ImportedPatch]) -> dict[tuple[str, str], list[Imp
 
 def _header(
     name: str,
-    imported: Imported,
-    bodies: Sequence[ImportedPatch],
+    imported: ImportedStack,
+    variants: Sequence[ImportedPatch],
     lines: Sequence[str],
     versions: Mapping[str, str],
     owner: str,
     today: date,
 ) -> str:
-    spans = sorted({versions[body.pin or body.name] for body in bodies})
-    origin = _plain(f"{imported.layout} ({bodies[0].name})")
+    spans = sorted({versions[variant.pin or variant.name] for variant in variants})
+    origin = _plain(f"{imported.layout} ({variants[0].name})")
     return "\n".join(
         [
             f"Subject: {name}",
@@ -170,7 +170,7 @@ def _id(text: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:80] or "patch"
 
 
-def _preamble(header: Header) -> str:
+def _preamble(header: PatchHeader) -> str:
     import textwrap
 
     trailers = [
@@ -191,16 +191,16 @@ def _preamble(header: Header) -> str:
     return "\n".join([*lines, "---", ""])
 
 
-def must_be_empty(folder: Path) -> None:
+def make_empty_folder(folder: Path) -> None:
     """Make a folder to write into; InputError when there is something in it, or it cannot be made."""
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             "this folder is not empty", where=Location(folder), fix="choose another, or empty it first"
         )
-    must_be_made(folder)
+    make_folder(folder)
 
 
-def must_be_made(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make a folder, which may be there; InputError when it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ class ImportedPatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class ImportedStack:
     """A stack as read, in its order, with everything that is wrong with it.
 
     summary: the file in which the stack itself says what it changes, if it has one.
@@ -52,7 +52,7 @@ class Imported:
     summary: Path | None = None
 
 
-def import_patches(folder: Path, layout: str = "") -> Imported:
+def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     """Read a stack. Without `layout` it is recognised by its files; InputError when there are no patches."""
     if not folder.is_dir():
         raise InputError("there is no such folder to import from", where=Location(folder))
@@ -80,7 +80,7 @@ def import_patches(folder: Path, layout: str = "") -> Imported:
         )
     problems += [problem for patch in found for problem in _body_problems(patch)]
     summary = root / _SUMMARY if chosen == PLUGIN and root else None
-    return Imported(
+    return ImportedStack(
         layout=chosen,
         folder=folder,
         patches=tuple(found),
@@ -291,9 +291,9 @@ def _read(file: Path, upstream: str, pin: str, top: Path) -> ImportedPatch:
 
 
 def _body_problems(patch: ImportedPatch) -> list[Problem]:
-    readable = read_patch(patch.name, patch.data)
-    if readable.patch is None:
-        error = readable.error
+    loaded = read_patch(patch.name, patch.data)
+    if loaded.patch is None:
+        error = loaded.error
         why = "git refuses such a patch; GNU patch guesses" if error else ""
         return [
             Problem(
@@ -304,11 +304,11 @@ def _body_problems(patch: ImportedPatch) -> list[Problem]:
         ]
     problems = [
         Problem("this change is below the end of its hunk and is left out", Location(patch.file, line))
-        for line in readable.patch.stray
+        for line in loaded.patch.stray
     ]
     if any(
         not hunk.leading and not hunk.trailing and hunk.old_count
-        for file in readable.patch.files
+        for file in loaded.patch.files
         for hunk in file.hunks
     ):
         problems.append(

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from harness.errors import Location, Problem
-from harness.patchstack.stacks.change_summary import PatchSummary
+from harness.patchstack.stacks.change_summary import PatchChanges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def _claim(base: Claim, owner: str, node: Any, file: Path, problems: list[Proble
     )
 
 
-def disagreements(claims: tuple[Claim, ...], summary: PatchSummary, file: Path) -> list[Problem]:
+def disagreements(claims: tuple[Claim, ...], summary: PatchChanges, file: Path) -> list[Problem]:
     """Where claims and code differ: what is claimed and not so, and what is so and not claimed.
 
     Owners are compared by their last name, and a claimed owner that is the file's own name is the module: the

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.errors import InputError, Location
-from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.history.heatmap import MARKS
 from harness.report.pages.visible_text import clip, visible
 
@@ -26,7 +26,7 @@ SHARE = 50
 ROOM_FOR_A_LETTER = 14
 ROOM_FOR_A_NAME = 150
 COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,28}\b")
-KNOWN = {verdict.value: verdict for verdict in Verdict}
+KNOWN = {verdict.value: verdict for verdict in PatchVerdict}
 
 
 class _Part(BaseModel):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.patchstack.apply.patch_verdict import MEANING, Verdict
+from harness.patchstack.apply.patch_verdict import MEANING, PatchVerdict
 from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.survival_facts import heat_map, turning_points
@@ -17,16 +17,16 @@ from harness.report.pages.page_templates import Writer, anchor_of, environment
 
 MAX_ROWS = 500
 #: Verdicts that do not keep a stack from going in.
-FAIR = (Verdict.CLEAN.value, Verdict.OFFSET.value, Verdict.ALREADY_UPSTREAM.value, ENDED)
+FAIR = (PatchVerdict.CLEAN.value, PatchVerdict.OFFSET.value, PatchVerdict.ALREADY_UPSTREAM.value, ENDED)
 REBASED = "rebased.json"
 REBASE = ("--repo", "CLONE", "--to", "HEAD", "--out", "rebased")
 #: How a verdict on a patch is drawn; the word beside it is the verdict's own.
 DRAWN = {
-    Verdict.CLEAN: Mark.PASS,
-    Verdict.OFFSET: Mark.PASS,
-    Verdict.ALREADY_UPSTREAM: Mark.UNEXPECTED_PASS,
-    Verdict.MERGED: Mark.INCONCLUSIVE,
-    Verdict.LINE_ENDINGS: Mark.INCONCLUSIVE,
+    PatchVerdict.CLEAN: Mark.PASS,
+    PatchVerdict.OFFSET: Mark.PASS,
+    PatchVerdict.ALREADY_UPSTREAM: Mark.UNEXPECTED_PASS,
+    PatchVerdict.MERGED: Mark.INCONCLUSIVE,
+    PatchVerdict.LINE_ENDINGS: Mark.INCONCLUSIVE,
 }
 
 
@@ -75,7 +75,7 @@ def patches_page(model: ReportModel, writer: Writer) -> str:
             left=max(0, len(rows) - MAX_ROWS),
             totals=[_total(name, rows) for name in names],
             meanings=[
-                (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in Verdict
+                (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in PatchVerdict
             ],
             survival=survival,
             facts=model.patches,
@@ -134,7 +134,7 @@ def _mark(said: str) -> Mark:
     """How a verdict is drawn; one of a time with other verdicts is an open question."""
     if said == ENDED:
         return Mark.UNSUPPORTED
-    verdict = next((verdict for verdict in Verdict if verdict.value == said), None)
+    verdict = next((verdict for verdict in PatchVerdict if verdict.value == said), None)
     return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
 
 

@@ -28,14 +28,14 @@ class Commit:
         return {"commit": self.id, "date": self.date, "subject": self.subject}
 
 
-class Standing(NamedTuple):
+class PathEntry(NamedTuple):
     """What stands at a path: its mode and its object id; of a folder `FOLDER` and no id."""
 
     mode: str
     id: str
 
 
-_FOLDER = Standing(mode=FOLDER, id="")
+_FOLDER = PathEntry(mode=FOLDER, id="")
 
 
 def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
@@ -102,8 +102,8 @@ class PathFinder:
         self._objects = repository.objects
         self._count = 0
         self._root = self._node()
-        self._known: dict[tuple[bytes, int], Mapping[str, Standing]] = {}
-        self._alike: dict[tuple[int | str, ...], Mapping[str, Standing]] = {}
+        self._known: dict[tuple[bytes, int], Mapping[str, PathEntry]] = {}
+        self._alike: dict[tuple[int | str, ...], Mapping[str, PathEntry]] = {}
         for path in paths:
             node = self._root
             for part in path.split("/"):
@@ -115,7 +115,7 @@ class PathFinder:
         self._count += 1
         return _Node(number=self._count)
 
-    def find(self, tree: str) -> Mapping[str, Standing]:
+    def find(self, tree: str) -> Mapping[str, PathEntry]:
         """What stands at every chosen path, and at the folders and links above, in the tree with this id.
 
         Trees in which all of that is the same give the same object.
@@ -124,13 +124,13 @@ class PathFinder:
 
         return self._look(pygit2.Oid(hex=tree), self._root)
 
-    def _look(self, tree: Any, node: _Node) -> Mapping[str, Standing]:
+    def _look(self, tree: Any, node: _Node) -> Mapping[str, PathEntry]:
         key = (tree.raw, node.number)
         known = self._known.get(key)
         if known is not None:
             return known
         folder = self._objects[tree]
-        found: dict[str, Standing] = {}
+        found: dict[str, PathEntry] = {}
         parts: list[int | str] = [node.number]
         for name, child in node.children.items():
             try:
@@ -143,7 +143,7 @@ class PathFinder:
                 found.update((f"{name}/{below}", standing) for below, standing in inside.items())
                 parts += [name, id(inside)]
             elif entry.type_str == "blob":
-                found[name] = Standing(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
+                found[name] = PathEntry(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
                 parts += [name, found[name].mode, found[name].id]
         self._known[key] = self._alike.setdefault(tuple(parts), found)
         return self._known[key]

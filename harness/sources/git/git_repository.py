@@ -15,7 +15,6 @@ _MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: 
 #: Shorter abbreviations than git itself writes are guesses.
 MIN_ABBREVIATION = 7
 FULL_ID = 40
-MIRROR_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -152,25 +151,3 @@ class GitTree:
     def blob(self, blob_id: str) -> bytes | None:
         """Old contents of this repository by blob id."""
         return self.repository.blob(blob_id)
-
-
-def find_mirror(mirrors: Path, commit: str) -> Repository | None:
-    """The repository below `mirrors` that holds `commit`, or None: the id decides, not the folder's name."""
-    for folder in sorted(git_folders(mirrors)):
-        repository = Repository(folder)
-        try:
-            if repository.has(commit):
-                return repository
-        except InputError:
-            continue
-    return None
-
-
-def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
-    """Clones and bare repositories in a folder, not deeper than `depth`; none inside one another."""
-    if ((folder / "objects").is_dir() and (folder / "HEAD").is_file()) or (folder / ".git").exists():
-        yield folder
-    elif depth and folder.is_dir():
-        for child in folder.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                yield from git_folders(child, depth - 1)

@@ -28,7 +28,7 @@ _LONGEST_END = 22 + 0xFFFF + 76
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class ArchiveMember:
     """A file of an archive: its name inside, its mode and its unpacked size in bytes."""
 
     name: str
@@ -36,17 +36,17 @@ class Member:
     size: int
 
 
-class Readable(Protocol):
+class ByteStream(Protocol):
     """Something bytes can be read from."""
 
     def read(self, size: int = -1, /) -> bytes:
         """At most `size` bytes, b"" at the end."""
 
 
-class Reader(Protocol):
+class MemberReader(Protocol):
     """How one kind of archive gives up the bytes of a member."""
 
-    def __call__(self, member: Member) -> bytes:
+    def __call__(self, member: ArchiveMember) -> bytes:
         """The member's bytes."""
 
 
@@ -55,8 +55,8 @@ class ArchiveTree:
     """The files of a wheel (as they would be installed) or of an sdist (below its top folder)."""
 
     file: Path
-    members: Mapping[str, Member]
-    reader: Reader
+    members: Mapping[str, ArchiveMember]
+    reader: MemberReader
 
     @property
     def label(self) -> str:
@@ -152,9 +152,9 @@ def _open_zip(file: Path) -> ArchiveTree:
             raise _hostile(file, f"member {info.filename!r} unpacks to {info.file_size} bytes", "a zip bomb")
         if info.flag_bits & 1:
             raise _hostile(file, f"member {info.filename!r} is encrypted", "its content cannot be read")
-        members.append(Member(name=info.filename, mode=_zip_mode(info), size=info.file_size))
+        members.append(ArchiveMember(name=info.filename, mode=_zip_mode(info), size=info.file_size))
 
-    def read(member: Member) -> bytes:
+    def read(member: ArchiveMember) -> bytes:
         try:
             with archive.open(member.name) as stream:
                 return stream.read(member.size + 1)
@@ -186,10 +186,10 @@ def _open_tar(file: Path) -> ArchiveTree:
             raise _hostile(file, f"member {info.name!r} is no plain file", "a link or a device")
         mode = SYMLINK if info.issym() else EXECUTABLE if info.mode & stat.S_IXUSR else REGULAR
         size = len(info.linkname.encode()) if info.issym() else info.size
-        members.append(Member(name=info.name, mode=mode, size=size))
+        members.append(ArchiveMember(name=info.name, mode=mode, size=size))
         infos[info.name] = info
 
-    def read(member: Member) -> bytes:
+    def read(member: ArchiveMember) -> bytes:
         info: tarfile.TarInfo = infos[member.name]
         if info.issym():
             return info.linkname.encode()
@@ -220,7 +220,7 @@ def _decompressed(file: Path) -> IO[bytes]:
     return plain
 
 
-def _unpacker(head: bytes, stream: IO[bytes]) -> Readable:
+def _unpacker(head: bytes, stream: IO[bytes]) -> ByteStream:
     import bz2
     import gzip
     import lzma
@@ -232,7 +232,7 @@ def _unpacker(head: bytes, stream: IO[bytes]) -> Readable:
     return lzma.LZMAFile(stream) if head.startswith(b"\xfd7zXZ") else stream
 
 
-def _by_path(file: Path, members: list[Member], *, wheel: bool) -> dict[str, Member]:
+def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[str, ArchiveMember]:
     if len(members) > MAX_MEMBERS:
         raise _hostile(file, f"it holds {len(members)} members", "no source archive does")
     if sum(member.size for member in members) > MAX_TOTAL_BYTES:
@@ -250,7 +250,7 @@ def _by_path(file: Path, members: list[Member], *, wheel: bool) -> dict[str, Mem
         if len(tops) == 1 and all("/" in name for name in names.values()):
             top = f"{tops.pop()}/"
             names = {member: name.removeprefix(top) for member, name in names.items()}
-    found: dict[str, Member] = {}
+    found: dict[str, ArchiveMember] = {}
     for member in members:
         path = names[member.name]
         if path in found:

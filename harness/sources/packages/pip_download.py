@@ -66,10 +66,10 @@ def fetch_release(package: str, version: str, *, cache: Path, command: RunComman
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
         wheel = _download(package, version, Path(temporary), command)
-        return publish(sealed(wheel.parent, wheel.name), folder)
+        return publish_folder(seal_folder(wheel.parent, wheel.name), folder)
 
 
-def sealed(ready: Path, name: str) -> Path:
+def seal_folder(ready: Path, name: str) -> Path:
     """Write down which file of the folder is meant and its digest; returns the folder."""
     manifest = {"file": name, "sha256": digest_file(ready / name)}
     (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
@@ -86,7 +86,7 @@ def cached_file(folder: Path) -> Path | None:
         return None
 
 
-def publish(ready: Path, folder: Path) -> Path:
+def publish_folder(ready: Path, folder: Path) -> Path:
     """Move a sealed folder into place and return its file; the first wins, a damaged one is replaced."""
     try:
         ready.rename(folder)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.builds.cell.commit_package import checkout
 from harness.errors import InputError
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 FILES = {
     "verl/__init__.py": "ANSWER = 1\n",
@@ -69,7 +69,7 @@ def test_a_path_out_of_the_environment_is_refused(mirrors: tuple[Path, str], tmp
     folder, commit = mirrors
     found = checkout({"package": "verl", "version": "1", "commit": commit}, folder)
     assert found is not None
-    hostile = MemoryTree(label="hostile", files={"verl/../../out.py": File(data=b"", mode="100644")})
+    hostile = MemoryTree(label="hostile", files={"verl/../../out.py": TreeFile(data=b"", mode="100644")})
     object.__setattr__(found, "tree", hostile)
     with pytest.raises(InputError, match="cannot be checked out"):
         found.install(tmp_path)

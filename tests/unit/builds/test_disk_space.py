@@ -16,8 +16,8 @@ from harness.builds.cell import venv_environment
 from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_room
 from harness.errors import InfrastructureError
 from harness.outcome import Status
-from harness.sources.packages.lockfile import LockedPackage
 from harness.sources.packages.index_settings import uv_binary
+from harness.sources.packages.lockfile import LockedPackage
 
 LARGE = tuple(LockedPackage(name=name, version="1", hashes=()) for name in LEAST_MIB)
 SMALL = LockedPackage(name="filelock", version="3", hashes=())

@@ -19,8 +19,9 @@ from harness.errors import (
     InfrastructureError,
 )
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.stack_apply import apply_stack
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 MATRIX = """\
 format: 1
@@ -64,9 +65,9 @@ def measured_on(upstream: str):
 
     def measure(context):
         patches = context.facets["patches[verl]"]
-        bodies = [(one["id"], (context.root / one["file"]).read_bytes()) for one in patches]
-        tree = MemoryTree(files={"verl/loss.py": File(data=upstream.encode())})
-        changed = apply_stack(tree, bodies).files.get("verl/loss.py")
+        loaded = [read_patch(one["id"], (context.root / one["file"]).read_bytes()) for one in patches]
+        tree = MemoryTree(files={"verl/loss.py": TreeFile(data=upstream.encode())})
+        changed = apply_stack(tree, loaded).files.get("verl/loss.py")
         names = {"exp": math.exp}
         exec(changed.data.decode() if changed else upstream, names)
         return Measured(measurements={"value": names["loss"](0.0, 1.0)}, evidence=Evidence.CPU)

@@ -19,11 +19,11 @@ from harness.compat.operators.operator_check import pinned_torch_npu
 from harness.compat.resolve import resolution
 from harness.compat.surface import release_sources as module
 from harness.compat.surface.release_sources import commit_sources, fetch_sources, tree_requirements
-from harness.sources.packages.remote_file import NoRangesError, RemoteFile, download, open_remote
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 from harness.sources.packages.index_settings import IndexSettings
 from harness.sources.packages.pip_download import ReleaseNotFoundError
+from harness.sources.packages.remote_file import NoRangesError, RemoteFile, download, open_remote
 
 
 class Server:

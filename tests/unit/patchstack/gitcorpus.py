@@ -12,7 +12,7 @@ from pathlib import Path
 import pygit2
 import pytest
 
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 NAME = "pkg/mod.py"
 #: Few distinct lines: hunks then have several possible places, which is where appliers differ.
@@ -133,7 +133,7 @@ def random_pair(seed: int) -> Pair | None:
     else:
         base = edited(rng, lines, rng.randint(0, 3)) if kind < 0.8 else lines + lines
         target = content(rng, base, newline=target_newline)
-    return Pair(MemoryTree(files={NAME: File(data=target)}), patch, seed)
+    return Pair(MemoryTree(files={NAME: TreeFile(data=target)}), patch, seed)
 
 
 def mutated(rng: random.Random, patch: bytes) -> bytes:

@@ -3,10 +3,15 @@ from __future__ import annotations
 import json
 
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.three_way import difference
+from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.python_source.source_outline import outline
-from harness.patchstack.stacks.change_summary import FileSummary, SymbolChange, file_summary, summarise
-from harness.sources.tree import File, MemoryTree
+from harness.patchstack.stacks.change_summary import (
+    FileChanges,
+    SymbolChange,
+    summarise_changes,
+    summarise_file,
+)
+from harness.sources.tree import MemoryTree, TreeFile
 
 OLD = b'''\
 import os
@@ -67,7 +72,7 @@ class New:
 '''
 
 
-def changes(found: FileSummary) -> set[tuple[str, str, str, str]]:
+def changes(found: FileChanges) -> set[tuple[str, str, str, str]]:
     inner = {
         (one.name, change.action, change.kind, change.name) for one in found.classes for change in one.changes
     }
@@ -75,7 +80,7 @@ def changes(found: FileSummary) -> set[tuple[str, str, str, str]]:
 
 
 def test_every_kind_of_change_is_named() -> None:
-    found = file_summary("pkg/mod.py", OLD, File(data=NEW))
+    found = summarise_file("pkg/mod.py", OLD, TreeFile(data=NEW))
     assert changes(found) == {
         ("", "added", "module_attr", "torch_npu"),
         ("", "replaced", "module_attr", "LIMIT"),
@@ -91,7 +96,7 @@ def test_every_kind_of_change_is_named() -> None:
 
 
 def test_a_changed_signature_is_shown_with_upstreams() -> None:
-    found = file_summary("pkg/mod.py", OLD, File(data=NEW))
+    found = summarise_file("pkg/mod.py", OLD, TreeFile(data=NEW))
     change = next(change for change in found.module if change.name == "change")
     assert change == SymbolChange(
         action="replaced", kind="function", name="change", was="(a, b)", now="(a, b, c=None)"
@@ -100,16 +105,16 @@ def test_a_changed_signature_is_shown_with_upstreams() -> None:
 
 
 def test_comments_and_layout_change_nothing() -> None:
-    found = file_summary("m.py", b"a = 1\n", File(data=b"# why\na  =  1\n"))
+    found = summarise_file("m.py", b"a = 1\n", TreeFile(data=b"# why\na  =  1\n"))
     assert (found.module, found.classes) == ((), ())
     assert found.note
 
 
 def test_files_that_are_no_python_have_a_note() -> None:
-    assert "not Python" in file_summary("a.yaml", b"a: 1", File(data=b"a: 2")).note
-    assert "added" in file_summary("a.yaml", None, File(data=b"a: 2")).note
-    assert "deleted" in file_summary("a.yaml", b"a: 1", None).note
-    assert "not readable" in file_summary("a.py", b"def (", File(data=b"x = 1")).note
+    assert "not Python" in summarise_file("a.yaml", b"a: 1", TreeFile(data=b"a: 2")).note
+    assert "added" in summarise_file("a.yaml", None, TreeFile(data=b"a: 2")).note
+    assert "deleted" in summarise_file("a.yaml", b"a: 1", None).note
+    assert "not readable" in summarise_file("a.py", b"def (", TreeFile(data=b"x = 1")).note
 
 
 def test_definitions_inside_blocks_are_the_modules_own() -> None:
@@ -122,18 +127,18 @@ def test_definitions_inside_blocks_are_the_modules_own() -> None:
 
 
 def test_a_new_and_a_removed_file() -> None:
-    assert {change.action for change in file_summary("m.py", None, File(data=OLD)).module} == {"added"}
-    assert {change.action for change in file_summary("m.py", OLD, None).module} == {"deleted"}
+    assert {change.action for change in summarise_file("m.py", None, TreeFile(data=OLD)).module} == {"added"}
+    assert {change.action for change in summarise_file("m.py", OLD, None).module} == {"deleted"}
 
 
 def test_the_familiar_form_and_json() -> None:
-    tree = MemoryTree(files={"pkg/mod.py": File(data=OLD)}, label="v1")
+    tree = MemoryTree(files={"pkg/mod.py": TreeFile(data=OLD)}, label="v1")
     patches = [
-        read_patch("good", difference({"pkg/mod.py": (OLD, NEW)})),
-        read_patch("bad", difference({"pkg/other.py": (OLD, NEW)})),
+        read_patch("good", diff_files({"pkg/mod.py": (OLD, NEW)})),
+        read_patch("bad", diff_files({"pkg/other.py": (OLD, NEW)})),
         read_patch("ugly", b"?"),
     ]
-    found = summarise("verl", patches, tree)
+    found = summarise_changes("verl", patches, tree)
     text = found.to_text()
     assert "NPU Patch Summary" in text.splitlines()[0]
     assert "Patch File1: pkg/mod.py" in text

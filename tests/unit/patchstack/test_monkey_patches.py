@@ -8,11 +8,11 @@ from harness.patchstack.runtime.monkey_patches import (
     TargetState,
     accepts,
     check_runtime,
-    drift,
     find_runtime_patches,
-    look_up,
+    find_target,
+    target_differences,
 )
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 PATCHES = b"""\
 import vllm.v1.core as core
@@ -59,11 +59,13 @@ def tree(**changed: bytes | None) -> MemoryTree:
         **UPSTREAM,
         **{path.replace("__", "/").replace("_py", ".py"): data for path, data in changed.items()},
     }
-    return MemoryTree(files={path: File(data=data) for path, data in files.items() if data is not None})
+    return MemoryTree(files={path: TreeFile(data=data) for path, data in files.items() if data is not None})
 
 
 def patches() -> MemoryTree:
-    return MemoryTree(files={"va/patch/one.py": File(data=PATCHES), "va/other.py": File(data=PATCHES)})
+    return MemoryTree(
+        files={"va/patch/one.py": TreeFile(data=PATCHES), "va/other.py": TreeFile(data=PATCHES)}
+    )
 
 
 def test_assignments_to_another_package_are_found() -> None:
@@ -96,31 +98,33 @@ def test_targets_are_looked_up_through_re_exports() -> None:
 
 
 def test_a_target_in_a_module_that_is_gone_or_unreadable() -> None:
-    assert look_up(tree(), "other.thing").state is TargetState.MOVED
-    broken = MemoryTree(files={"vllm/worker.py": File(data=b"def (")})
-    assert look_up(broken, "vllm.worker.run").state is TargetState.UNREADABLE
+    assert find_target(tree(), "other.thing").state is TargetState.MOVED
+    broken = MemoryTree(files={"vllm/worker.py": TreeFile(data=b"def (")})
+    assert find_target(broken, "vllm.worker.run").state is TargetState.UNREADABLE
 
 
 def test_re_exports_in_a_circle_end() -> None:
     circle = MemoryTree(
         files={
-            "a/x.py": File(data=b"from a.y import f\n"),
-            "a/y.py": File(data=b"from a.x import f\n"),
+            "a/x.py": TreeFile(data=b"from a.y import f\n"),
+            "a/y.py": TreeFile(data=b"from a.x import f\n"),
         }
     )
-    assert look_up(circle, "a.x.f").state in TargetState
+    assert find_target(circle, "a.x.f").state in TargetState
 
 
 def test_what_moved_between_two_versions_is_said_loudly() -> None:
     found = find_runtime_patches(patches(), "va/patch", "vllm")
-    assert drift(found, tree(), tree()) == ()
+    assert target_differences(found, tree(), tree()) == ()
     comment = UPSTREAM["vllm/worker.py"] + b"# a comment\n"
-    assert drift(found, tree(), tree(vllm__worker_py=comment)) == ()
-    body = drift(found, tree(), tree(vllm__worker_py=b"def run(self, x):\n    return -x\n"))
+    assert target_differences(found, tree(), tree(vllm__worker_py=comment)) == ()
+    body = target_differences(found, tree(), tree(vllm__worker_py=b"def run(self, x):\n    return -x\n"))
     assert body == ("vllm.worker.run has another body",)
-    signature = drift(found, tree(), tree(vllm__worker_py=b"def run(self, x, y):\n    return x\n"))
+    signature = target_differences(
+        found, tree(), tree(vllm__worker_py=b"def run(self, x, y):\n    return x\n")
+    )
     assert signature == ("vllm.worker.run took (self, x), takes (self, x, y)",)
-    gone = drift(found, tree(), tree(vllm__worker_py=None))
+    gone = target_differences(found, tree(), tree(vllm__worker_py=None))
     assert gone[0].startswith("vllm.worker.run is gone")
 
 

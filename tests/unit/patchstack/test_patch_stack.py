@@ -29,12 +29,12 @@ Body: two.patch >=2.0,<3.0
 """
 
 
-def make(root: Path, header: str = HEADER, series: str = "fix\n", **bodies: bytes) -> Path:
+def make(root: Path, header: str = HEADER, series: str = "fix\n", **variants: bytes) -> Path:
     folder = root / "patches" / "up" / "fix"
     folder.mkdir(parents=True)
     (folder / "PATCH").write_text(header, encoding="utf-8")
     (folder.parent / "series").write_text(series, encoding="utf-8")
-    for name, data in {"one": BODY, "two": BODY, **bodies}.items():
+    for name, data in {"one": BODY, "two": BODY, **variants}.items():
         (folder / f"{name}.patch").write_bytes(data)
     return root / "patches"
 
@@ -164,7 +164,7 @@ def test_no_problem_over_versions_the_ranges_meet_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "line"),
+    ("variant", "line"),
     [
         (BODY[:-1], 5),
         (b"\xef\xbb\xbf" + BODY, 1),
@@ -174,8 +174,8 @@ def test_no_problem_over_versions_the_ranges_meet_on(tmp_path: Path) -> None:
     ],
     ids=["no newline", "byte order mark", "below the hunk", "counts", "unsafe"],
 )
-def test_a_bad_body_is_reported_with_its_line(tmp_path: Path, body: bytes, line: int) -> None:
-    problems = lint_stack(make(tmp_path, one=body), "up")
+def test_a_bad_body_is_reported_with_its_line(tmp_path: Path, variant: bytes, line: int) -> None:
+    problems = lint_stack(make(tmp_path, one=variant), "up")
     assert line in [problem.where.line for problem in problems if problem.where]
 
 

@@ -10,16 +10,16 @@ from gitcorpus import NAME, GitBox, GitSays, Pair, mutated, random_pair
 
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_apply import Applied, apply_patch
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.sources.tree import File, MemoryTree
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.sources.tree import MemoryTree, TreeFile
 
 CHUNKS = range(10)
 PAIRS = 100
 
 
 def after(tree: MemoryTree, patch: bytes) -> dict[str, bytes] | None:
-    readable = read_patch("p", patch)
-    done = apply_patch(readable.patch, tree) if readable.patch else None
+    loaded = read_patch("p", patch)
+    done = apply_patch(loaded.patch, tree) if loaded.patch else None
     if not isinstance(done, Applied):
         return None
     files = {path: file.data for path, file in tree.files.items()}
@@ -32,8 +32,8 @@ def after(tree: MemoryTree, patch: bytes) -> dict[str, bytes] | None:
 
 def git_is_wrong(patch: bytes, target: bytes, says: GitSays) -> bool:
     """The two cases `harness.patchstack.apply.patch_apply` names: each has its own test below, and git accepts both."""
-    readable = read_patch("p", patch)
-    hunks = [hunk for file in readable.patch.files for hunk in file.hunks] if readable.patch else []
+    loaded = read_patch("p", patch)
+    hunks = [hunk for file in loaded.patch.files for hunk in file.hunks] if loaded.patch else []
     without_text = any(not hunk.pre and hunk.old_start > 1 for hunk in hunks) and bool(target)
     in_the_middle = any(
         hunk.trailing and not hunk.pre.endswith(b"\n") and hunk.pre + b"\n" in target[:-1] for hunk in hunks
@@ -79,7 +79,7 @@ HEAD = b"--- a/%s\n+++ b/%s\n" % (NAME.encode(), NAME.encode())
 
 
 def test_git_joins_lines_where_a_text_without_final_newline_stands_in_the_middle(tmp_path: Path) -> None:
-    tree = MemoryTree(files={NAME: File(data=b"z\na\nb\nc\na\nb\nc\n")})
+    tree = MemoryTree(files={NAME: TreeFile(data=b"z\na\nb\nc\na\nb\nc\n")})
     patch = HEAD + b"@@ -2,3 +2,3 @@\n a\n-b\n+x\n c\n\\ No newline at end of file\n"
     assert GitBox(tmp_path / "box").apply(tree, patch).files == {NAME: b"z\na\nx\nca\nb\nc\n"}
     assert after(tree, patch) == {NAME: b"z\na\nb\nc\na\nx\nc"}
@@ -87,9 +87,9 @@ def test_git_joins_lines_where_a_text_without_final_newline_stands_in_the_middle
 
 @pytest.mark.parametrize("line", [0, 1, 2, 9])
 def test_git_puts_a_text_without_context_at_the_end_of_any_file(line: int, tmp_path: Path) -> None:
-    tree = MemoryTree(files={NAME: File(data=b"a\nb\n")})
+    tree = MemoryTree(files={NAME: TreeFile(data=b"a\nb\n")})
     patch = HEAD + b"@@ -%d,0 +%d @@\n+x\n" % (line, line + 1)
     says = GitBox(tmp_path / "box").apply(tree, patch)
     assert says.accepts == (line > 1)
     assert says.files == {NAME: b"a\nb\nx\n" if line > 1 else b"a\nb\n"}
-    assert classify(read_patch("p", patch), tree).verdict is Verdict.CONFLICT
+    assert classify(read_patch("p", patch), tree).verdict is PatchVerdict.CONFLICT

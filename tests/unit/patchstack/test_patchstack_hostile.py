@@ -12,35 +12,35 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import apply_stack
+from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.stacks.stack_export import canonical
-from harness.sources.tree import EXECUTABLE, SYMLINK, File, MemoryTree, path_problem
+from harness.sources.tree import EXECUTABLE, SYMLINK, MemoryTree, TreeFile, path_problem
 
 OLD = b"".join(b"line %d\n" % number for number in range(30))
 NEW = OLD.replace(b"line 7\n", b"line seven\n").replace(b"line 25\n", b"")
 TREE = MemoryTree(
     files={
-        "pkg/mod.py": File(data=OLD),
-        "pkg/caf\u00e9 x.py": File(data=OLD),
-        "pkg/crlf.py": File(data=OLD.replace(b"\n", b"\r\n")),
-        "pkg/no_end.py": File(data=OLD[:-1]),
-        "pkg/run.sh": File(data=b"#!/bin/sh\n", mode=EXECUTABLE),
-        "pkg/empty.py": File(data=b""),
-        "pkg/link": File(data=b"mod.py", mode=SYMLINK),
+        "pkg/mod.py": TreeFile(data=OLD),
+        "pkg/caf\u00e9 x.py": TreeFile(data=OLD),
+        "pkg/crlf.py": TreeFile(data=OLD.replace(b"\n", b"\r\n")),
+        "pkg/no_end.py": TreeFile(data=OLD[:-1]),
+        "pkg/run.sh": TreeFile(data=b"#!/bin/sh\n", mode=EXECUTABLE),
+        "pkg/empty.py": TreeFile(data=b""),
+        "pkg/link": TreeFile(data=b"mod.py", mode=SYMLINK),
     }
 )
 RENAME = (
     b"diff --git a/pkg/mod.py b/pkg/other.py\nsimilarity index 90%\nrename from pkg/mod.py\nrename to pkg/other.py\n"
-    + difference({"pkg/mod.py": (OLD, NEW)}).split(b"\n", 2)[2].replace(b"b/pkg/mod", b"b/pkg/other")
+    + diff_files({"pkg/mod.py": (OLD, NEW)}).split(b"\n", 2)[2].replace(b"b/pkg/mod", b"b/pkg/other")
 )
 SEEDS = [
-    difference({"pkg/mod.py": (OLD, NEW)}),
-    difference({"pkg/caf\u00e9 x.py": (OLD, NEW)}),
-    difference({"pkg/crlf.py": (OLD.replace(b"\n", b"\r\n"), NEW.replace(b"\n", b"\r\n"))}),
-    difference({"pkg/no_end.py": (OLD[:-1], NEW[:-1] + b"more")}),
-    difference({"pkg/mod.py": (OLD, NEW), "pkg/no_end.py": (OLD[:-1], OLD)}),
+    diff_files({"pkg/mod.py": (OLD, NEW)}),
+    diff_files({"pkg/caf\u00e9 x.py": (OLD, NEW)}),
+    diff_files({"pkg/crlf.py": (OLD.replace(b"\n", b"\r\n"), NEW.replace(b"\n", b"\r\n"))}),
+    diff_files({"pkg/no_end.py": (OLD[:-1], NEW[:-1] + b"more")}),
+    diff_files({"pkg/mod.py": (OLD, NEW), "pkg/no_end.py": (OLD[:-1], OLD)}),
     RENAME,
     b"diff --git a/pkg/mod.py b/pkg/copy.py\nsimilarity index 100%\ncopy from pkg/mod.py\ncopy to pkg/copy.py\n",
     b"diff --git a/pkg/run.sh b/pkg/run.sh\nold mode 100755\nnew mode 100644\n",
@@ -92,12 +92,17 @@ def mutated(draw: st.DrawFn) -> bytes:
 @given(data=mutated())
 def test_any_patch_has_a_verdict_and_changes_all_or_nothing(data: bytes) -> None:
     verdict = classify(read_patch("p", data), TREE)
-    result = apply_stack(TREE, [("p", data)])
+    result = apply_stack(TREE, [read_patch("p", data)])
     assert result.verdicts == (verdict,)
     if not verdict.verdict.applies:
         assert result.files == {}
     assert all(path_problem(path) == "" for path in verdict.files)
-    if verdict.verdict in {Verdict.CORRUPT, Verdict.UNSAFE, Verdict.CONFLICT, Verdict.MISSING_TARGET}:
+    if verdict.verdict in {
+        PatchVerdict.CORRUPT,
+        PatchVerdict.UNSAFE,
+        PatchVerdict.CONFLICT,
+        PatchVerdict.MISSING_TARGET,
+    }:
         assert verdict.files == {}
         assert verdict.reasons
         assert verdict.remedies
@@ -106,16 +111,16 @@ def test_any_patch_has_a_verdict_and_changes_all_or_nothing(data: bytes) -> None
 @settings(max_examples=200)
 @given(data=mutated())
 def test_the_canonical_form_has_the_same_verdict(data: bytes) -> None:
-    readable = read_patch("p", data)
-    if readable.patch is None or any(file.binary for file in readable.patch.files):
+    loaded = read_patch("p", data)
+    if loaded.patch is None or any(file.binary for file in loaded.patch.files):
         return
     again = classify(read_patch("p", canonical(data)), TREE)
-    assert again.verdict is classify(readable, TREE).verdict
+    assert again.verdict is classify(loaded, TREE).verdict
 
 
 @given(data=st.binary(max_size=300))
 def test_any_bytes_have_a_verdict(data: bytes) -> None:
-    assert classify(read_patch("p", data), TREE).verdict in Verdict
+    assert classify(read_patch("p", data), TREE).verdict in PatchVerdict
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -132,7 +137,7 @@ def test_mutated_patches_of_every_kind_are_taken_as_git_takes_them(chunk: int, t
                 data[:at] + rng.choice([b"", b"\n", b"+", b" ", b"x", b"1"]) + data[at + rng.randrange(3) :]
             )
         verdict = classify(read_patch("p", data), tree).verdict
-        if verdict in {Verdict.UNSAFE, Verdict.CLEAN} and b"GIT binary" in data:
+        if verdict in {PatchVerdict.UNSAFE, PatchVerdict.CLEAN} and b"GIT binary" in data:
             continue
         says = box.apply(tree, data)
         if verdict.accepted_by_git != says.accepts and not known_difference(data, verdict, says.message):
@@ -141,23 +146,23 @@ def test_mutated_patches_of_every_kind_are_taken_as_git_takes_them(chunk: int, t
 
 
 MIXED = b"one\r\ntwo\nthree\rfour\r\nfive\n"
-KINDS: Mapping[str, tuple[bytes, Verdict]] = {
-    "truncated": (SEEDS[0][:-30], Verdict.CORRUPT),
-    "wrong counts": (SEEDS[0].replace(b",6 ", b",9 "), Verdict.CORRUPT),
-    "binary": (SEEDS[10], Verdict.CONFLICT),
-    "no newline at the end": (SEEDS[3], Verdict.CLEAN),
-    "unicode path": (SEEDS[1], Verdict.CLEAN),
-    "rename": (RENAME, Verdict.CLEAN),
-    "copy": (SEEDS[6], Verdict.CLEAN),
-    "mode change": (SEEDS[7], Verdict.CLEAN),
-    "quoted path": (SEEDS[12], Verdict.CLEAN),
-    "CRLF": (SEEDS[2], Verdict.CLEAN),
-    "CRLF on LF": (SEEDS[2].replace(b"crlf.py", b"mod.py"), Verdict.LINE_ENDINGS),
+KINDS: Mapping[str, tuple[bytes, PatchVerdict]] = {
+    "truncated": (SEEDS[0][:-30], PatchVerdict.CORRUPT),
+    "wrong counts": (SEEDS[0].replace(b",6 ", b",9 "), PatchVerdict.CORRUPT),
+    "binary": (SEEDS[10], PatchVerdict.CONFLICT),
+    "no newline at the end": (SEEDS[3], PatchVerdict.CLEAN),
+    "unicode path": (SEEDS[1], PatchVerdict.CLEAN),
+    "rename": (RENAME, PatchVerdict.CLEAN),
+    "copy": (SEEDS[6], PatchVerdict.CLEAN),
+    "mode change": (SEEDS[7], PatchVerdict.CLEAN),
+    "quoted path": (SEEDS[12], PatchVerdict.CLEAN),
+    "CRLF": (SEEDS[2], PatchVerdict.CLEAN),
+    "CRLF on LF": (SEEDS[2].replace(b"crlf.py", b"mod.py"), PatchVerdict.LINE_ENDINGS),
     "CR, LF and CRLF mixed": (
-        difference({"pkg/mixed.py": (MIXED, MIXED.replace(b"three", b"3"))}),
-        Verdict.CLEAN,
+        diff_files({"pkg/mixed.py": (MIXED, MIXED.replace(b"three", b"3"))}),
+        PatchVerdict.CLEAN,
     ),
-    "empty": (b"", Verdict.CORRUPT),
+    "empty": (b"", PatchVerdict.CORRUPT),
 }
 
 
@@ -165,7 +170,7 @@ KINDS: Mapping[str, tuple[bytes, Verdict]] = {
 def test_every_kind_of_bad_input_has_its_verdict_and_git_agrees(kind: str, tmp_path: Path) -> None:
     data, expected = KINDS[kind]
     plain = {path: file for path, file in TREE.files.items() if file.mode != SYMLINK}
-    tree = MemoryTree(files={**plain, "pkg/mixed.py": File(data=MIXED)})
+    tree = MemoryTree(files={**plain, "pkg/mixed.py": TreeFile(data=MIXED)})
     found = classify(read_patch("p", data), tree)
     assert found.verdict is expected, found.reasons
     if kind == "binary":
@@ -178,10 +183,12 @@ def test_every_kind_of_bad_input_has_its_verdict_and_git_agrees(kind: str, tmp_p
         assert says.files == {path: file.data for path, file in tree.files.items()}
 
 
-def known_difference(data: bytes, verdict: Verdict, _message: str) -> bool:
+def known_difference(data: bytes, verdict: PatchVerdict, _message: str) -> bool:
     """Where we are stricter on purpose: binary changes, odd modes, hunks without context, broken quoting."""
-    broken_quoting = verdict is Verdict.CORRUPT and b'"' in data
-    return b"GIT binary patch" in data or verdict is Verdict.UNSAFE or b"@@ -0,0" in data or broken_quoting
+    broken_quoting = verdict is PatchVerdict.CORRUPT and b'"' in data
+    return (
+        b"GIT binary patch" in data or verdict is PatchVerdict.UNSAFE or b"@@ -0,0" in data or broken_quoting
+    )
 
 
 def test_a_patch_larger_than_any_source_patch_is_refused() -> None:
@@ -190,7 +197,7 @@ def test_a_patch_larger_than_any_source_patch_is_refused() -> None:
     before = module.MAX_PATCH_BYTES
     try:
         module.MAX_PATCH_BYTES = 1000
-        assert classify(read_patch("p", b"+" * 1001), TREE).verdict is Verdict.CORRUPT
+        assert classify(read_patch("p", b"+" * 1001), TREE).verdict is PatchVerdict.CORRUPT
     finally:
         module.MAX_PATCH_BYTES = before
 
@@ -202,5 +209,5 @@ def test_a_large_patch_is_read_in_one_pass() -> None:
         + lines
     )
     found = classify(read_patch("p", data), TREE)
-    assert found.verdict is Verdict.CLEAN
-    assert found.files["big"] == File(data=lines.replace(b"+", b""))
+    assert found.verdict is PatchVerdict.CLEAN
+    assert found.files["big"] == TreeFile(data=lines.replace(b"+", b""))

@@ -1,4 +1,4 @@
-"""Our own bodies, each applied to the text it was made from: line endings and all other bytes are kept."""
+"""Our own variants, each applied to the text it was made from: line endings and all other bytes are kept."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.format.diff import Change, Patch
-from harness.patchstack.stacks.upstream_tree import logical_bodies
-from harness.sources.tree import File, MemoryTree
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.format.diff import ChangeKind, Patch
+from harness.patchstack.stacks.patch_selection import all_variants
+from harness.sources.tree import MemoryTree, TreeFile
 
 PATCHES = Path(__file__).parents[3] / "patches"
 BODIES = sorted(PATCHES.glob("*/*/*.patch"))
-CRLF = [body for body in BODIES if b"\r\n" in body.read_bytes()]
+CRLF = [variant for variant in BODIES if b"\r\n" in variant.read_bytes()]
 
 
-def named(body: Path) -> str:
-    return "/".join(body.relative_to(PATCHES).parts)
+def named(variant: Path) -> str:
+    return "/".join(variant.relative_to(PATCHES).parts)
 
 
 def before(patch: Patch, filler: bytes) -> dict[str, bytes]:
     """For each changed file its hunks' old text at the lines they say, `filler` lines around it."""
     files = {}
     for file in patch.files:
-        if file.change is Change.CREATE:
+        if file.change is ChangeKind.CREATE:
             continue
         lines: list[bytes] = []
         for hunk in file.hunks:
@@ -38,47 +38,47 @@ def before(patch: Patch, filler: bytes) -> dict[str, bytes]:
 
 
 def test_there_are_bodies_for_files_with_crlf_of_both_upstreams() -> None:
-    assert {body.relative_to(PATCHES).parts[0] for body in CRLF} == {"verl", "vllm_ascend"}
+    assert {variant.relative_to(PATCHES).parts[0] for variant in CRLF} == {"verl", "vllm_ascend"}
 
 
-@pytest.mark.parametrize("body", BODIES, ids=named)
-def test_a_body_goes_into_the_text_it_was_made_from(body: Path) -> None:
-    readable = read_patch(named(body), body.read_bytes())
-    assert readable.patch
-    ending = b"\r\n" if body in CRLF else b"\n"
-    files = before(readable.patch, b"filler" + ending)
-    verdict = classify(readable, MemoryTree(files={path: File(data=data) for path, data in files.items()}))
-    assert verdict.verdict is Verdict.CLEAN, verdict.reasons
+@pytest.mark.parametrize("variant", BODIES, ids=named)
+def test_a_body_goes_into_the_text_it_was_made_from(variant: Path) -> None:
+    loaded = read_patch(named(variant), variant.read_bytes())
+    assert loaded.patch
+    ending = b"\r\n" if variant in CRLF else b"\n"
+    files = before(loaded.patch, b"filler" + ending)
+    verdict = classify(loaded, MemoryTree(files={path: TreeFile(data=data) for path, data in files.items()}))
+    assert verdict.verdict is PatchVerdict.CLEAN, verdict.reasons
     for path in files:
         changed = verdict.files[path]
         assert changed
         assert changed.data != files[path]
-        other = changed.data.replace(b"\r\n", b"") if body in CRLF else changed.data
-        assert (b"\n" if body in CRLF else b"\r") not in other
+        other = changed.data.replace(b"\r\n", b"") if variant in CRLF else changed.data
+        assert (b"\n" if variant in CRLF else b"\r") not in other
 
 
-@pytest.mark.parametrize("body", CRLF, ids=named)
-def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(body: Path) -> None:
-    readable = read_patch(named(body), body.read_bytes())
-    assert readable.patch
-    files = {path: data.replace(b"\r", b"") for path, data in before(readable.patch, b"filler\r\n").items()}
-    tree = MemoryTree(files={path: File(data=data) for path, data in files.items()})
-    verdict = classify(readable, tree)
-    assert verdict.verdict is Verdict.LINE_ENDINGS
+@pytest.mark.parametrize("variant", CRLF, ids=named)
+def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(variant: Path) -> None:
+    loaded = read_patch(named(variant), variant.read_bytes())
+    assert loaded.patch
+    files = {path: data.replace(b"\r", b"") for path, data in before(loaded.patch, b"filler\r\n").items()}
+    tree = MemoryTree(files={path: TreeFile(data=data) for path, data in files.items()})
+    verdict = classify(loaded, tree)
+    assert verdict.verdict is PatchVerdict.LINE_ENDINGS
     assert verdict.candidate
     again = classify(read_patch("again", verdict.candidate), tree)
-    assert again.verdict is Verdict.CLEAN
+    assert again.verdict is PatchVerdict.CLEAN
     assert all(changed and b"\r" not in changed.data for changed in again.files.values())
 
 
 def test_bodies_of_a_stack_are_grouped_by_their_patch_and_other_patches_stand_alone(tmp_path: Path) -> None:
-    bodies, logical = logical_bodies(PATCHES, "verl")
+    variants, logical = all_variants(PATCHES, "verl")
     listed = (PATCHES / "verl" / "series").read_text().splitlines()
     assert [one.name for one in logical] == [
         f"verl/{line}" for line in listed if line and not line.startswith("#")
     ]
-    assert sorted(place for one in logical for place, _ in one.bodies) == list(range(len(bodies)))
+    assert sorted(place for one in logical for place, _ in one.variants) == list(range(len(variants)))
     (tmp_path / "0001-theirs.patch").write_bytes(BODIES[0].read_bytes())
-    bodies, logical = logical_bodies(tmp_path)
-    assert len(bodies) == 1
+    variants, logical = all_variants(tmp_path)
+    assert len(variants) == 1
     assert logical == ()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from harness.patchstack.apply.classify import classify, read_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import MEANING, PatchVerdict, Verdict
-from harness.sources.tree import SYMLINK, File, MemoryTree, blob_id
+from harness.patchstack.apply.patch_verdict import MEANING, ClassifiedPatch, PatchVerdict
+from harness.patchstack.format.diff_writer import diff_files
+from harness.sources.tree import SYMLINK, MemoryTree, TreeFile, blob_id
 
 PATH = "pkg/mod.py"
 BASE = b"".join(b"def f%d(x):\n    a = x + %d\n    b = a * 2\n    return b\n\n\n" % (n, n) for n in range(6))
@@ -27,58 +27,58 @@ class Blobs:
 
 
 def tree(**files: bytes) -> MemoryTree:
-    return MemoryTree(files={f"pkg/{name}.py": File(data=data) for name, data in files.items()})
+    return MemoryTree(files={f"pkg/{name}.py": TreeFile(data=data) for name, data in files.items()})
 
 
 def patch(old: bytes = BASE, new: bytes = FIXED, path: str = PATH) -> bytes:
-    return difference({path: (old, new)})
+    return diff_files({path: (old, new)})
 
 
-def verdict(data: bytes, target: MemoryTree, *bases: bytes) -> PatchVerdict:
+def verdict(data: bytes, target: MemoryTree, *bases: bytes) -> ClassifiedPatch:
     return classify(read_patch("p", data), target, Blobs(*bases) if bases else None)
 
 
 def test_every_verdict_has_a_meaning() -> None:
-    assert set(MEANING) == set(Verdict)
+    assert set(MEANING) == set(PatchVerdict)
 
 
 def test_clean() -> None:
     found = verdict(patch(), tree(mod=BASE))
-    assert found.verdict is Verdict.CLEAN
-    assert found.files[PATH] == File(data=FIXED)
+    assert found.verdict is PatchVerdict.CLEAN
+    assert found.files[PATH] == TreeFile(data=FIXED)
     assert found.places[0].symbol == "f3"
 
 
 def test_offset_says_how_far() -> None:
     found = verdict(patch(), tree(mod=b"import os\nimport sys\n" + BASE))
-    assert (found.verdict, found.offset) == (Verdict.OFFSET, 2)
+    assert (found.verdict, found.offset) == (PatchVerdict.OFFSET, 2)
 
 
 def test_already_upstream() -> None:
     found = verdict(patch(), tree(mod=FIXED))
-    assert found.verdict is Verdict.ALREADY_UPSTREAM
+    assert found.verdict is PatchVerdict.ALREADY_UPSTREAM
     assert found.files == {}
 
 
 @pytest.mark.parametrize("bases", [(BASE,), ()], ids=["with the original at hand", "without"])
 def test_already_upstream_after_the_context_changed(bases: tuple[bytes, ...]) -> None:
     drifted = FIXED.replace(b"three'\n    b = a * 2", b"three'\n    b = 2 * a")
-    assert verdict(patch(), tree(mod=drifted), *bases).verdict is Verdict.ALREADY_UPSTREAM
+    assert verdict(patch(), tree(mod=drifted), *bases).verdict is PatchVerdict.ALREADY_UPSTREAM
 
 
 def test_merged_when_only_the_context_changed() -> None:
     target = BASE.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
     found = verdict(patch(), tree(mod=target), BASE)
-    assert found.verdict is Verdict.MERGED
+    assert found.verdict is PatchVerdict.MERGED
     assert found.candidate is not None
     again = verdict(found.candidate, tree(mod=target))
-    assert again.verdict is Verdict.CLEAN
+    assert again.verdict is PatchVerdict.CLEAN
     assert again.files[PATH].data == FIXED.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
 
 
 def test_conflict_names_file_hunk_and_line() -> None:
     found = verdict(patch(), tree(mod=BASE.replace(b"a = x + 3", b"a = x + 33")), BASE)
-    assert found.verdict is Verdict.CONFLICT
+    assert found.verdict is PatchVerdict.CONFLICT
     assert (found.failures[0].path, found.failures[0].hunk) == (PATH, 1)
     assert "a = x + 3" in found.reasons[0]
     assert found.remedies
@@ -88,18 +88,18 @@ def test_conflict_says_which_hunks_are_upstream() -> None:
     both = FIXED.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')")
     half = BASE.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')").replace(b"a = x + 3", b"c = 3")
     found = verdict(patch(BASE, both), tree(mod=half))
-    assert found.verdict is Verdict.CONFLICT
+    assert found.verdict is PatchVerdict.CONFLICT
     assert any("hunk 1 of 2 is already upstream" in reason for reason in found.reasons)
 
 
 def test_line_endings_and_the_patch_that_keeps_them() -> None:
     crlf = BASE.replace(b"\n", b"\r\n")
     found = verdict(patch(), tree(mod=crlf))
-    assert found.verdict is Verdict.LINE_ENDINGS
+    assert found.verdict is PatchVerdict.LINE_ENDINGS
     assert "CRLF" in found.reasons[0]
     assert found.candidate is not None
     again = verdict(found.candidate, tree(mod=crlf))
-    assert again.verdict is Verdict.CLEAN
+    assert again.verdict is PatchVerdict.CLEAN
     assert again.files[PATH].data == FIXED.replace(b"\n", b"\r\n")
 
 
@@ -109,14 +109,14 @@ def test_mixed_line_endings_are_not_mixed_further() -> None:
         line.replace(b"\n", b"\r\n") if number >= 18 else line for number, line in enumerate(lines)
     )
     found = verdict(patch(), tree(mod=mixed))
-    assert found.verdict is Verdict.LINE_ENDINGS
+    assert found.verdict is PatchVerdict.LINE_ENDINGS
     result = found.files[PATH].data
     assert result.replace(b"\r\n", b"\n") == FIXED
     assert result.count(b"\r\n") == mixed.count(b"\r\n") + 1
 
 
 def test_already_upstream_with_other_line_endings() -> None:
-    assert verdict(patch(), tree(mod=FIXED.replace(b"\n", b"\r\n"))).verdict is Verdict.ALREADY_UPSTREAM
+    assert verdict(patch(), tree(mod=FIXED.replace(b"\n", b"\r\n"))).verdict is PatchVerdict.ALREADY_UPSTREAM
 
 
 SIBLINGS = b"".join(
@@ -136,7 +136,7 @@ def test_misplaced_when_the_function_it_was_made_for_is_gone(known: bool) -> Non
         made = made.replace(b"@@\n", b"@@ def b(x):\n").replace(b"@@ def a(x):", b"@@ def b(x):")
     target = tree(mod=SIBLINGS[:start] + SIBLINGS[end:])
     found = verdict(made, target, *([SIBLINGS] if known else []))
-    assert found.verdict is Verdict.MISPLACED
+    assert found.verdict is PatchVerdict.MISPLACED
     assert found.verdict.accepted_by_git
     assert "'b'" in found.reasons[0]
     assert found.files == {}
@@ -148,13 +148,13 @@ def test_misplaced_when_the_function_it_was_made_for_stands_right_above_with_ano
     made = patch(SIBLINGS, SIBLINGS[:start] + body + SIBLINGS[end:])
     made = made.replace(b"@@\n", b"@@ def b(x):\n").replace(b"@@ def a(x):", b"@@ def b(x):")
     others = SIBLINGS[:end].replace(b"y += ", b"y -= ")
-    assert verdict(made, tree(mod=others + SIBLINGS[end:])).verdict is Verdict.MISPLACED
+    assert verdict(made, tree(mod=others + SIBLINGS[end:])).verdict is PatchVerdict.MISPLACED
 
 
 def test_not_misplaced_when_the_function_only_moved() -> None:
     target = b"import os\n\n\n" + SIBLINGS
     made = patch(SIBLINGS, SIBLINGS.replace(b"    y += 3\n", b"    y += 30\n", 1))
-    assert verdict(made, tree(mod=target), SIBLINGS).verdict is Verdict.OFFSET
+    assert verdict(made, tree(mod=target), SIBLINGS).verdict is PatchVerdict.OFFSET
 
 
 TWO = b"""class Worker:
@@ -179,10 +179,10 @@ def test_not_misplaced_when_the_class_around_a_function_was_split() -> None:
     """As verl's AgentLoopWorkerBase: the old name goes on, for another class; the function is the only one."""
     base = TWO.replace(b"class Worker:", b"class WorkerBase:") + b"\n\nclass Worker(WorkerBase):\n    pass\n"
     made = patch(base, base.replace(b"y += 3\n", b"y += 30\n"))
-    assert verdict(made, tree(mod=TWO), base).verdict is Verdict.CLEAN
+    assert verdict(made, tree(mod=TWO), base).verdict is PatchVerdict.CLEAN
     assert (
         verdict(patch(TWO, TWO.replace(b"y += 3\n", b"y += 30\n")), tree(mod=base), TWO).verdict
-        is Verdict.CLEAN
+        is PatchVerdict.CLEAN
     )
 
 
@@ -191,13 +191,13 @@ def test_misplaced_when_another_class_has_a_function_of_the_same_name() -> None:
     made = patch(base, TWO + b"\n\n" + base[len(TWO) + 2 :].replace(b"y += 3\n", b"y += 30\n"))
     gone = TWO + b"\n\nclass Third:\n    pass\n"
     found = verdict(made, tree(mod=gone), base)
-    assert found.verdict is Verdict.MISPLACED
+    assert found.verdict is PatchVerdict.MISPLACED
     assert "'Second.run'" in found.reasons[0]
 
 
 def test_missing_target() -> None:
     found = verdict(patch(), tree(other=BASE))
-    assert found.verdict is Verdict.MISSING_TARGET
+    assert found.verdict is PatchVerdict.MISSING_TARGET
     assert PATH in found.reasons[0]
 
 
@@ -215,7 +215,7 @@ CORRUPT: Mapping[str, bytes] = {
 @pytest.mark.parametrize("name", CORRUPT)
 def test_corrupt(name: str) -> None:
     found = verdict(CORRUPT[name], tree(mod=BASE))
-    assert found.verdict is Verdict.CORRUPT
+    assert found.verdict is PatchVerdict.CORRUPT
     assert found.reasons[0].startswith("line ")
 
 
@@ -242,24 +242,24 @@ UNSAFE = {
 @pytest.mark.parametrize("name", UNSAFE)
 def test_unsafe(name: str) -> None:
     found = verdict(UNSAFE[name], tree(mod=BASE))
-    assert found.verdict is Verdict.UNSAFE
+    assert found.verdict is PatchVerdict.UNSAFE
     assert found.files == {}
 
 
 def test_unsafe_behind_a_symbolic_link() -> None:
-    target = MemoryTree(files={"pkg/link": File(data=b"/etc", mode=SYMLINK)})
-    assert verdict(header("pkg/link/passwd"), target).verdict is Verdict.UNSAFE
+    target = MemoryTree(files={"pkg/link": TreeFile(data=b"/etc", mode=SYMLINK)})
+    assert verdict(header("pkg/link/passwd"), target).verdict is PatchVerdict.UNSAFE
 
 
 def test_unsafe_when_a_link_is_patched_as_a_file() -> None:
-    target = MemoryTree(files={PATH: File(data=BASE, mode=SYMLINK)})
-    assert verdict(patch(), target).verdict is Verdict.UNSAFE
+    target = MemoryTree(files={PATH: TreeFile(data=BASE, mode=SYMLINK)})
+    assert verdict(patch(), target).verdict is PatchVerdict.UNSAFE
 
 
 def test_changes_below_the_end_of_a_hunk_are_reported() -> None:
     made = patch() + b"+never applied\n"
     found = verdict(made, tree(mod=BASE))
-    assert found.verdict is Verdict.CLEAN
+    assert found.verdict is PatchVerdict.CLEAN
     assert any("left out" in reason for reason in found.reasons)
 
 
@@ -271,10 +271,10 @@ def test_a_rename_a_creation_and_a_deletion() -> None:
         b"@@ -1 +0,0 @@\n-x\n"
     ) + header("pkg/caf\u00e9.py", "100755")
     found = verdict(data, tree(mod=BASE, gone=b"x\n"))
-    assert found.verdict is Verdict.CLEAN
+    assert found.verdict is PatchVerdict.CLEAN
     assert found.files == {
         "pkg/mod.py": None,
         "pkg/gone.py": None,
-        "pkg/new name.py": File(data=BASE),
-        "pkg/caf\u00e9.py": File(data=b"x\n", mode="100755"),
+        "pkg/new name.py": TreeFile(data=BASE),
+        "pkg/caf\u00e9.py": TreeFile(data=b"x\n", mode="100755"),
     }

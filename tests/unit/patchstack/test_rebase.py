@@ -9,20 +9,20 @@ from histories import History
 from harness.errors import InputError
 from harness.outcome import Status
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.stacks.ablation import DEAD, NEEDED, UNKNOWN, ablate, judge_ablation
-from harness.patchstack.history.forecast import forecast
-from harness.patchstack.history.breakage import lineage
-from harness.patchstack.rebase.rebase_stack import rebase, rebased_files
-from harness.patchstack.rebase.rebase_kit import KIT, finish
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.format.diff_writer import diff_files
+from harness.patchstack.history.breakage import find_breakage
+from harness.patchstack.history.forecast import forecast_stack
+from harness.patchstack.rebase.rebase_kit import KIT, finish_kit
+from harness.patchstack.rebase.rebase_stack import rebase_stack, rebased_files
+from harness.patchstack.stacks.ablation import DEAD, NEEDED, UNKNOWN, ablate_statically, judge_ablation
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 PATH = "pkg/mod.py"
 BASE = b"".join(b"line %d\n" % number for number in range(60))
 FIXED = BASE.replace(b"line 30\n", b"line thirty, as our patch has it\n")
-PATCH = read_patch("fix.patch", difference({PATH: (BASE, FIXED)}))
+PATCH = read_patch("fix.patch", diff_files({PATH: (BASE, FIXED)}))
 
 
 def told(folder: Path) -> tuple[Repository, History]:
@@ -40,11 +40,11 @@ def told(folder: Path) -> tuple[Repository, History]:
 
 def test_the_commits_behind_a_conflict(tmp_path: Path) -> None:
     repository, _history = told(tmp_path)
-    found = lineage(repository, PATCH, "main")
-    assert found.good is not None
-    assert found.broke is not None
-    assert (found.good.subject, found.broke.subject) == ("far away", "in the context")
-    assert [(touch.commit.subject, touch.hunk) for touch in found.touches] == [
+    found = find_breakage(repository, PATCH, "main")
+    assert found.last_good is not None
+    assert found.broken_by is not None
+    assert (found.last_good.subject, found.broken_by.subject) == ("far away", "in the context")
+    assert [(touch.commit.subject, touch.hunk) for touch in found.touched_by] == [
         ("in the context", 1),
         ("in the same line", 1),
     ]
@@ -54,34 +54,34 @@ def test_a_removed_file_is_named(tmp_path: Path) -> None:
     history = History(tmp_path)
     history.commit({PATH: BASE, "a": b""})
     history.commit({"a": b""}, "remove it")
-    touches = lineage(Repository(tmp_path), PATCH, "main").touches
+    touches = find_breakage(Repository(tmp_path), PATCH, "main").touched_by
     assert [(touch.commit.subject, touch.hunk) for touch in touches] == [("remove it", 0)]
 
 
 def test_no_commit_ever_took_the_patch(tmp_path: Path) -> None:
     History(tmp_path).commit({PATH: b"nothing like it\n"})
-    found = lineage(Repository(tmp_path), PATCH, "main")
-    assert (found.good, found.broke, found.touches) == (None, None, ())
+    found = find_breakage(Repository(tmp_path), PATCH, "main")
+    assert (found.last_good, found.broken_by, found.touched_by) == (None, None, ())
 
 
 def test_the_clean_part_is_made_for_the_new_base(tmp_path: Path) -> None:
     repository, history = told(tmp_path / "repo")
-    shifted = rebase(repository, [PATCH], history.ids[2], tmp_path / "out")[0]
-    assert shifted.verdict.verdict is Verdict.OFFSET
-    merged = rebase(repository, [PATCH], history.ids[3], tmp_path / "out")[0]
-    assert merged.verdict.verdict is Verdict.MERGED
+    shifted = rebase_stack(repository, [PATCH], history.ids[2], tmp_path / "out")[0]
+    assert shifted.verdict.verdict is PatchVerdict.OFFSET
+    merged = rebase_stack(repository, [PATCH], history.ids[3], tmp_path / "out")[0]
+    assert merged.verdict.verdict is PatchVerdict.MERGED
     for result, commit in ((shifted, history.ids[2]), (merged, history.ids[3])):
-        assert result.body is not None
-        again = rebase(repository, [read_patch("again", result.body)], commit, tmp_path / "out")[0]
-        assert again.verdict.verdict is Verdict.CLEAN
-        assert again.body == result.body
+        assert result.data is not None
+        again = rebase_stack(repository, [read_patch("again", result.data)], commit, tmp_path / "out")[0]
+        assert again.verdict.verdict is PatchVerdict.CLEAN
+        assert again.data == result.data
     assert list(rebased_files([shifted])) == ["fix.patch"]
     assert not (tmp_path / "out").exists()
 
 
 def test_a_conflict_comes_as_a_kit_that_can_be_finished(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
-    result = rebase(repository, [PATCH], "main", tmp_path / "out")[0]
+    result = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0]
     assert result.kit is not None
     facts = json.loads((result.kit / KIT).read_text(encoding="utf-8"))
     assert facts["broken_by"]["subject"] == "in the context"
@@ -92,87 +92,87 @@ def test_a_conflict_comes_as_a_kit_that_can_be_finished(tmp_path: Path) -> None:
     assert text.count(b"<<<<<<< ") == text.count(b">>>>>>> fix.patch") == 1
     assert b"line thirty" in (result.kit / "wanted" / PATH).read_bytes()
     with pytest.raises(InputError, match="marker is left") as caught:
-        finish(result.kit)
+        finish_kit(result.kit)
     assert caught.value.problems[0].where is not None
     assert caught.value.problems[0].where.line == text[: text.index(b"<<<<<<<")].count(b"\n") + 1
     start, end = text.index(b"<<<<<<< "), text.index(b">>>>>>> fix.patch\n") + len(b">>>>>>> fix.patch\n")
     edited.write_bytes(text[:start] + b"line thirty, ours and upstream's\n" + text[end:])
-    body = finish(result.kit)
-    again = rebase(repository, [read_patch("done", body)], "main", tmp_path / "two")[0]
-    assert again.verdict.verdict is Verdict.CLEAN
+    body = finish_kit(result.kit)
+    again = rebase_stack(repository, [read_patch("done", body)], "main", tmp_path / "two")[0]
+    assert again.verdict.verdict is PatchVerdict.CLEAN
 
 
 def test_a_kit_without_the_original_file_at_hand(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
-    foreign = read_patch("far.patch", difference({PATH: (b"x\ny\nz\n", b"x\nw\nz\n")}))
-    result = rebase(repository, [foreign], "main", tmp_path / "out")[0]
+    foreign = read_patch("far.patch", diff_files({PATH: (b"x\ny\nz\n", b"x\nw\nz\n")}))
+    result = rebase_stack(repository, [foreign], "main", tmp_path / "out")[0]
     assert result.kit is not None
-    assert result.history is not None
-    assert result.history.good is None
+    assert result.breakage is not None
+    assert result.breakage.last_good is None
     text = (result.kit / "tree" / PATH).read_bytes()
     assert b"=======\nx\nw\nz\n>>>>>>> far.patch\n" in text
 
 
 def test_a_kit_is_not_written_over_another(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
-    rebase(repository, [PATCH], "main", tmp_path / "out")
+    rebase_stack(repository, [PATCH], "main", tmp_path / "out")
     with pytest.raises(InputError, match="a kit is here already"):
-        rebase(repository, [PATCH], "main", tmp_path / "out")
+        rebase_stack(repository, [PATCH], "main", tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"files": ["../../etc/passwd"]}', '{"files": 3}'])
 def test_what_is_no_kit_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / KIT).write_text(text)
     with pytest.raises(InputError, match=r"no rebase kit|no path of a kit"):
-        finish(tmp_path)
+        finish_kit(tmp_path)
 
 
 def test_an_unfinished_kit_without_changes_is_refused(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
-    kit = rebase(repository, [PATCH], "main", tmp_path / "out")[0].kit
+    kit = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0].kit
     assert kit is not None
     (kit / "tree" / PATH).write_bytes(repository.tree("main").read(PATH))
     with pytest.raises(InputError, match="nothing was patched"):
-        finish(kit)
+        finish_kit(kit)
 
 
 def test_patches_upstream_has_are_left_out(tmp_path: Path) -> None:
     History(tmp_path / "repo").commit({PATH: FIXED})
-    result = rebase(Repository(tmp_path / "repo"), [PATCH], "main", tmp_path / "out")[0]
-    assert result.verdict.verdict is Verdict.ALREADY_UPSTREAM
-    assert (result.body, result.kit) == (None, None)
+    result = rebase_stack(Repository(tmp_path / "repo"), [PATCH], "main", tmp_path / "out")[0]
+    assert result.verdict.verdict is PatchVerdict.ALREADY_UPSTREAM
+    assert (result.data, result.kit) == (None, None)
 
 
 def test_a_later_patch_stands_on_an_earlier_one(tmp_path: Path) -> None:
     repository, history = told(tmp_path / "repo")
     second = FIXED.replace(b"line thirty, as our patch has it\n", b"line thirty, twice patched\n")
-    later = read_patch("later.patch", difference({PATH: (FIXED, second)}))
-    results = rebase(repository, [PATCH, later], history.ids[2], tmp_path / "out")
-    assert [result.verdict.verdict for result in results] == [Verdict.OFFSET, Verdict.OFFSET]
+    later = read_patch("later.patch", diff_files({PATH: (FIXED, second)}))
+    results = rebase_stack(repository, [PATCH, later], history.ids[2], tmp_path / "out")
+    assert [result.verdict.verdict for result in results] == [PatchVerdict.OFFSET, PatchVerdict.OFFSET]
 
 
 def test_a_forecast_names_the_commit_that_broke_a_patch(tmp_path: Path) -> None:
     repository, _history = told(tmp_path)
-    good = read_patch("good.patch", difference({PATH: (BASE, BASE.replace(b"line 10\n", b"line ten\n"))}))
-    found = forecast("verl", repository, [PATCH, good], "main")
-    assert not found.fair
+    good = read_patch("good.patch", diff_files({PATH: (BASE, BASE.replace(b"line 10\n", b"line ten\n"))}))
+    found = forecast_stack("verl", repository, [PATCH, good], "main")
+    assert not found.all_apply
     assert "broken by" in found.to_text()
     assert "in the context" in found.to_text()
     data = json.loads(json.dumps(found.to_json()))
     assert data["broken_by"]["fix.patch"]["subject"] == "in the context"
     assert [verdict["verdict"] for verdict in data["verdicts"]] == ["conflict", "offset"]
-    assert forecast("verl", repository, [good], "main").fair
+    assert forecast_stack("verl", repository, [good], "main").all_apply
 
 
 def test_ablation_by_the_tree_alone() -> None:
     second = FIXED.replace(b"line 31\n", b"line 31, on top\n")
-    later = read_patch("later", difference({PATH: (FIXED, second)}))
-    merged = read_patch("merged", difference({PATH: (BASE.replace(b"line 1\n", b"line one\n"), BASE)}))
-    tree = MemoryTree(files={PATH: File(data=BASE)})
-    found = {one.patch: one.result for one in ablate(tree, [PATCH, later, merged])}
+    later = read_patch("later", diff_files({PATH: (FIXED, second)}))
+    merged = read_patch("merged", diff_files({PATH: (BASE.replace(b"line 1\n", b"line one\n"), BASE)}))
+    tree = MemoryTree(files={PATH: TreeFile(data=BASE)})
+    found = {one.patch: one.result for one in ablate_statically(tree, [PATCH, later, merged])}
     assert found == {"fix.patch": NEEDED, "later": UNKNOWN, "merged": DEAD}
     clash = [PATCH, PATCH, read_patch("bad", b"?")]
-    assert ablate(tree, clash)[2].result == UNKNOWN
+    assert ablate_statically(tree, clash)[2].result == UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from histories import History
 from harness.errors import InputError
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.patch_apply import Applied, apply_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.format.diff_parser import parse_patch
-from harness.patchstack.rebase.rebase_stack import rebase
-from harness.patchstack.rebase.rebase_kit import README, finish
+from harness.patchstack.format.diff_writer import diff_files
+from harness.patchstack.rebase.rebase_kit import README, finish_kit
+from harness.patchstack.rebase.rebase_stack import rebase_stack
 from harness.sources.git.git_repository import Repository
 
 PATH = "pkg/mod.py"
@@ -24,7 +24,7 @@ OTHER = "pkg/other.py"
 BASE = b"".join(b"line %d\r\n" % number for number in range(60))
 FIXED = BASE.replace(b"line 30\r\n", b"line thirty\r\n")
 UPSTREAM = BASE.replace(b"line 30\r\n", b"line 30, upstream\r\n")
-PATCH = read_patch("fix.patch", difference({PATH: (BASE, FIXED)}))
+PATCH = read_patch("fix.patch", diff_files({PATH: (BASE, FIXED)}))
 ATTRIBUTES = b"* text=auto eol=lf\n"
 
 
@@ -43,8 +43,8 @@ def kit_of(tmp_path: Path, *more: bytes) -> tuple[Path, Repository]:
     history.commit({PATH: UPSTREAM, **files}, "the same <line>\x1b[2J")
     repository = Repository(tmp_path / "repo")
     earlier = [read_patch(f"{number}.patch", text) for number, text in enumerate(more)]
-    results = rebase(repository, [*earlier, PATCH], "main", tmp_path / "out")
-    assert [result.verdict.verdict for result in results[:-1]] == [Verdict.CLEAN] * len(more)
+    results = rebase_stack(repository, [*earlier, PATCH], "main", tmp_path / "out")
+    assert [result.verdict.verdict for result in results[:-1]] == [PatchVerdict.CLEAN] * len(more)
     kit = results[-1].kit
     assert kit
     return kit, repository
@@ -67,13 +67,13 @@ def test_a_patch_with_other_line_endings_than_its_file_has_a_history_and_is_merg
     history = History(tmp_path / "repo")
     history.commit({PATH: BASE}, "start")
     history.commit({PATH: UPSTREAM}, "the same line")
-    lf = read_patch("lf.patch", difference({PATH: (BASE.replace(b"\r", b""), FIXED.replace(b"\r", b""))}))
-    [result] = rebase(Repository(tmp_path / "repo"), [lf], "main", tmp_path / "out")
-    assert result.verdict.verdict is Verdict.CONFLICT
-    assert result.history
-    assert result.history.broke
-    assert result.history.broke.subject == "the same line"
-    assert [touch.hunk for touch in result.history.touches] == [1]
+    lf = read_patch("lf.patch", diff_files({PATH: (BASE.replace(b"\r", b""), FIXED.replace(b"\r", b""))}))
+    [result] = rebase_stack(Repository(tmp_path / "repo"), [lf], "main", tmp_path / "out")
+    assert result.verdict.verdict is PatchVerdict.CONFLICT
+    assert result.breakage
+    assert result.breakage.broken_by
+    assert result.breakage.broken_by.subject == "the same line"
+    assert [touch.hunk for touch in result.breakage.touched_by] == [1]
     assert result.kit
     assert git(result.kit / "tree", "status", "--porcelain") == f"UU {PATH}\n"
     text = (result.kit / "tree" / PATH).read_bytes()
@@ -93,7 +93,7 @@ def test_what_git_resolved_and_staged_is_the_patch_with_its_line_endings(tmp_pat
     git(kit / "tree", "checkout", "--theirs", PATH)
     assert (kit / "tree" / PATH).read_bytes() == FIXED
     git(kit / "tree", "add", PATH)
-    made = parse_patch(finish(kit))
+    made = parse_patch(finish_kit(kit))
     done = apply_patch(made, repository.tree("main"))
     assert isinstance(done, Applied)
     after = done.files[PATH]
@@ -102,9 +102,9 @@ def test_what_git_resolved_and_staged_is_the_patch_with_its_line_endings(tmp_pat
 
 
 def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path) -> None:
-    first = difference({OTHER: (b"a\nb\nc\n", b"a\nB\nc\n")})
-    new = difference({"pkg/new.py": (None, b"new\n")})
-    gone = difference({"pkg/new.py": (b"new\n", None)})
+    first = diff_files({OTHER: (b"a\nb\nc\n", b"a\nB\nc\n")})
+    new = diff_files({"pkg/new.py": (None, b"new\n")})
+    gone = diff_files({"pkg/new.py": (b"new\n", None)})
     kit, _repository = kit_of(tmp_path, first, new, gone)
     tree = kit / "tree"
     assert git(tree, "log", "--format=%s", "-2").splitlines() == [
@@ -114,7 +114,7 @@ def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path
     assert (tree / OTHER).read_bytes() == b"a\nB\nc\n"
     assert not (tree / "pkg" / "new.py").exists()
     (tree / PATH).write_bytes(FIXED)
-    assert set(parse_patch(finish(kit)).paths) == {PATH}
+    assert set(parse_patch(finish_kit(kit)).paths) == {PATH}
 
 
 def test_a_fix_that_goes_to_another_file_is_part_of_the_patch(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_fix_that_goes_to_another_file_is_part_of_the_patch(tmp_path: Path) ->
     (kit / "tree" / PATH).write_bytes(UPSTREAM)
     (kit / "tree" / "pkg" / "moved.py").write_bytes(b"here now\n")
     (kit / "tree" / OTHER).unlink()
-    made = parse_patch(finish(kit))
+    made = parse_patch(finish_kit(kit))
     done = apply_patch(made, repository.tree("main"))
     assert isinstance(done, Applied)
     assert {path: file.data if file else None for path, file in done.files.items()} == {
@@ -136,7 +136,7 @@ def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
     (kit / "tree" / PATH).write_bytes(FIXED)
     (kit / "tree" / OTHER).write_bytes(b"a\n<<<<<<< x\n")
     with pytest.raises(InputError, match="marker is left") as caught:
-        finish(kit)
+        finish_kit(kit)
     assert "other.py:2" in str(caught.value.problems[0])
 
 
@@ -144,4 +144,4 @@ def test_a_kit_whose_tree_is_gone_is_refused(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     (kit / "tree" / ".git").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="no git work tree"):
-        finish(kit)
+        finish_kit(kit)

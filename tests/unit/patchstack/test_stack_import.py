@@ -7,17 +7,17 @@ import pytest
 
 from harness.errors import InputError, Problem
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.stacks.change_summary import summarise
+from harness.patchstack.format.diff_writer import diff_files
+from harness.patchstack.stacks.change_summary import summarise_changes
 from harness.patchstack.stacks.patch_stack import lint_stack, load_stack
 from harness.patchstack.stacks.stack_export import canonical, export_stack, write_imported
-from harness.patchstack.stacks.stack_import import PLAIN, PLUGIN, QUILT, RECIPE, Imported, import_patches
+from harness.patchstack.stacks.stack_import import PLAIN, PLUGIN, QUILT, RECIPE, ImportedStack, import_patches
 from harness.patchstack.stacks.summary_claims import disagreements, read_claims
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 OLD = b"class A:\n    def f(self):\n        return 1\n\n\ndef g():\n    return 2\n"
 NEW = b"class A:\n    def f(self):\n        return 10\n\n    def h(self):\n        return 3\n\n\ndef g():\n    return 20\n"
-PATCH = difference({"pkg/mod.py": (OLD, NEW)})
+PATCH = diff_files({"pkg/mod.py": (OLD, NEW)})
 COMMIT = "d62da4950573d7a4b7ef2362337952e7ab59e78d"
 SUMMARY = f"""\
 patches:
@@ -60,7 +60,7 @@ def plugin(root: Path, **more: bytes) -> Path:
     return root
 
 
-def said(imported: Imported) -> list[str]:
+def said(imported: ImportedStack) -> list[str]:
     return [f"{problem.what} @{problem.where.line if problem.where else 0}" for problem in imported.problems]
 
 
@@ -79,8 +79,8 @@ def test_a_checkout_of_the_plugin(tmp_path: Path) -> None:
 
 def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
     patch = import_patches(plugin(tmp_path)).patches[0]
-    tree = MemoryTree(files={"pkg/mod.py": File(data=OLD)})
-    summary = summarise("verl", [read_patch(patch.name, patch.data)], tree)
+    tree = MemoryTree(files={"pkg/mod.py": TreeFile(data=OLD)})
+    summary = summarise_changes("verl", [read_patch(patch.name, patch.data)], tree)
     assert patch.claims is not None
     found = disagreements(patch.claims, summary.patches[0], Path("summary.yaml"))
     assert [str(problem).split(": ", 1)[1] for problem in found] == [
@@ -93,7 +93,7 @@ def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
 
 def test_claims_of_a_patch_that_does_not_go_in_cannot_be_checked(tmp_path: Path) -> None:
     patch = import_patches(plugin(tmp_path)).patches[0]
-    summary = summarise("verl", [read_patch(patch.name, patch.data)], MemoryTree(files={}))
+    summary = summarise_changes("verl", [read_patch(patch.name, patch.data)], MemoryTree(files={}))
     assert patch.claims is not None
     assert "cannot be checked" in disagreements(patch.claims, summary.patches[0], Path("y"))[0].what
 

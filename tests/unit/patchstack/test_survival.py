@@ -12,20 +12,20 @@ from gitcorpus import NAME, GitBox, content, edited, git_environment, random_lin
 from histories import History
 
 from harness.errors import InfrastructureError, InputError
-from harness.patchstack.apply.classify import Readable, classify, read_patch
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import Verdict
-from harness.patchstack.history.heatmap import MARKS, as_html, as_svg, as_text
-from harness.patchstack.history.survival import LEGEND, Bodies, survival, survival_of_releases, verdicts_at
-from harness.patchstack.stacks.patch_selection import collect_patches
+from harness.patchstack.apply.classify import LoadedPatch, classify, read_patch
+from harness.patchstack.apply.patch_verdict import PatchVerdict
+from harness.patchstack.format.diff_writer import diff_files
+from harness.patchstack.history.heatmap import MARKS, heatmap_page, heatmap_svg, heatmap_text
+from harness.patchstack.history.survival import LEGEND, survival_of_commits, survival_of_releases, verdicts_at
+from harness.patchstack.stacks.patch_selection import VariantGroup, collect_patches
 from harness.sources.git.commit_history import commits_in
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import File, MemoryTree
+from harness.sources.tree import MemoryTree, TreeFile
 
 BASE = b"".join(b"line %d\n" % number for number in range(40))
 FIXED = BASE.replace(b"line 20\n", b"line twenty, as our patch has it\n")
 BROKEN = BASE.replace(b"line 20\n", b"line 20, upstream\n")
-PATCH = read_patch("fix.patch", difference({"pkg/mod.py": (BASE, FIXED)}))
+PATCH = read_patch("fix.patch", diff_files({"pkg/mod.py": (BASE, FIXED)}))
 
 
 def told(folder: Path) -> tuple[History, Repository]:
@@ -44,44 +44,48 @@ def told(folder: Path) -> tuple[History, Repository]:
 
 def test_the_story_of_a_patch(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
-    found = survival(repository, f"{history.ids[0]}..main", [PATCH])
+    found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
     assert [commit.id for commit in found.commits] == history.ids[:0:-1]
     patch = found.patches[0]
     assert patch.verdicts[::-1] == (
-        Verdict.OFFSET,
-        Verdict.CONFLICT,
-        Verdict.CLEAN,
-        Verdict.CLEAN,
-        Verdict.ALREADY_UPSTREAM,
-        Verdict.MISSING_TARGET,
+        PatchVerdict.OFFSET,
+        PatchVerdict.CONFLICT,
+        PatchVerdict.CLEAN,
+        PatchVerdict.CLEAN,
+        PatchVerdict.ALREADY_UPSTREAM,
+        PatchVerdict.MISSING_TARGET,
     )
     assert [turn.commit.subject for turn in patch.breaks] == ["break <it> & more", "take it"]
     assert [turn.commit.subject for turn in patch.fixes] == ["mend it"]
     assert patch.breaks[0].commit.date == "2023-11-14T23:16:20+01:00"
-    assert patch.newest.verdict is Verdict.MISSING_TARGET
+    assert patch.newest.verdict is PatchVerdict.MISSING_TARGET
     assert patch.newest.reasons
 
 
 def test_a_patch_with_several_bodies_is_one_row_with_the_best_of_them(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
-    second = read_patch("second.patch", difference({"pkg/mod.py": (BROKEN, FIXED)}))
-    [found] = survival(
+    second = read_patch("second.patch", diff_files({"pkg/mod.py": (BROKEN, FIXED)}))
+    [found] = survival_of_commits(
         repository,
         f"{history.ids[0]}..main",
         [PATCH, second],
-        logical=[Bodies(name="up/fix", bodies=((0, "<2"), (1, ">=2")))],
+        logical=[VariantGroup(name="up/fix", variants=((0, "<2"), (1, ">=2")))],
     ).patches
     assert found.patch == "up/fix"
-    assert [body.file for body in found.bodies] == ["fix.patch", "second.patch"]
-    assert [body.versions for body in found.bodies] == ["<2", ">=2"]
-    assert found.bodies[1].verdicts[::-1][:3] == (Verdict.CONFLICT, Verdict.CLEAN, Verdict.CONFLICT)
+    assert [variant.file for variant in found.variants] == ["fix.patch", "second.patch"]
+    assert [variant.versions for variant in found.variants] == ["<2", ">=2"]
+    assert found.variants[1].verdicts[::-1][:3] == (
+        PatchVerdict.CONFLICT,
+        PatchVerdict.CLEAN,
+        PatchVerdict.CONFLICT,
+    )
     assert found.verdicts[::-1] == (
-        Verdict.OFFSET,
-        Verdict.CLEAN,
-        Verdict.CLEAN,
-        Verdict.CLEAN,
-        Verdict.ALREADY_UPSTREAM,
-        Verdict.MISSING_TARGET,
+        PatchVerdict.OFFSET,
+        PatchVerdict.CLEAN,
+        PatchVerdict.CLEAN,
+        PatchVerdict.CLEAN,
+        PatchVerdict.ALREADY_UPSTREAM,
+        PatchVerdict.MISSING_TARGET,
     )
     assert [turn.commit.subject for turn in found.breaks] == ["take it"]
     assert found.fixes == ()
@@ -89,7 +93,7 @@ def test_a_patch_with_several_bodies_is_one_row_with_the_best_of_them(tmp_path: 
 
 def test_the_commit_at_the_edge_of_the_range_can_be_the_one_that_broke_it(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
-    found = survival(repository, f"{history.ids[1]}..{history.ids[2]}", [PATCH])
+    found = survival_of_commits(repository, f"{history.ids[1]}..{history.ids[2]}", [PATCH])
     assert found.patches[0].breaks[0].commit.id == history.ids[2]
 
 
@@ -97,14 +101,16 @@ def test_equal_contents_are_judged_once(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     for _ in range(20):
         history.commit({"other.py": b"y\n" * len(history.ids)})
-    found = survival(repository, f"{history.ids[0]}..main", [PATCH])
+    found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
     assert found.pairs == 26
     assert found.distinct == 5
 
 
 def test_json_has_one_legend_index_for_each_commit(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
-    found = json.loads(json.dumps(survival(repository, f"{history.ids[0]}..main", [PATCH]).to_json()))
+    found = json.loads(
+        json.dumps(survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH]).to_json())
+    )
     assert found["schema"]["name"] == "npu-matrix/survival"
     assert [commit["commit"] for commit in found["commits"]] == history.ids[:0:-1]
     verdicts = [found["legend"][index] for index in found["patches"][0]["verdicts"]]
@@ -120,22 +126,22 @@ def test_a_merge_is_compared_with_its_first_parent(tmp_path: Path) -> None:
     side = history.commit({"pkg/mod.py": BROKEN}, "on a branch", [first])
     main = history.commit({"pkg/mod.py": BASE, "a": b""}, "on main", [first])
     merge = history.commit({"pkg/mod.py": BROKEN, "a": b""}, "merge the branch", [main, side])
-    found = survival(Repository(tmp_path), f"{first}..{merge}", [PATCH])
+    found = survival_of_commits(Repository(tmp_path), f"{first}..{merge}", [PATCH])
     assert {turn.commit.subject for turn in found.patches[0].breaks} == {"on a branch", "merge the branch"}
 
 
 def test_releases_where_there_is_no_repository() -> None:
     releases = [
-        ("3.0", MemoryTree(files={"pkg/mod.py": File(data=BROKEN)})),
-        ("2.0", MemoryTree(files={"pkg/mod.py": File(data=b"first\n" + BASE)})),
-        ("1.0", MemoryTree(files={"pkg/mod.py": File(data=BASE)})),
+        ("3.0", MemoryTree(files={"pkg/mod.py": TreeFile(data=BROKEN)})),
+        ("2.0", MemoryTree(files={"pkg/mod.py": TreeFile(data=b"first\n" + BASE)})),
+        ("1.0", MemoryTree(files={"pkg/mod.py": TreeFile(data=BASE)})),
     ]
     found = survival_of_releases("verl", releases, [PATCH])
     patch = found.patches[0]
-    assert patch.verdicts == (Verdict.CONFLICT, Verdict.OFFSET, Verdict.CLEAN)
+    assert patch.verdicts == (PatchVerdict.CONFLICT, PatchVerdict.OFFSET, PatchVerdict.CLEAN)
     assert [turn.commit.id for turn in patch.breaks] == ["3.0"]
-    assert "3.0" in as_html(found)
-    assert as_text(found).splitlines()[0].endswith(".oX")
+    assert "3.0" in heatmap_page(found)
+    assert heatmap_text(found).splitlines()[0].endswith(".oX")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to compare with")
@@ -157,7 +163,7 @@ def test_commits_are_those_of_git_rev_list_and_in_its_order(tmp_path: Path) -> N
 def test_a_range_that_is_none_is_an_input_error(tmp_path: Path, revisions: str) -> None:
     _history, repository = told(tmp_path)
     with pytest.raises(InputError):
-        survival(repository, revisions, [PATCH])
+        survival_of_commits(repository, revisions, [PATCH])
 
 
 def test_a_repository_with_holes_is_told_apart_from_a_missing_file(tmp_path: Path) -> None:
@@ -166,7 +172,7 @@ def test_a_repository_with_holes_is_told_apart_from_a_missing_file(tmp_path: Pat
     blob = str(store[history.ids[2]].tree["pkg/mod.py"].id)
     (tmp_path / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(InfrastructureError, match="not in this repository"):
-        survival(Repository(tmp_path), f"{history.ids[0]}..main", [PATCH])
+        survival_of_commits(Repository(tmp_path), f"{history.ids[0]}..main", [PATCH])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -179,18 +185,18 @@ def test_every_pair_is_what_git_says_of_it(tmp_path: Path, seed: int) -> None:
         lines = edited(rng, lines, 1) if rng.random() < 0.6 else lines
         contents.append(content(random.Random(1), lines, newline="\n"))
         history.commit({NAME: contents[-1], "n": b"%d" % len(contents)})
-    patches: list[Readable] = []
+    patches: list[LoadedPatch] = []
     raw = []
     for number in range(4):
         old = rng.choice(contents)
         new = content(random.Random(1), edited(rng, old.decode().split("\n")[:-1], 2), newline="\n")
         if new != old:
-            raw.append(difference({NAME: (old, new)}))
+            raw.append(diff_files({NAME: (old, new)}))
             patches.append(read_patch(str(number), raw[-1]))
-    found = survival(Repository(tmp_path / "repo"), f"{history.ids[0]}..main", patches)
+    found = survival_of_commits(Repository(tmp_path / "repo"), f"{history.ids[0]}..main", patches)
     for patch, data in zip(found.patches, raw, strict=True):
         for verdict, text in zip(patch.verdicts, contents[:0:-1], strict=True):
-            tree = MemoryTree(files={NAME: File(data=text)})
+            tree = MemoryTree(files={NAME: TreeFile(data=text)})
             assert verdict.accepted_by_git == box.apply(tree, data).accepts, patch.patch
 
 
@@ -220,17 +226,17 @@ class Checker(HTMLParser):
 
 def test_the_pictures(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
-    nasty = read_patch("<script>alert(1)</script>.patch", difference({"pkg/mod.py": (BASE, FIXED)}))
-    found = survival(repository, f"{history.ids[0]}..main", [PATCH, nasty])
-    page = as_html(found, title="<b>")
+    nasty = read_patch("<script>alert(1)</script>.patch", diff_files({"pkg/mod.py": (BASE, FIXED)}))
+    found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH, nasty])
+    page = heatmap_page(found, title="<b>")
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
     assert "script" not in checker.tags
     assert "b" not in checker.tags
     assert "break &lt;it&gt; &amp; more" in page
-    assert as_svg(found).count("<rect") == 10
-    text = as_text(found, width=80).splitlines()
+    assert heatmap_svg(found).count("<rect") == 10
+    text = heatmap_text(found, width=80).splitlines()
     assert text[0].endswith("oX..u-")
     assert "u already-upstream" in text[3]
 
@@ -239,21 +245,21 @@ def test_a_narrow_terminal_shows_the_worst_of_each_column(tmp_path: Path) -> Non
     history, repository = told(tmp_path)
     for _ in range(94):
         history.commit({"pkg/mod.py": BASE, "n": b"%d" % len(history.ids)})
-    found = survival(repository, f"{history.ids[0]}..main", [PATCH])
-    line = as_text(found, width=10 + 8 + len(PATCH.name)).splitlines()[0]
+    found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
+    line = heatmap_text(found, width=10 + 8 + len(PATCH.name)).splitlines()[0]
     assert line.split("% ")[1] == "X........."
 
 
 def test_every_verdict_has_its_own_mark() -> None:
-    assert set(MARKS) == set(Verdict)
-    assert len({letter for letter, _colour in MARKS.values()}) == len(Verdict)
-    assert len({colour for _letter, colour in MARKS.values()}) == len(Verdict)
+    assert set(MARKS) == set(PatchVerdict)
+    assert len({letter for letter, _colour in MARKS.values()}) == len(PatchVerdict)
+    assert len({colour for _letter, colour in MARKS.values()}) == len(PatchVerdict)
 
 
 def test_patches_of_any_folder(tmp_path: Path) -> None:
     (tmp_path / "b" / "deep").mkdir(parents=True)
     (tmp_path / "b" / "deep" / "x.patch").write_bytes(b"garbage")
-    (tmp_path / "a.diff").write_bytes(difference({"m": (b"a\n", b"b\n")}))
+    (tmp_path / "a.diff").write_bytes(diff_files({"m": (b"a\n", b"b\n")}))
     (tmp_path / "README.md").write_text("no patch")
     found = collect_patches(tmp_path)
     assert [patch.name for patch in found] == ["a.diff", "b/deep/x.patch"]

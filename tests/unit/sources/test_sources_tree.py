@@ -6,15 +6,16 @@ import pygit2
 import pytest
 
 from harness.errors import InputError
-from harness.sources.git.git_repository import Repository, find_mirror
+from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import find_mirror
 from harness.sources.tree import (
     EXECUTABLE,
     REGULAR,
     SYMLINK,
     DirectoryTree,
-    File,
     MemoryTree,
     OverlayTree,
+    TreeFile,
     blob_id,
     link_above,
     path_problem,
@@ -59,15 +60,15 @@ def test_the_link_above_a_path(tmp_path: Path) -> None:
 
 def test_equal_contents_have_equal_digests(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
-    memory = MemoryTree(files={"a": File(data=b"1")})
+    memory = MemoryTree(files={"a": TreeFile(data=b"1")})
     assert tree_digest(DirectoryTree(root=tmp_path)) == tree_digest(memory)
     (tmp_path / "a").chmod(0o755)
     assert tree_digest(DirectoryTree(root=tmp_path)) != tree_digest(memory)
 
 
 def test_an_overlay_replaces_adds_and_removes() -> None:
-    base = MemoryTree(files={"d/a": File(data=b"1"), "b": File(data=b"2")})
-    tree = OverlayTree(base=base, changes={"d/a": None, "b": File(data=b"3"), "c/x": File(data=b"4")})
+    base = MemoryTree(files={"d/a": TreeFile(data=b"1"), "b": TreeFile(data=b"2")})
+    tree = OverlayTree(base=base, changes={"d/a": None, "b": TreeFile(data=b"3"), "c/x": TreeFile(data=b"4")})
     assert sorted(tree.paths()) == ["b", "c/x"]
     assert (tree.mode("d/a"), tree.read("b"), tree.is_folder("d"), tree.is_folder("c")) == (
         None,

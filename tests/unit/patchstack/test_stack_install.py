@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InputError
-from harness.patchstack.apply.three_way import difference
-from harness.patchstack.apply.patch_verdict import Verdict
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import StackResult, apply_stack
-from harness.patchstack.apply.stack_install import JOURNAL, install, recover
+from harness.patchstack.apply.stack_install import JOURNAL, finish_install, install_stack
+from harness.patchstack.format.diff_writer import diff_files
 from harness.sources.tree import DirectoryTree
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -24,8 +25,10 @@ def site(root: Path) -> Path:
 
 
 def result(root: Path, *patches: bytes) -> StackResult:
-    bodies = patches or (difference({"pkg/one.py": (OLD, NEW), "pkg/two.py": (OLD, NEW)}),)
-    return apply_stack(DirectoryTree(root=root), [(f"p{number}", data) for number, data in enumerate(bodies)])
+    bodies = patches or (diff_files({"pkg/one.py": (OLD, NEW), "pkg/two.py": (OLD, NEW)}),)
+    return apply_stack(
+        DirectoryTree(root=root), [read_patch(f"p{number}", data) for number, data in enumerate(bodies)]
+    )
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -36,7 +39,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def test_install_writes_what_the_stack_made(tmp_path: Path) -> None:
     root = site(tmp_path)
-    assert install(result(root), root) == ("pkg/one.py", "pkg/two.py")
+    assert install_stack(result(root), root) == ("pkg/one.py", "pkg/two.py")
     assert contents(root) == {"pkg/one.py": NEW, "pkg/two.py": NEW}
 
 
@@ -45,7 +48,7 @@ def test_a_shared_file_is_replaced_not_written_into(tmp_path: Path) -> None:
     root = site(tmp_path / "site")
     cached = tmp_path / "cached.py"
     cached.hardlink_to(root / "pkg" / "one.py")
-    install(result(root), root)
+    install_stack(result(root), root)
     assert cached.read_bytes() == OLD
 
 
@@ -54,17 +57,17 @@ def test_compiled_code_of_replaced_files_goes(tmp_path: Path) -> None:
     compiled = root / "pkg" / "__pycache__" / "one.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.write_bytes(b"old")
-    install(result(root), root)
+    install_stack(result(root), root)
     assert not compiled.exists()
 
 
 def test_nothing_is_written_when_a_patch_does_not_apply(tmp_path: Path) -> None:
     root = site(tmp_path)
-    good, bad = difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/two.py": (b"x\n", b"y\n")})
+    good, bad = diff_files({"pkg/one.py": (OLD, NEW)}), diff_files({"pkg/two.py": (b"x\n", b"y\n")})
     found = result(root, good, bad)
-    assert [verdict.verdict for verdict in found.verdicts] == [Verdict.CLEAN, Verdict.CONFLICT]
+    assert [verdict.verdict for verdict in found.verdicts] == [PatchVerdict.CLEAN, PatchVerdict.CONFLICT]
     with pytest.raises(InputError, match="does not apply"):
-        install(found, root)
+        install_stack(found, root)
     assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": OLD}
 
 
@@ -73,7 +76,7 @@ def test_nothing_is_written_over_another_file(tmp_path: Path) -> None:
     found = result(root)
     (root / "pkg" / "two.py").write_bytes(b"edited\n")
     with pytest.raises(InputError, match="not the file"):
-        install(found, root)
+        install_stack(found, root)
     assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": b"edited\n"}
 
 
@@ -83,7 +86,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (root / "pkg").rename(tmp_path / "elsewhere")
     (root / "pkg").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="not written"):
-        install(found, root)
+        install_stack(found, root)
     assert contents(tmp_path / "elsewhere") == {"one.py": OLD, "two.py": OLD}
 
 
@@ -99,7 +102,7 @@ def test_a_failure_while_writing_leaves_the_old_files(
 
     monkeypatch.setattr(module, "_write_journal", full)
     with pytest.raises(InfrastructureError, match="could not be written"):
-        install(found, root)
+        install_stack(found, root)
     assert contents(root) == {"pkg/one.py": OLD, "pkg/two.py": OLD}
 
 
@@ -126,24 +129,24 @@ def test_a_stop_after_the_journal_is_finished_by_the_next_call(
         patched.setattr(module, "_verify", stop)
         if renamed < 2:
             with pytest.raises(PowerCutError):
-                install(found, root)
+                install_stack(found, root)
         else:
-            install(found, root)
-    recover(root)
+            install_stack(found, root)
+    finish_install(root)
     assert contents(root) == {"pkg/one.py": NEW, "pkg/two.py": NEW}
-    assert recover(root) is False
+    assert finish_install(root) is False
 
 
 @pytest.mark.parametrize("text", ["{", '{"../../x": null}'])
 def test_a_damaged_journal_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with pytest.raises(InfrastructureError, match="damaged"):
-        recover(tmp_path)
+        finish_install(tmp_path)
 
 
 def test_patches_that_apply_only_together(tmp_path: Path) -> None:
     root = site(tmp_path)
-    found = result(root, difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/one.py": (NEW, NEWER)}))
+    found = result(root, diff_files({"pkg/one.py": (OLD, NEW)}), diff_files({"pkg/one.py": (NEW, NEWER)}))
     assert found.applies
     assert "needs an earlier patch" in found.relations[0]
     assert found.files["pkg/one.py"] is not None
@@ -153,7 +156,7 @@ def test_patches_that_apply_only_together(tmp_path: Path) -> None:
 def test_patches_that_apply_only_apart(tmp_path: Path) -> None:
     root = site(tmp_path)
     other = OLD.replace(b"b = 2", b"b = 5")
-    found = result(root, difference({"pkg/one.py": (OLD, NEW)}), difference({"pkg/one.py": (OLD, other)}))
+    found = result(root, diff_files({"pkg/one.py": (OLD, NEW)}), diff_files({"pkg/one.py": (OLD, other)}))
     assert not found.applies
     assert "clashes with an earlier patch" in found.relations[0]
     assert json.loads(json.dumps(found.to_json()))["applies"] is False
@@ -162,7 +165,7 @@ def test_patches_that_apply_only_apart(tmp_path: Path) -> None:
 def test_a_patch_that_is_upstream_changes_nothing(tmp_path: Path) -> None:
     root = site(tmp_path)
     (root / "pkg" / "one.py").write_bytes(NEW)
-    found = result(root, difference({"pkg/one.py": (OLD, NEW)}))
+    found = result(root, diff_files({"pkg/one.py": (OLD, NEW)}))
     assert found.applies
     assert found.files == {}
-    assert install(found, root) == ()
+    assert install_stack(found, root) == ()

@@ -13,8 +13,8 @@ from harness.check import Completed
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
-from harness.patchstack.apply.three_way import difference
 from harness.patchstack.checks import CHECKS, PATCHES
+from harness.patchstack.format.diff_writer import diff_files
 from harness.sources.git.mirrors import MIRRORS
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -73,7 +73,7 @@ def release(root: Path, content: bytes = OLD) -> tuple[dict[str, Any], Path]:
     return {"package": "verl", "kind": "release", "version": "1.0"}, wheel
 
 
-PATCH = difference({"verl/mod.py": (OLD, NEW)})
+PATCH = diff_files({"verl/mod.py": (OLD, NEW)})
 
 
 def run(ctx: Context) -> tuple[Measured, Status, tuple[str, ...]]:
@@ -171,7 +171,7 @@ def ascend(root: Path, commit_id: str, data: bytes) -> list[dict[str, Any]]:
     return [{**facts, "version_range": ">=1", "series": 1, "tree": tree}]
 
 
-ASCEND = difference({"vllm_ascend/mod.py": (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nb = 3\r\n")})
+ASCEND = diff_files({"vllm_ascend/mod.py": (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nb = 3\r\n")})
 
 
 def test_patches_of_two_upstreams_go_into_one_archive(
