@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.numerics.arithmetic.contract import round_to
-from harness.numerics.loss.candidate import Result
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Expected
+from harness.numerics.arithmetic.precision_contract import round_to
+from harness.numerics.loss.candidate import CandidateResult
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import ExpectedResult
+from harness.numerics.loss.judge_case import LossStatus, judge
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RELATIVE_L2 = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
@@ -25,21 +25,23 @@ RELATIVE_L2 = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
 class Evidence:
     """What every comparator sees: exact result, an fp32 evaluation by another implementation, the case."""
 
-    case: Case
-    expected: Expected
-    exact: Result
-    baseline: Result
+    case: LossCase
+    expected: ExpectedResult
+    exact: CandidateResult
+    baseline: CandidateResult
 
 
-Comparator = Callable[[Evidence, Result], bool]
+Comparator = Callable[[Evidence, CandidateResult], bool]
 
 
-def ours(evidence: Evidence, result: Result) -> bool:
+def ours(evidence: Evidence, result: CandidateResult) -> bool:
     """The judge; ill-posed is no failure."""
     return judge(evidence.case, result, evidence.expected).status is not LossStatus.FAIL
 
 
-def _parts(evidence: Evidence, result: Result) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
+def _parts(
+    evidence: Evidence, result: CandidateResult
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
     io = evidence.case.contract.io
     pairs = [(evidence.exact.value, evidence.baseline.value, result.value, "fp32")]
     if evidence.exact.gradient is not None:
@@ -51,7 +53,7 @@ def _tensor(array: np.ndarray, form: str) -> Any:
     return torch.from_numpy(round_to(array, form)).to(IO[form])
 
 
-def assert_close(evidence: Evidence, result: Result) -> bool:
+def assert_close(evidence: Evidence, result: CandidateResult) -> bool:
     """torch.testing.assert_close with its default tolerances for the dtype."""
     try:
         for exact, _, got, form in _parts(evidence, result):
@@ -61,7 +63,7 @@ def assert_close(evidence: Evidence, result: Result) -> bool:
     return True
 
 
-def relative_l2(evidence: Evidence, result: Result) -> bool:
+def relative_l2(evidence: Evidence, result: CandidateResult) -> bool:
     """||got - exact|| <= tolerance * ||exact||."""
     for exact, _, got, form in _parts(evidence, result):
         if not np.isfinite(got).all():
@@ -71,7 +73,7 @@ def relative_l2(evidence: Evidence, result: Result) -> bool:
     return True
 
 
-def dynamo_same(evidence: Evidence, result: Result) -> bool:
+def dynamo_same(evidence: Evidence, result: CandidateResult) -> bool:
     """TorchBench's accuracy check."""
     from torch._dynamo.utils import same
 
@@ -99,7 +101,7 @@ def msprobe() -> Comparator | None:
         def _perform_comparison(*_: Any) -> None:
             return None
 
-    def compare(evidence: Evidence, result: Result) -> bool:
+    def compare(evidence: Evidence, result: CandidateResult) -> bool:
         for exact, _, got, form in _parts(evidence, result):
             bench = torch.from_numpy(np.array(exact)).to(torch.float64 if form == "fp32" else torch.float32)
             dtype = {"dtype": IO[form], "in_dtype": IO[form]}

@@ -29,8 +29,8 @@ from harness.devices.sim.faults.fault_spec import parse_faults
 from harness.devices.sim.operators import overlay
 from harness.numerics.actor import actor_reference, actor_update
 from harness.numerics.actor.actor_case import DEFAULT_SEED, ActorCase
-from harness.numerics.actor.recorder import Event, Recorder
-from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.actor.tensor_recorder import TensorEvent, TensorRecorder
+from harness.numerics.loss.cases.loss_case import read_npz
 
 KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
 """What is injected under each name, after the operator's."""
@@ -45,28 +45,30 @@ class Bench:
     """One update, again and again, under whatever fault is injected."""
 
     def __init__(self, reference: Path) -> None:
-        self.torch = actor_update.start("npu")
-        index, arrays = read_npz(reference, actor_reference.FORMAT)
+        self.torch = actor_update.start_torch("npu")
+        index, arrays = read_npz(reference, actor_reference.ACTOR_REFERENCE_FORMAT)
         self.tolerances: dict[str, float] = index["tolerances"]
         self.exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
         self.targets = {name: arrays[f"target.{name}"] for name in index["targets"]}
-        self.setting = actor_update.Setting(torch=self.torch, device="npu:0", dtype=self.torch.float32)
+        self.setting = actor_update.TensorPlacement(
+            torch=self.torch, device="npu:0", dtype=self.torch.float32
+        )
         self.clean, self.events = self.update(), self.traced()
 
     def update(self) -> Values:
         """Every recorded tensor of one update."""
         found: Values = {}
-        recorder = Recorder(sink=lambda event, values: found.update({event.label: values}))
+        recorder = TensorRecorder(sink=lambda event, values: found.update({event.label: values}))
         actor_update.run_update(
             ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=nullcontext()
         )
         return found
 
-    def traced(self) -> list[Event]:
+    def traced(self) -> list[TensorEvent]:
         """The events of a clean update, with the operators that ran before each."""
-        events: list[Event] = []
+        events: list[TensorEvent] = []
         names: list[str] = []
-        recorder = Recorder(sink=lambda event, _values: events.append(event), operators=names)
+        recorder = TensorRecorder(sink=lambda event, _values: events.append(event), operators=names)
         mode = actor_update.tracing(self.torch, names)
         actor_update.run_update(ActorCase(seed=DEFAULT_SEED), self.setting, self.targets, recorder, mode=mode)
         return [event for event in events if event.label in self.tolerances]

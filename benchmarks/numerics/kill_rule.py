@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import FORMATS, round_to
-from harness.numerics.loss.candidate import Result
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.arithmetic.precision_contract import FORMATS, round_to
+from harness.numerics.loss.candidate import CandidateResult
+from harness.numerics.loss.cases.loss_case import LossCase
 
 
-def differs(case: Case, result: Result, other: Result) -> bool:
+def differs(case: LossCase, result: CandidateResult, other: CandidateResult) -> bool:
     """Whether two results of a case differ by more than max(1e-4, two unit roundoffs of the io format) in
     relative L2, value or gradient."""
     io = case.contract.io

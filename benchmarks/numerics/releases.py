@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.numerics.loss.candidate import load_results
-from harness.numerics.loss.cases.battery import default_battery
-from harness.numerics.loss.cases.case import Case, save_cases
+from harness.numerics.loss.cases.loss_battery import default_battery
+from harness.numerics.loss.cases.loss_case import LossCase, save_cases
 from harness.numerics.loss.loss_compare import compare
-from harness.numerics.loss.reference_program import references
-from harness.numerics.loss.release_objectives import profile_of
+from harness.numerics.loss.loss_reference_program import references
+from harness.numerics.loss.release_objectives import release_objective
 
 RELEASES = ("0.5.0", "0.6.0", "0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,12 +69,12 @@ def evaluate(tree: Path, pythons: Sequence[Path], battery: Path, out: Path) -> t
     return None, words
 
 
-def judged(version: str, cases: Sequence[Case], results_file: Path) -> dict[str, Any]:
+def judged(version: str, cases: Sequence[LossCase], results_file: Path) -> dict[str, Any]:
     """Counts, findings and failures of one release."""
     results, facts = load_results(results_file)
     if facts["verl"] != version:
         raise RuntimeError(f"verl {facts['verl']} was imported instead of {version}")
-    profile = profile_of(version)
+    profile = release_objective(version)
     found = compare(cases, results, references(cases, profile), profile)
     failed = [
         entry["name"]

@@ -19,7 +19,7 @@ from kill_rule import differs
 from mutants import LEGAL, MUTANTS, REGRESSIONS
 from torch_losses import VARIANTS, TorchCandidate
 
-from harness.numerics.arithmetic.contract import (
+from harness.numerics.arithmetic.precision_contract import (
     BF16_IO,
     BF16_NATIVE,
     CONTRACTS,
@@ -28,10 +28,10 @@ from harness.numerics.arithmetic.contract import (
     FP32,
 )
 from harness.numerics.loss.candidate import Candidate, evaluate_one
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.cases.case import REQUIRED
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.cases.loss_case import REQUIRED
 from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.judge_case import LossStatus, judge
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 UPCAST = (FP32, BF16_IO, FP16_IO)

@@ -21,12 +21,12 @@ import numpy as np
 from kill_rule import differs
 from mutants import REGRESSIONS
 
-from harness.numerics.arithmetic.contract import CONTRACTS, FORMATS, Contract, round_to
-from harness.numerics.loss.candidate import Result, evaluate_one
-from harness.numerics.loss.case_judge import judge
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.cases.case import REQUIRED, Case
+from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS, Contract, round_to
+from harness.numerics.loss.candidate import CandidateResult, evaluate_one
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.cases.loss_case import REQUIRED, LossCase
 from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.plain_losses import Floats, PlainCandidate
 
 
@@ -34,10 +34,10 @@ from harness.numerics.loss.plain_losses import Floats, PlainCandidate
 class Survivor:
     """A regression that passed a case, and what the nearest legal evaluation returns."""
 
-    case: Case
+    case: LossCase
     name: str
-    result: Result
-    nearest: Result
+    result: CandidateResult
+    nearest: CandidateResult
 
     @property
     def alike(self) -> bool:
@@ -54,7 +54,7 @@ class Survivor:
 class Recording(PlainCandidate):
     """Mixed into a regression: keeps what its exponentials and sums return, in the order of the calls."""
 
-    def __call__(self, case: Case) -> Result:
+    def __call__(self, case: LossCase) -> CandidateResult:
         self.calls: list[Floats] = []
         return super().__call__(case)
 

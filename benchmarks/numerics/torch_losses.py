@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.numerics.loss.candidate import Result, UnsupportedCaseError
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError
+from harness.numerics.loss.cases.loss_case import LossCase
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VARIANTS = ("eager", "where", "trl", "micro-batches", "exp2")
@@ -22,7 +22,7 @@ class TorchCandidate:
         self.device = device
         self.loss = torch.compile(self._loss, dynamic=False) if compiled else self._loss
 
-    def __call__(self, case: Case) -> Result:
+    def __call__(self, case: LossCase) -> CandidateResult:
         """Value and gradient; only finite padding and policy losses are offered."""
         if case.operation != "policy" or case.severity != "required":
             raise UnsupportedCaseError("policy losses only")
@@ -37,7 +37,9 @@ class TorchCandidate:
         computed = {name: tensor.float() for name, tensor in tensors.items()}
         loss = self.loss(computed, dict(case.settings))
         loss.backward()
-        return Result(value=loss.detach().cpu().double().numpy(), gradient=leaf.grad.cpu().double().numpy())
+        return CandidateResult(
+            value=loss.detach().cpu().double().numpy(), gradient=leaf.grad.cpu().double().numpy()
+        )
 
     def _loss(self, tensors: dict[str, Any], settings: dict[str, Any]) -> Any:
         mask = tensors["response_mask"]

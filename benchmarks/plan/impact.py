@@ -72,7 +72,7 @@ def edits() -> dict[str, Callable[[Path], None]]:
         "one patch body": append(body, "\n"),
         "a comment in matrix.yaml": append("matrix.yaml", "# a word\n"),
         "a version in matrix.yaml": replace("matrix.yaml", "verl: [0.6.1, 0.9.1]", "verl: [0.6.1, 0.9.0]"),
-        "code of one check": append("harness/numerics/loss/case_judge.py", "\n# a word\n"),
+        "code of one check": append("harness/numerics/loss/judge_case.py", "\n# a word\n"),
         "the planner's own code": append("harness/plan/keys/facets.py", "\n# a word\n"),
         "the README": append("README.md", "\na word\n"),
     }

@@ -83,7 +83,7 @@ def battery(settings: Settings, /, **options: Any) -> int:
 @click.pass_obj
 def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
     """Record a device's constants and the budget of each group of cases; nothing passes or fails."""
-    from harness.numerics.arithmetic.calibration import CALIBRATION
+    from harness.numerics.arithmetic.calibration_check import CALIBRATION
 
     outcome, judgement = _measure(settings, CALIBRATION, options)
     record = outcome.measurements.get("calibration")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from harness.numerics.actor.actor_reference import SAMPLES
-from harness.numerics.arithmetic import stochastic
-from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
+from harness.numerics.arithmetic import stochastic_arithmetic
+from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 CONTRACTS = {torch.float64: FP64, torch.float32: FP32, torch.bfloat16: BF16_AUTOCAST}
@@ -50,7 +50,7 @@ def permitted(formula: Formula, dtype: torch.dtype) -> Permitted:
     exact = [tensor.detach() for tensor in formula()]
     runs = []
     for seed in range(SAMPLES):
-        with stochastic.perturbed(contract, seed):
+        with stochastic_arithmetic.perturbed(contract, seed):
             runs.append([tensor.detach() for tensor in formula()])
     return Permitted(dtype=dtype, exact=exact, tolerances=tolerances(exact, runs, contract, dtype))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.numerics.loss.candidate import Result, evaluate_one
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.battery import default_battery
-from harness.numerics.loss.cases.case import REQUIRED, Case
-from harness.numerics.loss.loss_faults import CASES, FAULTS, Fault, seeded
-from harness.numerics.loss.release_objectives import profile_of
+from harness.numerics.loss.candidate import CandidateResult, evaluate_one
+from harness.numerics.loss.cases.loss_battery import default_battery
+from harness.numerics.loss.cases.loss_case import REQUIRED, LossCase
+from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, LossFault, inject_fault
+from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.loss.verl_adapters import VerlCandidate
 
 BATTERY = {case.name: case for case in default_battery()}
@@ -22,7 +22,7 @@ def verl(npu_device: str) -> VerlCandidate:
     return VerlCandidate(npu_device)
 
 
-def evaluated(verl: VerlCandidate, case: Case) -> Result:
+def evaluated(verl: VerlCandidate, case: LossCase) -> CandidateResult:
     result = evaluate_one(verl, case)
     if result.unsupported:
         pytest.skip(result.unsupported)
@@ -34,17 +34,17 @@ def test_loss(verl: VerlCandidate, name: str) -> None:
     """The result is the standard objective, or the one this release is known to compute."""
     case = BATTERY[name]
     result = evaluated(verl, case)
-    actual, _ = profile_of(verl.version).actual(case)
+    actual, _ = release_objective(verl.version).actual(case)
     verdicts = [judge(case, result), judge(actual, result)]
     assert any(verdict.ok for verdict in verdicts), verdicts[-1].reasons
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_a_seeded_fault_is_caught(verl: VerlCandidate, fault: Fault, name: str) -> None:
+@pytest.mark.parametrize("name", SELF_TEST_CASES)
+@pytest.mark.parametrize("fault", LOSS_FAULTS, ids=lambda fault: fault.id)
+def test_a_seeded_fault_is_caught(verl: VerlCandidate, fault: LossFault, name: str) -> None:
     """On this very device a wrong loss turns red."""
     case = BATTERY[name]
-    with seeded(fault, verl):
+    with inject_fault(fault, verl):
         result = evaluated(verl, case)
     verdict = judge(case, result)
     assert verdict.status is LossStatus.FAIL
@@ -53,7 +53,7 @@ def test_a_seeded_fault_is_caught(verl: VerlCandidate, fault: Fault, name: str) 
 
 def test_evaluating_twice_gives_the_same_bits(verl: VerlCandidate) -> None:
     """A device whose losses differ from run to run cannot be bisected."""
-    for name in CASES:
+    for name in SELF_TEST_CASES:
         first, second = (evaluated(verl, BATTERY[name]) for _ in range(2))
         assert first.value == second.value
         assert (first.gradient == second.gradient).all()

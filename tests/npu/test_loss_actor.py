@@ -13,7 +13,7 @@ from harness.numerics.actor import actor_device, actor_reference
 from harness.numerics.actor.actor_case import DEFAULT_SEED
 from harness.numerics.actor.actor_check import judge
 from harness.numerics.actor.actor_compare import compare
-from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.loss.cases.loss_case import read_npz
 from harness.outcome import Status
 
 torch = pytest.importorskip("torch")
@@ -32,9 +32,9 @@ def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
     with wrong:
-        facts = actor_device.device(device, reference, out, DEFAULT_SEED)
+        facts = actor_device.measure_on_device(device, reference, out, DEFAULT_SEED)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, actor_reference.FORMAT)
+    index, _ = read_npz(reference, actor_reference.ACTOR_REFERENCE_FORMAT)
     return {
         "state": "measured",
         **compare(index, facts),

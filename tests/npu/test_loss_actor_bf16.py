@@ -19,7 +19,7 @@ from harness.numerics.actor import actor_device, actor_reference
 from harness.numerics.actor.actor_case import DEFAULT_SEED
 from harness.numerics.actor.actor_check import judge
 from harness.numerics.actor.actor_compare import compare
-from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.loss.cases.loss_case import read_npz
 from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
@@ -42,12 +42,12 @@ def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judg
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if faults else nullcontext([])
     with wrong as active:
-        facts = actor_device.device(
+        facts = actor_device.measure_on_device(
             device, reference, folder / "device.json", DEFAULT_SEED, compute="bfloat16"
         )
     torch.distributed.destroy_process_group()
     assert all(fault.hits for fault in active)
-    index, _ = read_npz(reference, actor_reference.FORMAT)
+    index, _ = read_npz(reference, actor_reference.ACTOR_REFERENCE_FORMAT)
     measured = {"state": "measured", **compare(index, facts), "reference": index["facts"], **only(facts)}
     return judge(json.loads(json.dumps(measured)), {})
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness.numerics.actor.actor_update import tracing  # noqa: E402
-from harness.numerics.arithmetic import stochastic  # noqa: E402 - it needs torch
-from harness.numerics.arithmetic.contract import FP32  # noqa: E402
+from harness.numerics.arithmetic import stochastic_arithmetic  # noqa: E402 - it needs torch
+from harness.numerics.arithmetic.precision_contract import FP32  # noqa: E402
 
 SEEDS = range(20)
 
@@ -22,7 +22,7 @@ def values():
 
 
 def test_casts_to_fp32_keep_float64(values) -> None:
-    with stochastic.exact(FP32):
+    with stochastic_arithmetic.exact(FP32):
         widened = values.to(torch.float32)
         softmax = torch.softmax(values, -1, dtype=torch.float32)
     assert (widened == values).all()
@@ -43,7 +43,7 @@ def test_casts_to_fp32_keep_float64(values) -> None:
 def test_results_move_and_stay_within_what_the_contract_permits(values, operation, permitted) -> None:
     exact, most = operation(values), permitted(values)
     for seed in SEEDS:
-        with stochastic.perturbed(FP32, seed):
+        with stochastic_arithmetic.perturbed(FP32, seed):
             moved = operation(values)
         distance = (moved - exact).abs()
         assert (distance > 0).any()
@@ -52,7 +52,7 @@ def test_results_move_and_stay_within_what_the_contract_permits(values, operatio
 
 def test_zeros_choices_and_masks_are_not_moved(values) -> None:
     lowest = torch.full_like(values, torch.finfo(torch.float64).min)
-    with stochastic.perturbed(FP32, 1):
+    with stochastic_arithmetic.perturbed(FP32, 1):
         assert (torch.zeros_like(values) * values == 0).all()
         assert (values.clamp(-1, 1).abs() <= 1).all()
         assert (lowest + values == lowest).all()
@@ -66,7 +66,7 @@ def test_gradients_are_perturbed_too(values) -> None:
         return leaf.grad
 
     exact, logs = gradient(), torch.log_softmax(values, -1)
-    with stochastic.perturbed(FP32, 1):
+    with stochastic_arithmetic.perturbed(FP32, 1):
         moved = gradient()
     # The logarithm's own error goes through exp; then exp, the sum of 64 gradients and one rounding.
     size = values.abs().amax(-1, keepdim=True)
@@ -83,7 +83,7 @@ def test_gradients_are_perturbed_too(values) -> None:
 
 def test_what_is_too_small_for_the_format_may_be_lost_and_zero_stays(values) -> None:
     tiny, half = values * 2.0**-24, replace(FP32, compute="fp16")
-    with stochastic.perturbed(half, 1):
+    with stochastic_arithmetic.perturbed(half, 1):
         moved, nothing = tiny * 1.0, torch.zeros_like(values) * 2.0
     distance = (moved - tiny).abs()
     assert (distance > half.unit * tiny.abs()).any()
@@ -92,7 +92,7 @@ def test_what_is_too_small_for_the_format_may_be_lost_and_zero_stays(values) -> 
 
 
 def test_an_operation_without_a_bound_is_told(values) -> None:
-    mode = stochastic.perturbed(FP32, 1)
+    mode = stochastic_arithmetic.perturbed(FP32, 1)
     with mode:
         torch.erf(values)
     assert mode.unmodelled == {"erf": 1}

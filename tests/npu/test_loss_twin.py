@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices.sim.faults.fault_spec import parse_faults
-from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.loss.cases.loss_case import read_npz
 from harness.numerics.twin import twin_program
 from harness.numerics.twin.twin_check import compare, judge
 from harness.outcome import Judgement, Status
@@ -45,10 +45,10 @@ def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation and faults else nullcontext([])
     with wrong as active:
-        facts = twin_program.device(twin_program.case_of(SETTINGS), device, reference, out)
+        facts = twin_program.run_device_twin(twin_program.case_of(SETTINGS), device, reference, out)
     assert all(fault.hits for fault in active)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_program.FORMAT)
+    index, _ = read_npz(reference, twin_program.TWIN_REFERENCE_FORMAT)
     return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
 
 
@@ -86,9 +86,11 @@ def test_a_green_that_leans_on_a_guess_is_withheld(
     reference = reference_by(
         "harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS), without="silu"
     )
-    facts = twin_program.device(twin_program.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json")
+    facts = twin_program.run_device_twin(
+        twin_program.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json"
+    )
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_program.FORMAT)
+    index, _ = read_npz(reference, twin_program.TWIN_REFERENCE_FORMAT)
 
     def judged() -> Judgement:
         told = {"path": facts["path"], "device": facts["device"], "reference": index["facts"]}

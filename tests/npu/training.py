@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 from harness.numerics.actor.actor_reference import SAMPLES
-from harness.numerics.arithmetic import stochastic
-from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
+from harness.numerics.arithmetic import stochastic_arithmetic
+from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 STEPS, RATE, DECAY, BETAS = 3, 1e-2, 1e-2, (0.9, 0.999)
 # A large one: without it Adam turns rounding errors of tiny gradients into whole steps.
@@ -198,7 +198,7 @@ def permitted_training(kind: Kind) -> Permitted:
     """
     exact, runs = formula(kind), []
     for seed in range(SAMPLES):
-        mode = stochastic.perturbed(kind.contract, seed, casts=kind.amp is not None)
+        mode = stochastic_arithmetic.perturbed(kind.contract, seed, casts=kind.amp is not None)
         runs.append(formula(kind, mode))
         assert not mode.unmodelled, mode.unmodelled
     return Permitted(

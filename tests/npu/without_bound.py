@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from harness.numerics.arithmetic import stochastic
+from harness.numerics.arithmetic import stochastic_arithmetic
 
 
 def main(operation: str, program: str, *options: str) -> int:
-    known = {name: bound for name, bound in stochastic.FUNCTIONS.items() if name != operation}
-    stochastic.FUNCTIONS = known
+    known = {name: bound for name, bound in stochastic_arithmetic.FUNCTIONS.items() if name != operation}
+    stochastic_arithmetic.FUNCTIONS = known
     return int(import_module(program).main(options))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cell_program.unsimulated import lacking_on
+from harness.cell_program.unsimulated_operators import judge_unsimulated_error
 from harness.check import Check, Completed, TaskContext
 from harness.evidence import evidence_of
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
@@ -317,7 +317,7 @@ def _is_hardware(measurements: Mapping[str, Any]) -> bool:
 def not_measured(measurements: Mapping[str, Any]) -> Judgement:
     """Fail, with how and where the trainer ended, or inconclusive where it is the simulation that lacks an
     operator; of measurements whose state is not `MEASURED`."""
-    if lacking := lacking_on(measurements.get("device", {}), measurements["tail"]):
+    if lacking := judge_unsimulated_error(measurements.get("device", {}), measurements["tail"]):
         return lacking
     steps = max((len(values) for values in measurements["series"].values()), default=0)
     reached = f"after {steps} steps" if steps else "before its first step"

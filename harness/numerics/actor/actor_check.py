@@ -25,8 +25,8 @@ from harness.cell_program.ending import (
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of
 from harness.numerics.actor.actor_compare import compare
-from harness.numerics.actor.gradient_resolution import told, unseen, withheld
-from harness.numerics.arithmetic import unbounded_operations
+from harness.numerics.actor.gradient_resolution import detectable_error, judge_resolution, unobservable_reason
+from harness.numerics.arithmetic import unbounded_operators
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
 
@@ -74,7 +74,7 @@ def _not_the_device(measurements: Mapping[str, Any]) -> Mapping[str, Any]:
 def _run_path(context: TaskContext, path: str) -> Measured:
     from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.actor.actor_case import DEFAULT_SEED
-    from harness.numerics.actor.actor_reference import FORMAT
+    from harness.numerics.actor.actor_reference import ACTOR_REFERENCE_FORMAT
 
     given = [f"--seed={context.params.get('seed', DEFAULT_SEED)}", f"--path={path}"]
     given.append(f"--compute={context.params.get('compute', 'float32')}")
@@ -99,7 +99,9 @@ def _run_path(context: TaskContext, path: str) -> Measured:
     require_setup(updated, "the actor's update")
     if updated.returncode != 0 or not device_file.is_file():
         return without(context, {**failure(updated), "on": device}, reference_file)
-    return held_together(reference_file, device_file, referenced.seconds + updated.seconds, FORMAT, compare)
+    return held_together(
+        reference_file, device_file, referenced.seconds + updated.seconds, ACTOR_REFERENCE_FORMAT, compare
+    )
 
 
 def reference_process(context: TaskContext, program: str, *args: str, timeout: float) -> Completed:
@@ -137,7 +139,7 @@ def held_together(
     reference_file: Path, device_file: Path, seconds: float, form: str, compare: Comparison
 ) -> Measured:
     """What `compare` says of the reference (a file of `form`) and the device, and what both tell."""
-    from harness.numerics.loss.cases.case import read_npz
+    from harness.numerics.loss.cases.loss_case import read_npz
 
     reference, _ = read_npz(reference_file, form)
     facts = json.loads(device_file.read_text(encoding="utf-8"))
@@ -212,7 +214,11 @@ def _judge_path(measurements: Mapping[str, Any]) -> Judgement:
             ),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
-    return withheld(measurements) or unbounded_operations.withheld(measurements) or _passes(measurements)
+    return (
+        judge_resolution(measurements)
+        or unbounded_operators.judge_guessed(measurements)
+        or _passes(measurements)
+    )
 
 
 def _passes(measurements: Mapping[str, Any]) -> Judgement:
@@ -222,7 +228,7 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
         f"{measurements['tensors']} tensors of one update through {measurements['path']} agree with the "
         f"float64 reference, {len(measurements['gradients'])} gradients and "
         f"{kinds.get('parameter', {}).get('tensors', 0)} updated parameters among them (worst error "
-        f"{worst:.0%} of its bound; {told(measurements)}); "
+        f"{worst:.0%} of its bound; {detectable_error(measurements)}); "
         f"{len(measurements['self_test'])} seeded faults were caught and located."
     )
     packed_rows = (
@@ -238,7 +244,7 @@ def _passes(measurements: Mapping[str, Any]) -> Judgement:
             f"All {products['count']} matrix products of linear layers ({products['elements']} elements) are "
             "to the last bit what bf16 operands and fp32 accumulation give."
         )
-    reasons += [*unseen(measurements), *unbounded_operations.owed_nothing(measurements)]
+    reasons += [*unobservable_reason(measurements), *unbounded_operators.agreement_reason(measurements)]
     if measurements.get("finding"):
         reasons.append(f"Finding: {measurements['finding']}.")
     return Judgement(status=Status.PASS, reasons=(*reasons, *_repeatability(measurements)))
@@ -309,7 +315,7 @@ def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
         reasons.append(f"{len(measurements['missing'])} results are missing: {measurements['missing'][0]}.")
     return Judgement(
         status=Status.FAIL,
-        reasons=(*reasons, *unbounded_operations.caveat(measurements), *_repeatability(measurements)),
+        reasons=(*reasons, *unbounded_operators.caveat_reason(measurements), *_repeatability(measurements)),
         remedies=(REMEDY,),
     )
 

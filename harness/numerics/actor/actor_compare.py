@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.numerics.actor.actor_faults import FAULTS, GRADIENT_SIGN
+from harness.numerics.actor.actor_faults import ACTOR_FAULTS, GRADIENT_SIGN
 from harness.numerics.actor.gradient_resolution import resolution
-from harness.numerics.arithmetic.unbounded_operations import beyond_strict
+from harness.numerics.arithmetic.unbounded_operators import explained_only_by_guess
 
 MOST_NAMED = 12
 
@@ -54,8 +54,8 @@ def _guessed(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str
     """What only a guessed bound explains, with padded rows and with packed ones."""
     sentences = {event["label"]: event["sentence"] for event in facts["events"]}
     errors = {event["label"]: event["error"] for event in facts["events"]}
-    padded = [sentences[label] for label in beyond_strict(reference, errors)]
-    packed = beyond_strict(reference, facts["packed"].get("errors", {}))
+    padded = [sentences[label] for label in explained_only_by_guess(reference, errors)]
+    packed = explained_only_by_guess(reference, facts["packed"].get("errors", {}))
     return [*padded, *(f"{sentences.get(label, label)} with packed rows" for label in packed)]
 
 
@@ -112,7 +112,7 @@ def _within(budget: float | None) -> bool:
 def self_test(tolerances: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each seeded fault: whether it was caught, and whether what diverges first is where it sits."""
     report = []
-    for fault in FAULTS[facts["compute"]]:
+    for fault in ACTOR_FAULTS[facts["compute"]]:
         if fault.product:
             first = next((entry["name"] for entry in facts["products"]["faults"].get(fault.id, [])), "")
             caught = first == fault.place

@@ -17,14 +17,22 @@ from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
 from harness.numerics.actor.actor_case import ActorCase, Arrays
-from harness.numerics.actor.actor_faults import FAULTS, GRADIENT_SIGN, ActorFault
-from harness.numerics.actor.actor_reference import FORMAT
-from harness.numerics.actor.actor_update import Setting, run_update, start, tracing
-from harness.numerics.actor.distances import Values, distances, json_number
-from harness.numerics.actor.matmul_check import Products
-from harness.numerics.actor.recorder import BACKWARD, FORWARD, Event, Recorder, Sink
-from harness.numerics.arithmetic.contract import BF16_IO
-from harness.numerics.loss.cases.case import read_npz
+from harness.numerics.actor.actor_faults import ACTOR_FAULTS, GRADIENT_SIGN, ActorFault
+from harness.numerics.actor.actor_reference import ACTOR_REFERENCE_FORMAT
+from harness.numerics.actor.actor_update import TensorPlacement, run_update, start_torch, tracing
+from harness.numerics.actor.matmul_recorder import MatmulRecorder
+from harness.numerics.actor.tensor_recorder import (
+    BACKWARD,
+    FORWARD,
+    TensorEvent,
+    TensorRecorder,
+    TensorSink,
+    TensorValues,
+    distances,
+    json_number,
+)
+from harness.numerics.arithmetic.precision_contract import BF16_IO
+from harness.numerics.loss.cases.loss_case import read_npz
 
 PACKED_FAULT = GRADIENT_SIGN
 NO_FUSED_ATTENTION = "there is no fused attention on a CPU"
@@ -32,46 +40,46 @@ LONGEST_ERROR = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runner:
+class UpdateRunner:
     """Updates of one case on one device. exact: the reference's values by label; targets: those it made."""
 
     case: ActorCase
-    setting: Setting
+    setting: TensorPlacement
     path: str
     targets: Arrays
     exact: Mapping[str, NDArray[np.float64]]
 
     def run(
         self,
-        sink: Sink,
+        sink: TensorSink,
         *,
         packed: bool = False,
         mode: Any = None,
         operators: list[str] | None = None,
         fault: ActorFault | None = None,
-        products: Products | None = None,
+        products: MatmulRecorder | None = None,
     ) -> None:
         """One update, recorded into the sink; with packed rows if so told."""
         run_update(
             replace(self.case, packed=packed),
             self.setting,
             self.targets,
-            Recorder(sink=sink, operators=[] if operators is None else operators),
+            TensorRecorder(sink=sink, operators=[] if operators is None else operators),
             mode=mode or nullcontext(),
             fault=fault,
             path=self.path,
             products=products,
         )
 
-    def values(self, products: Products | None = None) -> Values:
+    def values(self, products: MatmulRecorder | None = None) -> TensorValues:
         """Every tensor of one update, by label."""
-        found: Values = {}
+        found: TensorValues = {}
         self.run(lambda event, values: found.update({event.label: values}), products=products)
         return found
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[TensorEvent]:
         """Every tensor of one update in the order of its making, with the operators before it."""
-        found: list[Event] = []
+        found: list[TensorEvent] = []
         names: list[str] = []
         mode = tracing(self.setting.torch, names)
         self.run(lambda event, _values: found.append(event), mode=mode, operators=names)
@@ -84,7 +92,7 @@ class Runner:
         return {label: json_number(error) for label, error in found.items()}
 
 
-def device(
+def measure_on_device(
     name: str, reference_file: Path, out: Path, seed: int, *, compute: str = "float32", path: str = ""
 ) -> dict[str, Any]:
     """Errors of every tensor on the device, repeatability, seeded faults; written to `out`."""
@@ -93,11 +101,11 @@ def device(
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
-    torch = start(kind)
-    index, arrays = read_npz(reference_file, FORMAT)
-    runner = Runner(
+    torch = start_torch(kind)
+    index, arrays = read_npz(reference_file, ACTOR_REFERENCE_FORMAT)
+    runner = UpdateRunner(
         case=ActorCase(seed=seed, compute=compute),
-        setting=Setting(torch=torch, device=name, dtype=torch.float32),
+        setting=TensorPlacement(torch=torch, device=name, dtype=torch.float32),
         path=path,
         targets={target: arrays[f"target.{target}"] for target in index["targets"]},
         exact={label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])},
@@ -127,7 +135,7 @@ def device(
 
 
 def _told(
-    events: Sequence[Event], found: Values, exact: Mapping[str, NDArray[np.float64]]
+    events: Sequence[TensorEvent], found: TensorValues, exact: Mapping[str, NDArray[np.float64]]
 ) -> list[dict[str, Any]]:
     """The events with their errors, of the tensors found in an update that was not traced."""
     errors: dict[str, float] = {}
@@ -147,11 +155,11 @@ def _told(
     ]
 
 
-def _seeded(runner: Runner, products: Products | None) -> dict[str, Any]:
+def _seeded(runner: UpdateRunner, products: MatmulRecorder | None) -> dict[str, Any]:
     """What every tensor and every product becomes under each seeded fault; products: those of a clean run."""
     faulty: dict[str, dict[str, float | None]] = {}
     wrong: dict[str, list[dict[str, Any]]] = {}
-    for fault in FAULTS[runner.case.compute]:
+    for fault in ACTOR_FAULTS[runner.case.compute]:
         multiplied = _products(runner.case.compute)
         faulty[fault.id] = runner.errors(fault=fault, products=multiplied)
         wrong[fault.id] = _wrong(multiplied)
@@ -164,16 +172,16 @@ def _seeded(runner: Runner, products: Products | None) -> dict[str, Any]:
     return {"faults": faulty, "products": told}
 
 
-def _products(compute: str) -> Products | None:
+def _products(compute: str) -> MatmulRecorder | None:
     """Who judges matrix products: nobody in fp32, where what an update leaves behind shows as much."""
-    return None if compute == "float32" else Products(contract=BF16_IO)
+    return None if compute == "float32" else MatmulRecorder(contract=BF16_IO)
 
 
-def _wrong(products: Products | None) -> list[dict[str, Any]]:
+def _wrong(products: MatmulRecorder | None) -> list[dict[str, Any]]:
     return [] if products is None else [asdict(product) for product in products.found if product.wrong]
 
 
-def _packed(runner: Runner) -> dict[str, Any]:
+def _packed(runner: UpdateRunner) -> dict[str, Any]:
     """Errors of what an update returns and leaves when its rows are packed, clean and under a seeded fault.
 
     Modules are left out: what passes through them has another shape. why: what the path cannot be run for,

@@ -62,7 +62,7 @@ GRADIENT_SIGN = ActorFault(
     breaks=_gradient_sign,
 )
 
-FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
+ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
     "float32": (
         GRADIENT_SIGN,
         ActorFault(

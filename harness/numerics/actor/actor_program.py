@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cell_program.exit_status import run_role
 from harness.numerics.actor import actor_device, actor_reference
 from harness.numerics.actor.actor_case import DEFAULT_SEED
-from harness.numerics.actor.actor_update import CONTRACTS
+from harness.numerics.actor.actor_update import CONTRACTS, run_role
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> Mapping[str, Any]:
         if arguments.role == "reference":
-            return actor_reference.reference(arguments.out, arguments.seed, **given)
-        return actor_device.device(
+            return actor_reference.compute_reference(arguments.out, arguments.seed, **given)
+        return actor_device.measure_on_device(
             arguments.device, arguments.reference, arguments.out, arguments.seed, **given
         )
 

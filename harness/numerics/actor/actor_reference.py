@@ -12,47 +12,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import ActorCase
-from harness.numerics.actor.actor_update import CONTRACTS, Setting, run_update, start
-from harness.numerics.actor.clip_decisions import Clips
-from harness.numerics.actor.distances import Values, distances, permitted, require_comparable
-from harness.numerics.actor.recorder import Event, Recorder
-from harness.numerics.loss.cases.case import write_npz
+from harness.numerics.actor.actor_update import CONTRACTS, TensorPlacement, run_update, start_torch
+from harness.numerics.actor.clip_decisions import ClipDecisions
+from harness.numerics.actor.tensor_recorder import (
+    TensorEvent,
+    TensorRecorder,
+    TensorValues,
+    distances,
+    permitted,
+    require_comparable,
+)
+from harness.numerics.loss.cases.loss_case import write_npz
 
-FORMAT = "npu-matrix-actor-reference/1"
+ACTOR_REFERENCE_FORMAT = "npu-matrix-actor-reference/1"
 SAMPLES = 8
 """Perturbed runs. The largest of eight and the contract's safety of two leave a legal device far below: its
 errors are not all at their limits at once."""
 
 
-def reference(out: Path, seed: int, *, compute: str = "float32", path: str = "") -> dict[str, Any]:
+def compute_reference(out: Path, seed: int, *, compute: str = "float32", path: str = "") -> dict[str, Any]:
     """Exact values and tolerances of every tensor; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
-    torch = start()
+    torch = start_torch()
     from harness.numerics.actor.verl_workers import actor_classes
-    from harness.numerics.arithmetic import stochastic
+    from harness.numerics.arithmetic import stochastic_arithmetic
 
     started = time.monotonic()
     contract = CONTRACTS[compute]
     case = ActorCase(seed=seed, compute=compute)
-    setting = Setting(torch=torch, device="cpu", dtype=torch.float64)
+    setting = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
     paths = [known.name for known in actor_classes()]
-    exact: Values = {}
+    exact: TensorValues = {}
 
-    def keep(event: Event, values: NDArray[np.float64]) -> None:
+    def keep(event: TensorEvent, values: NDArray[np.float64]) -> None:
         exact[event.label] = values
 
-    clips = Clips(case=case)
+    clips = ClipDecisions(case=case)
     with clips.watched():
-        mode = stochastic.exact(contract)
-        targets = run_update(case, setting, None, Recorder(sink=keep), mode=mode, path=path)
+        mode = stochastic_arithmetic.exact(contract)
+        targets = run_update(case, setting, None, TensorRecorder(sink=keep), mode=mode, path=path)
     unmodelled: set[str] = set()
 
     def tolerances(*, guesses: bool) -> dict[str, float]:
         scatter = dict.fromkeys(exact, 0.0)
         for sample in range(SAMPLES):
             errors: dict[str, float] = {}
-            mode = stochastic.perturbed(contract, sample, casts=compute != "float32", guesses=guesses)
-            recorder = Recorder(sink=distances(errors, exact))
+            mode = stochastic_arithmetic.perturbed(
+                contract, sample, casts=compute != "float32", guesses=guesses
+            )
+            recorder = TensorRecorder(sink=distances(errors, exact))
             with clips.watched():
                 run_update(case, setting, targets, recorder, mode=mode, path=path)
             scatter = {label: max(scatter[label], errors.get(label, np.inf)) for label in scatter}
@@ -60,7 +68,7 @@ def reference(out: Path, seed: int, *, compute: str = "float32", path: str = "")
         require_comparable(scatter)
         return permitted(scatter, exact, contract)
 
-    index: dict[str, Any] = {"format": FORMAT, "tolerances": tolerances(guesses=True)}
+    index: dict[str, Any] = {"format": ACTOR_REFERENCE_FORMAT, "tolerances": tolerances(guesses=True)}
     if unmodelled:
         index["strict"] = tolerances(guesses=False)
     facts = {

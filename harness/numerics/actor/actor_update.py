@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,18 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import HarnessError
 from harness.numerics.actor.actor_case import ActorCase, Arrays
 from harness.numerics.actor.actor_faults import ActorFault
-from harness.numerics.actor.matmul_check import Products
-from harness.numerics.actor.recorder import GRADIENT, OUTPUT, PARAMETER, Recorder
-from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32, Contract
+from harness.numerics.actor.matmul_recorder import MatmulRecorder
+from harness.numerics.actor.tensor_recorder import GRADIENT, OUTPUT, PARAMETER, TensorRecorder
+from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
 """What an update that verl computes in a format promises."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class TensorPlacement:
     """Where an update runs: device, dtype, and the mode (a context) every operation runs under."""
 
     torch: Any
@@ -40,14 +42,14 @@ class Setting:
 
 def run_update(
     case: ActorCase,
-    setting: Setting,
+    setting: TensorPlacement,
     targets: Arrays | None,
-    recorder: Recorder,
+    recorder: TensorRecorder,
     *,
     mode: Any,
     fault: ActorFault | None = None,
     path: str = "",
-    products: Products | None = None,
+    products: MatmulRecorder | None = None,
 ) -> Arrays:
     """Log-probabilities, then the update by the path of that name; everything goes to the recorder, matrix
     products to `products`. Returns the targets used."""
@@ -95,7 +97,7 @@ def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
     optimizer.register_step_post_hook(lambda *_: setattr(mode, "contract", contract))
 
 
-def build_model(case: ActorCase, setting: Setting) -> Any:
+def build_model(case: ActorCase, setting: TensorPlacement) -> Any:
     """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
     transformers = import_module("transformers")
     config = transformers.Qwen2Config(**case.model)
@@ -110,7 +112,7 @@ def tracing(torch: Any, names: list[str]) -> Any:
     """A mode that notes every operator that computes; those that only move numbers are left out."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from harness.numerics.arithmetic.stochastic import EXACT
+    from harness.numerics.arithmetic.stochastic_arithmetic import EXACT
 
     class Tracing(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -123,7 +125,7 @@ def tracing(torch: Any, names: list[str]) -> Any:
     return Tracing()
 
 
-def start(kind: str = "cpu") -> Any:
+def start_torch(kind: str = "cpu") -> Any:
     """torch and a process group of one, which verl's classes ask for."""
     torch = import_module("torch")
     if kind == "npu":
@@ -137,3 +139,21 @@ def start(kind: str = "cpu") -> Any:
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, value)
     return torch
+
+
+def run_role(what: str, work: Callable[[], Mapping[str, Any]]) -> int:
+    """Do the work and say how long it took; what stops it goes to stderr, with its own exit code.
+
+    work: returns facts, of which `verl` and `seconds` are told.
+    """
+    try:
+        facts = work()
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    finally:
+        distributed = import_module("torch").distributed
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    print(f"{what} with verl {facts['verl']} in {facts['seconds']} s")
+    return 0

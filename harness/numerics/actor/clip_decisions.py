@@ -34,7 +34,7 @@ DUAL_CLIP = 3.0
 
 
 @contextmanager
-def watched_loss(update: Mapping[str, Any], margin: Margin, keep: Keep) -> Iterator[None]:
+def watch_clip_decisions(update: Mapping[str, Any], margin: Margin, keep: Keep) -> Iterator[None]:
     """verl's policy loss of `update["loss_mode"]`, telling the log-ratios that it clips by; the distance is
     infinite where padding or an advantage of zero makes the decision void.
 
@@ -71,7 +71,7 @@ def watched_loss(update: Mapping[str, Any], margin: Margin, keep: Keep) -> Itera
 
 
 @dataclass(kw_only=True)
-class Clips:
+class ClipDecisions:
     """Clip decisions of an exact update, and how far other runs of it are from them."""
 
     case: ActorCase
@@ -82,7 +82,7 @@ class Clips:
     def watched(self) -> Iterator[None]:
         """One run; the first is the exact one."""
         calls: list[tuple[Values, Values]] = []
-        with watched_loss(
+        with watch_clip_decisions(
             self.case.update, partial(clip_margin, self.case), lambda *call: calls.append(call)
         ):
             yield

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.numerics.arithmetic.contract import FORMATS, Contract
+from harness.numerics.arithmetic.precision_contract import FORMATS, Contract
 from harness.outcome import Judgement, Status
 
 MOST_NAMED = 10
@@ -67,7 +67,7 @@ def _together(
     return float(f"{permitted / whole:.4g}") if whole else None
 
 
-def withheld(measurements: Mapping[str, Any]) -> Judgement | None:
+def judge_resolution(measurements: Mapping[str, Any]) -> Judgement | None:
     """No green where a pass would say too little; see the module."""
     known, compute = measurements["resolution"], measurements["compute"]
     lost = [step for step, share in known["steps"].items() if share is None or share >= 1]
@@ -88,7 +88,7 @@ def withheld(measurements: Mapping[str, Any]) -> Judgement | None:
     return Judgement(status=Status.INCONCLUSIVE, reasons=(reason,), remedies=("Compute in fp32.",))
 
 
-def told(measurements: Mapping[str, Any]) -> str:
+def detectable_error(measurements: Mapping[str, Any]) -> str:
     """From which error on the whole gradient, and each that is observable at all, would have shown it."""
     bounds = [entry["tolerance"] for entry in measurements["gradients"] if entry["tolerance"] < 1]
     whole = max(measurements["resolution"]["steps"].values())
@@ -98,7 +98,7 @@ def told(measurements: Mapping[str, Any]) -> str:
     )
 
 
-def unseen(measurements: Mapping[str, Any]) -> tuple[str, ...]:
+def unobservable_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence on the gradients that are not observable, if any."""
     hidden = measurements["resolution"]["unobservable"]
     if not hidden:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from harness.numerics.arithmetic.contract import Array, Contract, Mask
+from harness.numerics.arithmetic.precision_contract import Array, Contract, Mask
 
 TINY = 1e-300
 EXP_ERROR_CAP = 709.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.loss.cases.case import Case, read_npz, write_npz
+from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
 
 FORMAT = "npu-matrix-loss-results/1"
 LONGEST_MESSAGE = 400
@@ -23,7 +23,7 @@ class UnsupportedCaseError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class CandidateResult:
     """What a candidate returned: value (shape () or (batch, tokens)) and gradient, or why there is none."""
 
     value: NDArray[Any] | float | None = None
@@ -33,12 +33,12 @@ class Result:
     seconds: float = 0.0
 
 
-Candidate = Callable[[Case], Result]
+Candidate = Callable[[LossCase], CandidateResult]
 
 
 def evaluate(
-    candidate: Candidate, cases: Iterable[Case], *, before: Callable[[Case], None] | None = None
-) -> dict[str, Result]:
+    candidate: Candidate, cases: Iterable[LossCase], *, before: Callable[[LossCase], None] | None = None
+) -> dict[str, CandidateResult]:
     """Results by case name; exceptions and values that are no real arrays become errors of their case.
 
     `before` is called ahead of each case, so that a process that is killed leaves behind which case it hung
@@ -52,17 +52,17 @@ def evaluate(
     return results
 
 
-def evaluate_one(candidate: Candidate, case: Case) -> Result:
+def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
     """One evaluation, whatever happens in it (KeyboardInterrupt and SystemExit pass through)."""
     started = time.monotonic()
     try:
         result = candidate(case)
         checked = _checked(result)
     except UnsupportedCaseError as error:
-        checked = Result(unsupported=_shortened(str(error)) or "the candidate does not offer this")
+        checked = CandidateResult(unsupported=_shortened(str(error)) or "the candidate does not offer this")
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
-        checked = Result(error=f"raised {type(error).__name__}: {_shortened(str(error))}")
-    return Result(
+        checked = CandidateResult(error=f"raised {type(error).__name__}: {_shortened(str(error))}")
+    return CandidateResult(
         value=checked.value,
         gradient=checked.gradient,
         error=checked.error,
@@ -71,16 +71,16 @@ def evaluate_one(candidate: Candidate, case: Case) -> Result:
     )
 
 
-def _checked(result: object) -> Result:
-    if not isinstance(result, Result):
-        return Result(error=f"returned {type(result).__name__}, not a Result")
+def _checked(result: object) -> CandidateResult:
+    if not isinstance(result, CandidateResult):
+        return CandidateResult(error=f"returned {type(result).__name__}, not a Result")
     value, gradient = _real("value", result.value), _real("gradient", result.gradient)
     for part in (value, gradient):
         if isinstance(part, str):
-            return Result(error=part)
+            return CandidateResult(error=part)
     if value is None and not result.error and not result.unsupported:
-        return Result(error="returned no value")
-    return Result(value=value, gradient=gradient, error=result.error, unsupported=result.unsupported)  # type: ignore[arg-type]
+        return CandidateResult(error="returned no value")
+    return CandidateResult(value=value, gradient=gradient, error=result.error, unsupported=result.unsupported)  # type: ignore[arg-type]
 
 
 def _real(name: str, part: object) -> NDArray[Any] | str | None:
@@ -97,7 +97,7 @@ def _shortened(text: str) -> str:
     return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 3] + "..."
 
 
-def save_results(file: Path, results: Mapping[str, Result], facts: Mapping[str, Any]) -> None:
+def save_results(file: Path, results: Mapping[str, CandidateResult], facts: Mapping[str, Any]) -> None:
     """Write results by name with facts about how they were obtained."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
@@ -114,11 +114,11 @@ def save_results(file: Path, results: Mapping[str, Result], facts: Mapping[str, 
     write_npz(file, {"format": FORMAT, "facts": dict(facts), "results": entries}, arrays)
 
 
-def load_results(file: Path) -> tuple[dict[str, Result], dict[str, Any]]:
+def load_results(file: Path) -> tuple[dict[str, CandidateResult], dict[str, Any]]:
     """Results by name, and the facts; InputError when the file is not one of ours."""
     index, arrays = read_npz(file, FORMAT)
     results = {
-        name: Result(
+        name: CandidateResult(
             error=entry["error"],
             unsupported=entry["unsupported"],
             seconds=entry["seconds"],

@@ -6,19 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.numerics.loss.candidate import Result
-from harness.numerics.loss.case_judge import LossStatus, LossVerdict, judge
-from harness.numerics.loss.cases.case import ROBUSTNESS, Case
-from harness.numerics.loss.expected import Expected
-from harness.numerics.loss.loss_faults import CASES, FAULTS, SEPARATOR
-from harness.numerics.loss.reference_program import ACTUAL
-from harness.numerics.loss.release_objectives import MISSING_CAPABILITIES, Difference, Profile
+from harness.numerics.loss.candidate import CandidateResult
+from harness.numerics.loss.cases.loss_case import ROBUSTNESS, LossCase
+from harness.numerics.loss.expected_result import ExpectedResult
+from harness.numerics.loss.judge_case import LossStatus, LossVerdict, judge
+from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, SEPARATOR
+from harness.numerics.loss.loss_reference_program import ACTUAL
+from harness.numerics.loss.release_objectives import (
+    MISSING_CAPABILITIES,
+    ObjectiveDifference,
+    ReleaseObjective,
+)
 
 SIGNIFICANT_DIGITS = 4
 
 
 def compare(
-    cases: Sequence[Case], results: Mapping[str, Result], intervals: Mapping[str, Expected], profile: Profile
+    cases: Sequence[LossCase],
+    results: Mapping[str, CandidateResult],
+    intervals: Mapping[str, ExpectedResult],
+    profile: ReleaseObjective,
 ) -> dict[str, Any]:
     """Measurements of one run: `cases` (one object each), `counts`, `findings`, `worst_budget`, `self_test`.
 
@@ -28,7 +35,7 @@ def compare(
     entries = []
     findings = _Findings()
     for case in cases:
-        result = results.get(case.name, Result(error="was not evaluated"))
+        result = results.get(case.name, CandidateResult(error="was not evaluated"))
         standard = judge(case, result, intervals[case.name])
         actual, differences = profile.actual(case)
         verdict = standard
@@ -50,7 +57,7 @@ def compare(
 
 
 def self_test(
-    cases: Sequence[Case], results: Mapping[str, Result], intervals: Mapping[str, Expected]
+    cases: Sequence[LossCase], results: Mapping[str, CandidateResult], intervals: Mapping[str, ExpectedResult]
 ) -> list[dict[str, Any]]:
     """Each seeded fault: whether it was caught in every self-test case that was evaluated under it.
 
@@ -58,10 +65,10 @@ def self_test(
     """
     by_name = {case.name: case for case in cases}
     report = []
-    for fault in FAULTS:
+    for fault in LOSS_FAULTS:
         verdicts = {
             name: judge(by_name[name], results[key], intervals[name])
-            for name in CASES
+            for name in SELF_TEST_CASES
             if name in by_name and (key := f"{fault.id}{SEPARATOR}{name}") in results
             if not results[key].unsupported
         }
@@ -86,7 +93,7 @@ def _is_caught(verdict: LossVerdict) -> bool:
     )
 
 
-def _entry(case: Case, verdict: LossVerdict) -> dict[str, Any]:
+def _entry(case: LossCase, verdict: LossVerdict) -> dict[str, Any]:
     return {
         "name": case.name,
         "kind": case.operation,
@@ -108,14 +115,18 @@ class _Findings:
     def __init__(self) -> None:
         self.what: dict[str, dict[str, Any]] = {}
 
-    def add(self, identifier: str, kind: str, what: str, source: str, case: Case) -> None:
+    def add(self, identifier: str, kind: str, what: str, source: str, case: LossCase) -> None:
         entry = self.what.setdefault(
             identifier, {"id": identifier, "kind": kind, "what": what, "source": source, "cases": []}
         )
         entry["cases"].append(case.name)
 
     def objective(
-        self, case: Case, standard: LossVerdict, recorded: LossVerdict, differences: Iterable[Difference]
+        self,
+        case: LossCase,
+        standard: LossVerdict,
+        recorded: LossVerdict,
+        differences: Iterable[ObjectiveDifference],
     ) -> None:
         """Which of two objectives a result agrees with."""
         for difference in differences:
@@ -127,7 +138,7 @@ class _Findings:
                 )
                 self.add(f"standard-despite-{difference.id}", "objective", what, difference.source, case)
 
-    def case(self, case: Case, verdict: LossVerdict) -> None:
+    def case(self, case: LossCase, verdict: LossVerdict) -> None:
         """What a release does not offer, and what it does not promise but would be good to have."""
         if verdict.status is LossStatus.UNSUPPORTED:
             for need in case.requires:

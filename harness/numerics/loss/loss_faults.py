@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from harness.numerics.loss.candidate import Result, evaluate_one
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.candidate import CandidateResult, evaluate_one
+from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.verl_adapters import VerlCandidate
 
-CASES = (
+SELF_TEST_CASES = (
     "policy/grpo-near/token-mean",
     "policy/gspo-near/seq-mean-token-mean",
     "policy/grpo-accumulated/token-mean",
@@ -24,7 +24,7 @@ SEPARATOR = "!"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class LossFault:
     """A defect: an attribute of torch or of verl's loss module, and what replaces it."""
 
     id: str
@@ -66,29 +66,29 @@ def _shifted_mask(torch: Any, aggregate: Any) -> Callable[..., Any]:
     return shifted
 
 
-FAULTS = (
-    Fault(
+LOSS_FAULTS = (
+    LossFault(
         id="gradient-sign",
         what="the gradient of exp has the wrong sign",
         attribute="exp",
         of_torch=True,
         replace=_exp_with_gradient(-1.0),
     ),
-    Fault(
+    LossFault(
         id="gradient-doubled",
         what="the gradient of exp is doubled",
         attribute="exp",
         of_torch=True,
         replace=_exp_with_gradient(2.0),
     ),
-    Fault(
+    LossFault(
         id="low-precision",
         what="exp is computed in bf16",
         attribute="exp",
         of_torch=True,
         replace=_exp_in_bfloat16,
     ),
-    Fault(
+    LossFault(
         id="mask-shifted",
         what="the response mask is off by one token",
         attribute="agg_loss",
@@ -99,7 +99,7 @@ FAULTS = (
 
 
 @contextmanager
-def seeded(fault: Fault, candidate: VerlCandidate) -> Iterator[None]:
+def inject_fault(fault: LossFault, candidate: VerlCandidate) -> Iterator[None]:
     """`candidate` with the fault in it, for the duration of the block."""
     owner = candidate.torch if fault.of_torch else candidate.core_algos
     original = getattr(owner, fault.attribute)
@@ -110,12 +110,12 @@ def seeded(fault: Fault, candidate: VerlCandidate) -> Iterator[None]:
         setattr(owner, fault.attribute, original)
 
 
-def evaluate_faulty(candidate: VerlCandidate, cases: Sequence[Case]) -> dict[str, Result]:
+def evaluate_faulty(candidate: VerlCandidate, cases: Sequence[LossCase]) -> dict[str, CandidateResult]:
     """Results of the self-test cases under each fault, named `fault!case`."""
-    chosen = [case for case in cases if case.name in CASES]
+    chosen = [case for case in cases if case.name in SELF_TEST_CASES]
     results = {}
-    for fault in FAULTS:
-        with seeded(fault, candidate):
+    for fault in LOSS_FAULTS:
+        with inject_fault(fault, candidate):
             for case in chosen:
                 results[f"{fault.id}{SEPARATOR}{case.name}"] = evaluate_one(candidate, case)
     return results

@@ -23,7 +23,7 @@ import numpy as np
 from harness.cell_program.torch_device import device_facts
 from harness.errors import HarnessError
 from harness.numerics.loss.candidate import evaluate, save_results
-from harness.numerics.loss.cases.case import Case, load_cases
+from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.loss_faults import evaluate_faulty
 from harness.numerics.loss.verl_adapters import VerlCandidate
 
@@ -35,7 +35,9 @@ def progress_file(out: Path) -> Path:
     return out.with_name(out.name + ".progress")
 
 
-def emit(cases: Sequence[Case], out: Path, *, device: str, verl_version: str, faults: bool) -> dict[str, Any]:
+def emit(
+    cases: Sequence[LossCase], out: Path, *, device: str, verl_version: str, faults: bool
+) -> dict[str, Any]:
     """Evaluate `cases`, write `out`, return the facts."""
     started = time.monotonic()
     candidate = VerlCandidate(device)

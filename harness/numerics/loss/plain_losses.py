@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import FORMATS, Mask, round_to
-from harness.numerics.loss.candidate import Result
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.arithmetic.precision_contract import FORMATS, Mask, round_to
+from harness.numerics.loss.candidate import CandidateResult
+from harness.numerics.loss.cases.loss_case import LossCase
 
 Floats = NDArray[Any]
 
@@ -27,15 +27,15 @@ class PlainCandidate:
     def __init__(self, precision: str = "fp32") -> None:
         self.dtype: Any = DTYPES[precision]
 
-    def __call__(self, case: Case) -> Result:
+    def __call__(self, case: LossCase) -> CandidateResult:
         """Value and gradient of a case, the gradient rounded to the contract's io format."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             value, gradient = getattr(self, case.operation)(case)
         if gradient is not None:
             gradient = round_to(np.asarray(gradient, dtype=np.float64), case.contract.io)
-        return Result(value=np.asarray(value, dtype=np.float64), gradient=gradient)
+        return CandidateResult(value=np.asarray(value, dtype=np.float64), gradient=gradient)
 
-    def read(self, case: Case, name: str) -> Floats:
+    def read(self, case: LossCase, name: str) -> Floats:
         """An input in working precision, zero on padding."""
         array = case.inputs[name]
         valid = case.inputs["response_mask"] != 0
@@ -43,7 +43,7 @@ class PlainCandidate:
             valid = valid[..., None]
         return np.where(valid, array, 0).astype(self.dtype)
 
-    def mask(self, case: Case) -> Floats:
+    def mask(self, case: LossCase) -> Floats:
         """The response mask in working precision."""
         return case.inputs["response_mask"].astype(self.dtype)
 
@@ -57,7 +57,7 @@ class PlainCandidate:
 
     # --- policy losses
 
-    def policy(self, case: Case) -> tuple[Floats, Floats]:
+    def policy(self, case: LossCase) -> tuple[Floats, Floats]:
         """Loss and gradient by log_prob."""
         mask, advantages = self.mask(case), self.read(case, "advantages")
         log_ratio = self.read(case, "log_prob") - self.read(case, "old_log_prob")
@@ -68,7 +68,7 @@ class PlainCandidate:
         value = self.total(losses * weights * share)
         return value, -advantages * passes * slope * weights * share
 
-    def ratio(self, case: Case, log_ratio: Floats, mask: Floats) -> tuple[Floats, Floats]:
+    def ratio(self, case: LossCase, log_ratio: Floats, mask: Floats) -> tuple[Floats, Floats]:
         """Importance ratio per token, and its derivative by log_prob."""
         if case.settings["loss_mode"] == "gspo":
             return self.sequence_ratio(log_ratio, mask)
@@ -89,11 +89,11 @@ class PlainCandidate:
         """Mean log-ratio over valid tokens, (batch,)."""
         return np.asarray(self.total(log_ratio * mask, -1) / np.maximum(self.total(mask, -1), 1))
 
-    def bounds(self, case: Case) -> tuple[float, float]:
+    def bounds(self, case: LossCase) -> tuple[float, float]:
         """Clip range of the ratio."""
         return 1 - case.settings["clip_ratio_low"], 1 + case.settings["clip_ratio_high"]
 
-    def surrogate(self, case: Case, ratio: Floats, advantages: Floats) -> tuple[Floats, Floats]:
+    def surrogate(self, case: LossCase, ratio: Floats, advantages: Floats) -> tuple[Floats, Floats]:
         """Token losses and whether the ratio's gradient passes (0 or 1)."""
         low, high = self.bounds(case)
         unclipped = -advantages * ratio
@@ -104,13 +104,15 @@ class PlainCandidate:
             losses, passes = self.dual_clip(case, losses, passes, advantages)
         return losses, passes.astype(self.dtype)
 
-    def dual_clip(self, case: Case, losses: Floats, passes: Mask, advantages: Floats) -> tuple[Floats, Mask]:
+    def dual_clip(
+        self, case: LossCase, losses: Floats, passes: Mask, advantages: Floats
+    ) -> tuple[Floats, Mask]:
         """Bound the loss of tokens with negative advantage."""
         ceiling = -advantages * self.dtype(case.settings["clip_ratio_c"])
         capped = (advantages < 0) & (losses > ceiling)
         return np.where(capped, ceiling, losses), passes & ~capped
 
-    def rollout_weights(self, case: Case) -> Floats:
+    def rollout_weights(self, case: LossCase) -> Floats:
         """Weights of the rollout correction, 1 where there are none."""
         if "rollout_is_weights" in case.inputs:
             return self.read(case, "rollout_is_weights")
@@ -118,13 +120,13 @@ class PlainCandidate:
 
     # --- aggregation
 
-    def share(self, case: Case, mask: Floats) -> Floats:
+    def share(self, case: LossCase, mask: Floats) -> Floats:
         """d(loss) / d(token loss)."""
         factor = case.setting("dp_size", 1) * case.setting("scale", 1.0)
         shares = mask / np.maximum(self.denominator(case, mask), self.dtype(FORMATS["fp32"].flush))
         return np.asarray(shares * self.dtype(factor))
 
-    def denominator(self, case: Case, mask: Floats) -> Floats:
+    def denominator(self, case: LossCase, mask: Floats) -> Floats:
         """What a token loss is divided by, broadcastable to (batch, tokens)."""
         mode = case.settings["loss_agg_mode"]
         if mode == "token-sum":
@@ -143,14 +145,14 @@ class PlainCandidate:
         """Sequences that count."""
         return int((mask.sum(axis=-1) > 0).sum())
 
-    def aggregation(self, case: Case) -> tuple[Floats, Floats]:
+    def aggregation(self, case: LossCase) -> tuple[Floats, Floats]:
         """Aggregate of given token losses."""
         share = self.share(case, self.mask(case))
         return self.total(self.read(case, "losses") * share), share
 
     # --- divergences, advantages, logits, weights
 
-    def kl(self, case: Case) -> tuple[Floats, Floats]:
+    def kl(self, case: LossCase) -> tuple[Floats, Floats]:
         """Aggregated KL estimate."""
         estimator = case.settings["kl_penalty"]
         distance = self.read(case, "log_prob") - self.read(case, "ref_log_prob")
@@ -178,7 +180,7 @@ class PlainCandidate:
         inside = (np.abs(distance) <= 20) & (np.abs(raw) <= 10)
         return np.clip(raw, -10, 10), (1 - power) * inside
 
-    def advantage(self, case: Case) -> tuple[Floats, None]:
+    def advantage(self, case: LossCase) -> tuple[Floats, None]:
         """GRPO advantages."""
         rewards = case.inputs["rewards"].astype(self.dtype)
         index = case.inputs["index"]
@@ -188,7 +190,7 @@ class PlainCandidate:
             result[members] = self.group(case, rewards[members])
         return result[:, None] * self.mask(case), None
 
-    def group(self, case: Case, rewards: Floats) -> Floats:
+    def group(self, case: LossCase, rewards: Floats) -> Floats:
         """Advantages within one group."""
         divided = case.setting("norm_adv_by_std_in_grpo", True)
         if rewards.size == 1:
@@ -210,7 +212,7 @@ class PlainCandidate:
         total = self.total(powers, -1)[..., None]
         return (largest + np.log(total))[..., 0], powers / total
 
-    def entropy(self, case: Case) -> tuple[Floats, Floats]:
+    def entropy(self, case: LossCase) -> tuple[Floats, Floats]:
         """Aggregated entropy of logits."""
         logits = self.read(case, "logits")
         normaliser, probability = self.log_sum_exp(logits)
@@ -219,7 +221,7 @@ class PlainCandidate:
         gradient = -probability * (logits - mean[..., None]) * share[..., None]
         return self.total((normaliser - mean) * share), gradient
 
-    def logprob(self, case: Case) -> tuple[Floats, Floats]:
+    def logprob(self, case: LossCase) -> tuple[Floats, Floats]:
         """Weighted log-probabilities of labels."""
         logits, labels = self.read(case, "logits"), case.inputs["labels"][..., None]
         normaliser, probability = self.log_sum_exp(logits)
@@ -229,7 +231,7 @@ class PlainCandidate:
         np.put_along_axis(one_hot, labels, 1, axis=-1)
         return self.total((chosen - normaliser) * weights), (one_hot - probability) * weights[..., None]
 
-    def weights(self, case: Case) -> tuple[Floats, None]:
+    def weights(self, case: LossCase) -> tuple[Floats, None]:
         """Rollout-correction weights."""
         mask = self.mask(case)
         log_ratio = self.read(case, "old_log_prob") - self.read(case, "rollout_log_prob")
@@ -238,7 +240,7 @@ class PlainCandidate:
         raw = self.exp(np.clip(log_ratio, -20, 20)) * mask
         return self.limit(case, raw), None
 
-    def limit(self, case: Case, raw: Floats) -> Floats:
+    def limit(self, case: LossCase, raw: Floats) -> Floats:
         """Truncate, or cut out what is outside the trusted range."""
         upper, lower = case.settings["upper"], case.setting("lower")
         if lower is None:

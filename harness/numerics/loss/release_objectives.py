@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.cases.loss_case import LossCase
 
-Version = tuple[int, ...]
+ReleaseVersion = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class ObjectiveDifference:
     """One way in which a range of releases computes something else than the standard objective.
 
     last: newest release that differs. applies: which cases it concerns. changes: the settings that describe
@@ -26,32 +26,32 @@ class Difference:
     """
 
     id: str
-    last: Version
+    last: ReleaseVersion
     what: str
     source: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    applies: Callable[[Case], bool]
+    applies: Callable[[LossCase], bool]
 
 
-def _is_gspo(case: Case) -> bool:
+def _is_gspo(case: LossCase) -> bool:
     return bool(
         case.setting("loss_mode") == "gspo" and case.setting("loss_agg_mode") != "seq-mean-token-mean"
     )
 
 
-def _is_sum_norm(case: Case) -> bool:
+def _is_sum_norm(case: LossCase) -> bool:
     mode = str(case.setting("loss_agg_mode", ""))
     return mode == "seq-mean-token-sum-norm" and str(case.setting("loss_mode", "")) != "gspo"
 
 
-def _has_empty_row(case: Case) -> bool:
+def _has_empty_row(case: LossCase) -> bool:
     mask = case.inputs.get("response_mask")
     averaged = str(case.setting("loss_agg_mode", "")).startswith("seq-mean")
     return mask is not None and averaged and bool((mask.sum(axis=-1) == 0).any())
 
 
 DIFFERENCES = (
-    Difference(
+    ObjectiveDifference(
         id="gspo-ignores-loss-agg-mode",
         last=(0, 9, 0),
         what="GSPO ignores loss_agg_mode and always computes seq-mean-token-mean",
@@ -59,7 +59,7 @@ DIFFERENCES = (
         changes={"loss_agg_mode": "seq-mean-token-mean"},
         applies=_is_gspo,
     ),
-    Difference(
+    ObjectiveDifference(
         id="sum-norm-without-sequences",
         last=(0, 7, 0),
         what="seq-mean-token-sum-norm divides by the horizon only, not by sequences, without dp_size",
@@ -67,7 +67,7 @@ DIFFERENCES = (
         changes={"sum_norm": "horizon", "dp_size": 1},
         applies=_is_sum_norm,
     ),
-    Difference(
+    ObjectiveDifference(
         id="empty-sequences-counted",
         last=(0, 6, 0),
         what="sequences without a valid token count in the mean over sequences",
@@ -90,13 +90,13 @@ MISSING_CAPABILITIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class ReleaseObjective:
     """The objective of one release: the standard one with `differences`."""
 
     version: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ObjectiveDifference, ...]
 
-    def actual(self, case: Case) -> tuple[Case, tuple[Difference, ...]]:
+    def actual(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
         """The case as this release computes it, and what differs; the case itself where nothing does."""
         concerned = []
         for difference in self.differences:
@@ -106,15 +106,15 @@ class Profile:
         return case, tuple(concerned)
 
 
-def profile_of(version: str) -> Profile:
+def release_objective(version: str) -> ReleaseObjective:
     """The profile of a verl version; a version that names no release counts as the newest: the standard
     objective."""
     parsed = parse_release(version)
     applicable = () if parsed is None else tuple(entry for entry in DIFFERENCES if parsed <= entry.last)
-    return Profile(version=version, differences=applicable)
+    return ReleaseObjective(version=version, differences=applicable)
 
 
-def parse_release(version: str) -> Version | None:
+def parse_release(version: str) -> ReleaseVersion | None:
     """`0.7.0.dev0` gives (0, 7, 0): development versions behave as the release they lead to. None when there
     is none."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)

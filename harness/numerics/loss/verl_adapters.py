@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from harness.digest import digest_file
-from harness.numerics.loss.candidate import Result, UnsupportedCaseError
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError
+from harness.numerics.loss.cases.loss_case import LossCase
 
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
@@ -54,7 +54,7 @@ class VerlCandidate:
             "capabilities": sorted(self.capabilities),
         }
 
-    def __call__(self, case: Case) -> Result:
+    def __call__(self, case: LossCase) -> CandidateResult:
         """Forward and backward of one case; UnsupportedCaseError where this release does not offer it."""
         for need in case.requires:
             if need not in self.capabilities:
@@ -66,15 +66,15 @@ class VerlCandidate:
         computed = {name: self._up(tensor) for name, tensor in tensors.items()}
         value = getattr(self, f"_{case.operation}")(case, computed)
         if leaf is None:
-            return Result(value=_array(value))
+            return CandidateResult(value=_array(value))
         value.backward()
         if leaf.grad is None:
-            return Result(value=_array(value), error=f"no gradient reached {case.gradient_of}")
+            return CandidateResult(value=_array(value), error=f"no gradient reached {case.gradient_of}")
         if leaf.grad.dtype != leaf.dtype:
-            return Result(error=f"gradient has dtype {leaf.grad.dtype}, not {leaf.dtype}")
-        return Result(value=_array(value), gradient=_array(leaf.grad))
+            return CandidateResult(error=f"gradient has dtype {leaf.grad.dtype}, not {leaf.dtype}")
+        return CandidateResult(value=_array(value), gradient=_array(leaf.grad))
 
-    def _tensor(self, case: Case, name: str) -> Any:
+    def _tensor(self, case: LossCase, name: str) -> Any:
         array = case.inputs[name]
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
         if name == "response_mask":
@@ -86,7 +86,7 @@ class VerlCandidate:
     def _up(self, tensor: Any) -> Any:
         return tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
 
-    def _policy(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _policy(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         mode = case.settings["loss_mode"]
         arguments = {
             "old_log_prob": tensors["old_log_prob"],
@@ -110,7 +110,7 @@ class VerlCandidate:
             )[0]
         return loss * case.setting("scale", 1.0)
 
-    def _config(self, case: Case) -> Any:
+    def _config(self, case: LossCase) -> Any:
         """The actor configuration as the release wants it: a dataclass whose fields grew over time."""
         settings = case.settings
         wanted = {
@@ -132,18 +132,18 @@ class VerlCandidate:
             **{name: value for name, value in wanted.items() if name in config.__dataclass_fields__}
         )
 
-    def _aggregation(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _aggregation(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         return self.core_algos.agg_loss(
             tensors["losses"], tensors["response_mask"], case.settings["loss_agg_mode"], **_global_batch(case)
         )
 
-    def _kl(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _kl(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         divergence = self.core_algos.kl_penalty(
             tensors["log_prob"], tensors["ref_log_prob"], case.settings["kl_penalty"]
         )
         return self.core_algos.agg_loss(divergence, tensors["response_mask"], case.settings["loss_agg_mode"])
 
-    def _advantage(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _advantage(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         mask = tensors["response_mask"]
         last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
         rewards = self.torch.zeros(mask.shape, dtype=self.torch.float32, device=self.device)
@@ -155,16 +155,16 @@ class VerlCandidate:
             norm_adv_by_std_in_grpo=case.setting("norm_adv_by_std_in_grpo", True),
         )[0]
 
-    def _entropy(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _entropy(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         return self.core_algos.compute_entropy_loss(
             tensors["logits"], tensors["response_mask"], case.settings["loss_agg_mode"]
         )
 
-    def _logprob(self, _case: Case, tensors: dict[str, Any]) -> Any:
+    def _logprob(self, _case: LossCase, tensors: dict[str, Any]) -> Any:
         log_probs = self.functional.logprobs_from_logits(tensors["logits"], tensors["labels"])
         return (log_probs * tensors["weights"]).sum()
 
-    def _weights(self, case: Case, tensors: dict[str, Any]) -> Any:
+    def _weights(self, case: LossCase, tensors: dict[str, Any]) -> Any:
         settings = case.settings
         upper, lower = settings["upper"], case.setting("lower")
         return self.rollout.compute_rollout_correction_weights(
@@ -196,7 +196,7 @@ class VerlCandidate:
         return True
 
 
-def _global_batch(case: Case) -> dict[str, Any]:
+def _global_batch(case: LossCase) -> dict[str, Any]:
     names = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     return {name: case.settings[name] for name in names if name in case.settings}
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import MODEL, PROMPT, RESPONSE, ActorCase, Arrays
-from harness.numerics.arithmetic.contract import BF16_NATIVE, FP16_NATIVE, FP32, Contract, round_to
+from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP16_NATIVE, FP32, Contract, round_to
 
 STEPS = 10
 GROUPS, GROUP = 2, 4
@@ -102,7 +102,7 @@ class TwinCase(ActorCase):
         return np.asarray(normalised.reshape(-1, 1) * mask, dtype=np.float32)
 
 
-def blindness(case: TwinCase) -> str:
+def cannot_compare_reason(case: TwinCase) -> str:
     """Why twins cannot be compared under these settings, whatever they compute; "" when they can.
 
     What depends on the numbers, such as a learning rate under which roundings grow too fast, shows in the

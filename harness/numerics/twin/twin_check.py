@@ -14,9 +14,9 @@ from typing import Any
 from harness.cell_program.ending import MEASURED, ended, failure, last_words, require_setup
 from harness.check import TaskContext
 from harness.numerics.actor import actor_check
-from harness.numerics.actor.recorder import FORWARD
-from harness.numerics.arithmetic import unbounded_operations
-from harness.numerics.arithmetic.unbounded_operations import beyond_strict
+from harness.numerics.actor.tensor_recorder import FORWARD
+from harness.numerics.arithmetic import unbounded_operators
+from harness.numerics.arithmetic.unbounded_operators import explained_only_by_guess
 from harness.outcome import Judgement, Measured, Status
 
 PROGRAM = "harness.numerics.twin.twin_program"
@@ -31,11 +31,11 @@ MOST_NAMED = 8
 def run(context: TaskContext) -> Measured:
     """The exact twin on a CPU without torch_npu, then the twin on the device, with the same packages."""
     from harness.errors import EXIT_NOTHING_SELECTED
-    from harness.numerics.twin.twin_case import blindness
-    from harness.numerics.twin.twin_program import FORMAT, case_of
+    from harness.numerics.twin.twin_case import cannot_compare_reason
+    from harness.numerics.twin.twin_program import TWIN_REFERENCE_FORMAT, case_of
 
     settings = {name: context.params[name] for name in PARAMS if name in context.params}
-    refused = blindness(case_of(settings))
+    refused = cannot_compare_reason(case_of(settings))
     if refused:
         return actor_check.without(context, {"state": BLIND, "why": refused})
     reference_file, device_file = (context.workdir / name for name in ("twin.npz", "twin.json"))
@@ -61,7 +61,7 @@ def run(context: TaskContext) -> Measured:
     if followed.returncode != 0 or not device_file.is_file():
         return actor_check.without(context, {**failure(followed), "on": device}, reference_file)
     seconds = referenced.seconds + followed.seconds
-    return actor_check.held_together(reference_file, device_file, seconds, FORMAT, compare)
+    return actor_check.held_together(reference_file, device_file, seconds, TWIN_REFERENCE_FORMAT, compare)
 
 
 def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,9 @@ def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "diverged": len(found),
         "first": found[0] if found else None,
         "named": found[:MOST_NAMED],
-        "guessed": [_said(_entry(label, None)) for label in beyond_strict(reference, twin["errors"])],
+        "guessed": [
+            _said(_entry(label, None)) for label in explained_only_by_guess(reference, twin["errors"])
+        ],
         "self_test": self_test(reference, facts["faults"]),
     }
 
@@ -136,10 +138,10 @@ def _worst_by_step(reference: Mapping[str, Any], twin: Mapping[str, Any]) -> lis
 def self_test(reference: Mapping[str, Any], faults: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each seeded fault within the horizon: caught means found at its very step and place, or, where the
     contract permits it, not flagged."""
-    from harness.numerics.twin.twin_faults import FAULTS
+    from harness.numerics.twin.twin_faults import TWIN_FAULTS
 
     report = []
-    for fault in FAULTS:
+    for fault in TWIN_FAULTS:
         if fault.id not in faults:
             continue
         found = _outside(reference, faults[fault.id])
@@ -189,7 +191,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             reasons=(f"The self-test {names or 'missed every fault'}, so green would mean nothing.",),
             remedies=("Look at self_test in the measurements; report it with the artifacts.",),
         )
-    unexplained = unbounded_operations.withheld(measurements)
+    unexplained = unbounded_operators.judge_guessed(measurements)
     if unexplained:
         return unexplained
     worst = max(measurements["worst_by_step"])
@@ -200,7 +202,9 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         f"{caught} seeded faults were caught with step and module, a legal rounding was not flagged. "
         f"{_horizon(measurements)}"
     )
-    return Judgement(status=Status.PASS, reasons=(summary, *unbounded_operations.owed_nothing(measurements)))
+    return Judgement(
+        status=Status.PASS, reasons=(summary, *unbounded_operators.agreement_reason(measurements))
+    )
 
 
 def _horizon(measurements: Mapping[str, Any]) -> str:
@@ -244,7 +248,7 @@ def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
         reasons=(
             f"{measurements['diverged']} tensors differ from the float64 twin's on {where}.",
             f"The first is {_said(first)} of {measurements['steps']}{amount}.",
-            *unbounded_operations.caveat(measurements),
+            *unbounded_operators.caveat_reason(measurements),
             _horizon(measurements),
         ),
         remedies=(

@@ -9,13 +9,13 @@ from typing import Any
 
 
 @dataclass(kw_only=True)
-class Clock:
+class StepCounter:
     """Which step it is, counted from 0."""
 
     step: int = -1
 
 
-Break = Callable[[Any, Any, str, Callable[[], bool]], Any]
+InjectTwinFault = Callable[[Any, Any, str, Callable[[], bool]], Any]
 """From model, optimizer, place and whether the fault's time has come to a handle that removes it."""
 
 
@@ -32,10 +32,10 @@ class TwinFault:
     first: int
     steps: int
     legal: bool = False
-    breaks: Break
+    breaks: InjectTwinFault
 
     @contextmanager
-    def broken(self, model: Any, optimizer: Any, clock: Clock) -> Iterator[None]:
+    def broken(self, model: Any, optimizer: Any, clock: StepCounter) -> Iterator[None]:
         """`model` or `optimizer` with the fault in it, from its step on."""
         handle = self.breaks(model, optimizer, self.place, lambda: clock.step >= self.first)
         try:
@@ -72,7 +72,7 @@ def _one_ulp(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -
     return model.get_submodule(place).register_forward_hook(moved)
 
 
-FAULTS = (
+TWIN_FAULTS = (
     TwinFault(
         id="gradient-sign",
         what="from step 3 on the gradient of one matrix has the wrong sign, its norm the right one",

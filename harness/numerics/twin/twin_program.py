@@ -26,42 +26,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cell_program.exit_status import run_role
 from harness.cell_program.torch_device import device_facts
 from harness.errors import InputError, NothingSelectedError
 from harness.numerics.actor.actor_case import PROMPT, Arrays
-from harness.numerics.actor.actor_update import Setting, start
-from harness.numerics.actor.distances import json_number, permitted, require_comparable
-from harness.numerics.actor.recorder import PARAMETER
-from harness.numerics.loss.cases.case import read_npz, write_npz
+from harness.numerics.actor.actor_update import TensorPlacement, run_role, start_torch
+from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, permitted, require_comparable
+from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.numerics.twin.twin_case import CONTRACTS, UPDATE, TwinCase
-from harness.numerics.twin.twin_faults import FAULTS, TwinFault
-from harness.numerics.twin.twin_steps import Trail, Values, follow
+from harness.numerics.twin.twin_faults import TWIN_FAULTS, TwinFault
+from harness.numerics.twin.twin_steps import TwinRun, Values, run_twin
 
-FORMAT = "npu-matrix-twin-reference/1"
+TWIN_REFERENCE_FORMAT = "npu-matrix-twin-reference/1"
 SAMPLES = 6
 """Perturbed twins; the contract's safety doubles the largest of their distances, as for `actor`."""
 
 
-def reference(case: TwinCase, out: Path) -> dict[str, Any]:
+def compute_twin_reference(case: TwinCase, out: Path) -> dict[str, Any]:
     """Exact twin, tolerances and horizon; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
-    torch = start()
-    from harness.numerics.arithmetic import stochastic
+    torch = start_torch()
+    from harness.numerics.arithmetic import stochastic_arithmetic
 
     started = time.monotonic()
     contract = case.contract
-    setting = Setting(torch=torch, device="cpu", dtype=torch.float64)
+    setting = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
     _require_registry(case)
-    exact = follow(case, setting, None, mode=stochastic.exact(contract))
+    exact = run_twin(case, setting, None, mode=stochastic_arithmetic.exact(contract))
     drift = dict.fromkeys(exact.decisions, 0.0)
     unmodelled: set[str] = set()
 
     def scattered(*, guesses: bool) -> dict[str, float]:
         scatter = dict.fromkeys(exact.values, 0.0)
         for number in range(SAMPLES):
-            mode = stochastic.perturbed(contract, number, guesses=guesses)
-            twin = follow(case, setting, exact.tokens, mode=mode, sample=False)
+            mode = stochastic_arithmetic.perturbed(contract, number, guesses=guesses)
+            twin = run_twin(case, setting, exact.tokens, mode=mode, sample=False)
             for label, values in exact.values.items():
                 scatter[label] = max(scatter[label], _distance(twin.values.get(label), values))
             for label, (numbers, _) in exact.decisions.items():
@@ -86,7 +84,7 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
         "seconds": round(time.monotonic() - started, 3),
     }
     labels = list(exact.values)
-    index = {"format": FORMAT, "facts": facts, "labels": labels, **tolerances}
+    index = {"format": TWIN_REFERENCE_FORMAT, "facts": facts, "labels": labels, **tolerances}
     # In single precision: what that loses is the rounding that every tolerance has room for.
     arrays: dict[str, NDArray[Any]] = {
         f"exact.{place}": exact.values[label].astype(np.float32) for place, label in enumerate(labels)
@@ -95,7 +93,7 @@ def reference(case: TwinCase, out: Path) -> dict[str, Any]:
     return facts
 
 
-def horizon(steps: int, exact: Trail, drift: Mapping[str, float], safety: float) -> dict[str, Any]:
+def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: float) -> dict[str, Any]:
     """Steps whose every decision is farther from its boundary than roundings can take it, from the first on.
 
     slack: for each step the smallest ratio of that distance to `safety` times the largest drift. limited_by:
@@ -119,7 +117,7 @@ def horizon(steps: int, exact: Trail, drift: Mapping[str, float], safety: float)
     }
 
 
-def growth(steps: int, exact: Trail, scatter: Mapping[str, float]) -> dict[str, Any]:
+def growth(steps: int, exact: TwinRun, scatter: Mapping[str, float]) -> dict[str, Any]:
     """Relative distance of all parameters after each step, and by what factor it grows from step to step."""
     distances = []
     for step in range(steps):
@@ -147,21 +145,21 @@ def _farthest(found: tuple[Values, Values] | None, exact: Values) -> float:
     return float(np.abs(found[0][finite] - exact[finite]).max(initial=0.0))
 
 
-def device(case: TwinCase, name: str, reference_file: Path, out: Path) -> dict[str, Any]:
+def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) -> dict[str, Any]:
     """The twin on the device, and once more under each seeded fault; written to `out`."""
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
-    torch = start(kind)
-    index, arrays = read_npz(reference_file, FORMAT)
+    torch = start_torch(kind)
+    index, arrays = read_npz(reference_file, TWIN_REFERENCE_FORMAT)
     exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
     script = list(arrays["tokens"])
     reached = index["facts"]["horizon"]
-    setting = Setting(torch=torch, device=name, dtype=getattr(torch, case.dtype))
+    setting = TensorPlacement(torch=torch, device=name, dtype=getattr(torch, case.dtype))
     started = time.monotonic()
 
     def run(steps: int, fault: TwinFault | None = None) -> dict[str, Any]:
-        twin = follow(case, setting, script, mode=nullcontext(), steps=steps, fault=fault)
+        twin = run_twin(case, setting, script, mode=nullcontext(), steps=steps, fault=fault)
         expected = [label for label in index["labels"] if int(label.split("/")[0]) < steps]
         return {
             "errors": {
@@ -183,7 +181,7 @@ def device(case: TwinCase, name: str, reference_file: Path, out: Path) -> dict[s
         "path": import_module("harness.numerics.actor.verl_workers").actor_class().name,
         "steps": reached,
         "twin": clean,
-        "faults": {fault.id: run(fault.steps, fault) for fault in FAULTS if fault.steps <= reached},
+        "faults": {fault.id: run(fault.steps, fault) for fault in TWIN_FAULTS if fault.steps <= reached},
         "seconds": round(time.monotonic() - started, 3),
     }
     out.write_text(json.dumps(facts), encoding="utf-8")
@@ -223,8 +221,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> Mapping[str, Any]:
         case = case_of(json.loads(arguments.case))
         if arguments.role == "reference":
-            return reference(case, arguments.out)
-        return device(case, arguments.device, arguments.reference, arguments.out)
+            return compute_twin_reference(case, arguments.out)
+        return run_device_twin(case, arguments.device, arguments.reference, arguments.out)
 
     return run_role(f"{arguments.role} of a twin run", work)
 

@@ -12,17 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE, Arrays
-from harness.numerics.actor.actor_update import Setting, build_model
-from harness.numerics.actor.clip_decisions import clip_margin, watched_loss
-from harness.numerics.actor.recorder import BACKWARD, GRADIENT, OUTPUT, PARAMETER, Event, Recorder
+from harness.numerics.actor.actor_update import TensorPlacement, build_model
+from harness.numerics.actor.clip_decisions import clip_margin, watch_clip_decisions
+from harness.numerics.actor.tensor_recorder import (
+    BACKWARD,
+    GRADIENT,
+    OUTPUT,
+    PARAMETER,
+    TensorEvent,
+    TensorRecorder,
+)
 from harness.numerics.twin.twin_case import EPSILON, TwinCase
-from harness.numerics.twin.twin_faults import Clock, TwinFault
+from harness.numerics.twin.twin_faults import StepCounter, TwinFault
 
 Values = NDArray[np.float64]
 
 
 @dataclass(kw_only=True)
-class Trail:
+class TwinRun:
     """What one twin leaves behind, step after step.
 
     values: by label `step/kind/call/name/part`. decisions: by step, numbers that something is decided by and
@@ -34,16 +41,16 @@ class Trail:
     tokens: list[NDArray[np.int64]] = field(default_factory=list)
 
 
-def follow(
+def run_twin(
     case: TwinCase,
-    setting: Setting,
+    setting: TensorPlacement,
     script: Sequence[NDArray[np.int64]] | None,
     *,
     mode: Any,
     sample: bool = True,
     steps: int | None = None,
     fault: TwinFault | None = None,
-) -> Trail:
+) -> TwinRun:
     """The steps of one twin.
 
     script: the exact twin's responses, which are trained on instead of one's own, so that a token that
@@ -53,13 +60,13 @@ def follow(
     """
     from harness.numerics.actor.verl_workers import actor_class
 
-    torch, trail = setting.torch, Trail()
+    torch, trail = setting.torch, TwinRun()
     model = build_model(case, setting)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
     actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
-    clock = Clock()
+    clock = StepCounter()
     broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
-    loss = watched_loss(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
+    loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
     with mode, loss, broken:
         for step in range(case.steps if steps is None else steps):
             clock.step = step
@@ -68,7 +75,7 @@ def follow(
             scores, sampled = _sample(case, setting, model, prompts, step, None if sample else given)
             trail.tokens.append(sampled)
             responses = sampled if given is None else given
-            recorder = Recorder(sink=partial(_keep, trail, step))
+            recorder = TensorRecorder(sink=partial(_keep, trail, step))
             tokens = case.batch(prompts, responses)
             log_probs = _log_probs(actor, model, tokens, setting, recorder)
             _decide_tokens(trail, step, scores, tokens["attention_mask"], responses)
@@ -76,7 +83,7 @@ def follow(
     return trail
 
 
-def _keep(trail: Trail, step: int, event: Event, values: Values) -> None:
+def _keep(trail: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
     if event.kind == BACKWARD:
         # The parameters' gradients tell the module; this would double what is kept.
         return
@@ -85,7 +92,7 @@ def _keep(trail: Trail, step: int, event: Event, values: Values) -> None:
 
 def _sample(
     case: TwinCase,
-    setting: Setting,
+    setting: TensorPlacement,
     model: Any,
     prompts: NDArray[Any],
     step: int,
@@ -113,7 +120,7 @@ def _sample(
 
 
 def _decide_tokens(
-    trail: Trail, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
+    trail: TwinRun, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
 ) -> None:
     """Keep scores, and by how much the chosen token beats each other one, where the response still runs."""
     kept = mask[:, PROMPT:] != 0
@@ -123,7 +130,9 @@ def _decide_tokens(
     trail.decisions[f"{step}/tokens"] = (ahead, ahead)
 
 
-def _log_probs(actor: Any, model: Any, tokens: Arrays, setting: Setting, recorder: Recorder) -> Any:
+def _log_probs(
+    actor: Any, model: Any, tokens: Arrays, setting: TensorPlacement, recorder: TensorRecorder
+) -> Any:
     """Log-probabilities of the responses by verl's actor, recorded module by module."""
     given = {name: setting.tensor(array) for name, array in tokens.items()}
     with recorder.watching(model):
@@ -141,8 +150,8 @@ def _update(
     tokens: Arrays,
     log_probs: Any,
     case: TwinCase,
-    setting: Setting,
-    recorder: Recorder,
+    setting: TensorPlacement,
+    recorder: TensorRecorder,
 ) -> None:
     """verl's update: what its forward passes hold, gradients and parameters at each optimizer step, in the
     order of their making."""
@@ -176,7 +185,7 @@ def _update(
         recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
 
 
-def _decide_clips(trail: Trail, ratio: Values, margin: Values) -> None:
+def _decide_clips(trail: TwinRun, ratio: Values, margin: Values) -> None:
     step = len(trail.tokens) - 1
     call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
     trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)

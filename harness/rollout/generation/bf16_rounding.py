@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.numerics.arithmetic.contract import FORMATS
-from harness.numerics.arithmetic.stochastic import EXACT, HIDDEN
+from harness.numerics.arithmetic.precision_contract import FORMATS
+from harness.numerics.arithmetic.stochastic_arithmetic import EXACT, HIDDEN
 
 
 class AnotherRounding(TorchDispatchMode):  # type: ignore[misc]

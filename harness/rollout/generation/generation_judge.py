@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.cell_program.ending import MEASURED, ended, last_words
-from harness.cell_program.unsimulated import lacking
+from harness.cell_program.unsimulated_operators import judge_unsimulated
 from harness.outcome import Judgement, Status
 
 HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
@@ -30,7 +30,7 @@ def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> J
     ends = list(_ends(measurements["groups"]))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = lacking(_missing(measurements["cases"]))
+    missing = judge_unsimulated(_missing(measurements["cases"]))
     wrong = _wrong_operators(measurements["operators"])
     failed = [reason for case in _computed(measurements["cases"]) for reason in _case_failures(case)]
     if failed or wrong:
@@ -67,7 +67,7 @@ def plumbing(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Jud
     ends = list(_ends(measurements["groups"]))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = lacking(_missing(measurements["steps"]))
+    missing = judge_unsimulated(_missing(measurements["steps"]))
     cases = {case["name"]: case for case in measurements["cases"]}
     failed = [reason for step in _computed(measurements["steps"]) for reason in _step_failures(step)]
     failed += [reason for name, case in cases.items() if name != FORGOTTEN for reason in _case_failures(case)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cell_program.unsimulated import not_simulated
+from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.rollout.generation import engine_workers, vllm_engine
 
 FORMAT = "npu-matrix-generation/1"
@@ -183,7 +183,7 @@ def _on_one_engine(
             "error": f"{type(error).__name__}: {str(error).strip()[:500]}",
             "trace": text.strip().splitlines()[-LAST_LINES:],
             # On a real device an operator that CANN lacks is the cell's failure.
-            "not_simulated": not_simulated(text) if simulated() else [],
+            "not_simulated": unsimulated_operators(text) if simulated() else [],
         }
         return [entry if entry.get("state") == GENERATED else {**entry, **failure} for entry in described]
     return described

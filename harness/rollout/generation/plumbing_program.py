@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.cell_program.unsimulated import not_simulated
+from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.rollout.generation import vllm_engine
 from harness.rollout.generation.generation_program import LAST_LINES, PACKAGES, RAISED, simulated
 from harness.rollout.generation.tiny_checkpoints import make_checkpoint
@@ -183,7 +183,7 @@ def _raised(name: str, error: Exception) -> dict[str, Any]:
         "found": RAISED,
         "message": f"{type(error).__name__}: {str(error).strip()[:300]}",
         "trace": text.strip().splitlines()[-LAST_LINES:],
-        "not_simulated": not_simulated(text) if simulated() else [],
+        "not_simulated": unsimulated_operators(text) if simulated() else [],
     }
 
 

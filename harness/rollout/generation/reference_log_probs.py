@@ -6,7 +6,7 @@
 torch_npu cannot be imported here. Each sequence the device generated is evaluated once, as a whole, in
 float64: no cache, no batching, no decoding, nothing that vLLM adds. A tolerance is measured, how far the
 farthest of eight evaluations goes: for fp32 with every operation off by what the numerics contract permits
-(`harness.numerics.arithmetic.stochastic`), for bf16 in bf16 with every result rounded once more (`rounding`).
+(`stochastic_arithmetic`), for bf16 in bf16 with every result rounded once more (`bf16_rounding`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.numerics.arithmetic import stochastic
-from harness.numerics.arithmetic.contract import FP32
+from harness.numerics.arithmetic import stochastic_arithmetic
+from harness.numerics.arithmetic.precision_contract import FP32
 from harness.rollout.generation.bf16_rounding import AnotherRounding
 
 FORMAT = "npu-matrix-generation-reference/1"
@@ -46,13 +46,13 @@ class Reference:
         """Log-probabilities (places, vocabulary) of every next token."""
         key = tuple(sequence)
         if key not in self._exact:
-            self._exact[key] = self._evaluate(self._wide, key, stochastic.exact(FP32))
+            self._exact[key] = self._evaluate(self._wide, key, stochastic_arithmetic.exact(FP32))
         return self._exact[key]
 
     def perturbed(self, sequence: Sequence[int], dtype: str, seed: int) -> Any:
         """The same by another implementation in `dtype`."""
         if dtype == "float32":
-            return self._evaluate(self._wide, sequence, stochastic.perturbed(FP32, seed))
+            return self._evaluate(self._wide, sequence, stochastic_arithmetic.perturbed(FP32, seed))
         if self._stored is None:
             self._stored = self._load(getattr(self._torch, dtype))
         return self._evaluate(self._stored, sequence, AnotherRounding(seed))

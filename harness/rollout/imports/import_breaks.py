@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cell_program.ending import MEASURED, ended, last_words
-from harness.cell_program.unsimulated import not_simulated
+from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.outcome import Judgement, Status
 
 ASKED_OF = "vllm_ascend"
@@ -121,7 +121,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     optional = [cause for cause in causes if is_optional(cause, tuple(required))]
     late = [cause for cause in causes if cause.kind == "order"]
     simulated = measurements["device"]["simulated"]
-    unanswered = {cause.text: not_simulated(cause.text) if simulated else [] for cause in causes}
+    unanswered = {cause.text: unsimulated_operators(cause.text) if simulated else [] for cause in causes}
     lacking = sorted({name for names in unanswered.values() for name in names})
     broken = [cause for cause in causes if cause not in (*optional, *late) and not unanswered[cause.text]]
     looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())

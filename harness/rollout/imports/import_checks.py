@@ -64,7 +64,7 @@ IMPORT_CHECKS: tuple[Check, ...] = (
             "harness.rollout.imports.import_checks",
             "harness.rollout.imports.import_breaks",
             "harness.rollout.generation.generation_checks",
-            "harness.cell_program.unsimulated",
+            "harness.cell_program.unsimulated_operators",
             "harness.cell_program.ending",
         ),
         run=run,

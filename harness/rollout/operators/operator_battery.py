@@ -1,9 +1,8 @@
 """Operators of serving engines against plain formulas in float64: which one is wrong, when something is.
 
 A tolerance is measured: eight runs of the formula in which every operation is off by what the numerics
-contract permits (`harness.numerics.arithmetic.stochastic`), how far the farthest goes, times the contract's
-safety, plus
-the rounding of the result.
+contract permits (`stochastic_arithmetic`), how far the farthest goes, times the contract's safety, plus the
+rounding of the result.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import torch
 
-from harness.numerics.arithmetic import stochastic
-from harness.numerics.arithmetic.contract import BF16_NATIVE, FP32, Contract
+from harness.numerics.arithmetic import stochastic_arithmetic
+from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP32, Contract
 from harness.rollout.operators.operator_cases import CASES, OperatorCase
 
 SAMPLES = 8
@@ -68,7 +67,7 @@ def expectation(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtyp
     contract = CONTRACTS[str(dtype).removeprefix("torch.")]
     largest, length = [0.0] * len(exact), [0.0] * len(exact)
     for sample in range(SAMPLES):
-        with stochastic.perturbed(contract, seed=sample):
+        with stochastic_arithmetic.perturbed(contract, seed=sample):
             moved = case.expected(_cloned(values))
         for place, (far, true) in enumerate(zip(moved, exact, strict=True)):
             if true.is_floating_point():

@@ -14,14 +14,14 @@ import pytest
 from mutants import MUTANTS, REGRESSIONS
 
 from harness.check import Completed
-from harness.numerics.loss.candidate import Candidate, Result, evaluate, save_results
-from harness.numerics.loss.cases.battery import default_battery
-from harness.numerics.loss.cases.case import Case, load_cases
-from harness.numerics.loss.expected import save_expected
-from harness.numerics.loss.loss_faults import CASES, SEPARATOR
+from harness.numerics.loss.candidate import Candidate, CandidateResult, evaluate, save_results
+from harness.numerics.loss.cases.loss_battery import default_battery
+from harness.numerics.loss.cases.loss_case import LossCase, load_cases
+from harness.numerics.loss.expected_result import save_expected
+from harness.numerics.loss.loss_faults import SELF_TEST_CASES, SEPARATOR
+from harness.numerics.loss.loss_reference_program import references
 from harness.numerics.loss.plain_losses import PlainCandidate
-from harness.numerics.loss.reference_program import references
-from harness.numerics.loss.release_objectives import profile_of
+from harness.numerics.loss.release_objectives import release_objective
 
 AS_FAULTS = {
     "gradient-sign": MUTANTS["gradient-sign"],
@@ -47,14 +47,14 @@ class Cell:
     timed_out: bool = False
     hangs_in: str = ""
 
-    def run(self, cases: Sequence[Case], out: Path) -> None:
+    def run(self, cases: Sequence[LossCase], out: Path) -> None:
         """As the program in the cell does: results, then the self-test."""
         if self.hangs_in:
             out.with_name(out.name + ".progress").write_text(self.hangs_in)
         if self.returncode or self.timed_out:
             return
-        results: dict[str, Result] = evaluate(self.candidate, cases)
-        chosen = [case for case in cases if case.name in CASES]
+        results: dict[str, CandidateResult] = evaluate(self.candidate, cases)
+        chosen = [case for case in cases if case.name in SELF_TEST_CASES]
         for fault, make in self.faulty.items():
             found = evaluate(make(), chosen)
             results.update({f"{fault}{SEPARATOR}{name}": result for name, result in found.items()})
@@ -85,7 +85,7 @@ class Context:
 
     def in_cell(self, module: str, *args: str, env: Any = None, timeout: Any = None) -> Completed:
         options = dict(zip(args[::2], args[1::2], strict=False))
-        if module == "harness.numerics.arithmetic.constants":
+        if module == "harness.numerics.arithmetic.constants_program":
             Path(options["--out"]).write_text(json.dumps({"constants": list(self.cell.constants)}))
             return Completed(argv=args, returncode=0, tail="", seconds=1.0)
         assert module == "harness.numerics.loss.loss_program"
@@ -116,13 +116,13 @@ class Context:
             return Completed(argv=tuple(argv), returncode=done.returncode, tail=tail, seconds=0.1)
         options = dict(zip(argv[3::2], argv[4::2], strict=True))
         cases = load_cases(Path(options["--cases"]))
-        intervals = references(cases, profile_of(options["--verl-version"]))
+        intervals = references(cases, release_objective(options["--verl-version"]))
         save_expected(Path(options["--out"]), intervals, {"frameworks_loaded": [], "seconds": 0.1})
         return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.1)
 
 
 @pytest.fixture(scope="session")
-def small_battery() -> tuple[Case, ...]:
+def small_battery() -> tuple[LossCase, ...]:
     """The default battery without the large families and with one of the second contract: no branch is lost."""
     return tuple(
         case
@@ -132,6 +132,8 @@ def small_battery() -> tuple[Case, ...]:
 
 
 @pytest.fixture
-def context(tmp_path: Path, small_battery: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setattr("harness.numerics.loss.cases.battery.default_battery", lambda seed: small_battery)
+def context(tmp_path: Path, small_battery: tuple[LossCase, ...], monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(
+        "harness.numerics.loss.cases.loss_battery.default_battery", lambda seed: small_battery
+    )
     return Context(workdir=tmp_path, cell=Cell())

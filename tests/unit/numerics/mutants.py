@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import round_to
-from harness.numerics.loss.candidate import Result
+from harness.numerics.arithmetic.precision_contract import round_to
+from harness.numerics.loss.candidate import CandidateResult
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 Change = Callable[[PlainCandidate], Any]
@@ -32,7 +32,7 @@ def _settings(**changes: Any) -> type[PlainCandidate]:
     """PlainCandidate that reads some settings of the case wrongly; None changes only what the case sets."""
 
     class Misread(PlainCandidate):
-        def __call__(self, case: Any) -> Result:
+        def __call__(self, case: Any) -> CandidateResult:
             wrong = {name: change(case) for name, change in changes.items() if name in case.settings}
             return super().__call__(case.with_settings(**wrong))
 

@@ -16,38 +16,37 @@ from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
 from harness.numerics.actor.actor_case import BATCH, PROMPT, RESPONSE, ActorCase
 from harness.numerics.actor.actor_check import judge, run
-from harness.numerics.actor.actor_faults import FAULTS
-from harness.numerics.actor.actor_reference import FORMAT
+from harness.numerics.actor.actor_faults import ACTOR_FAULTS
+from harness.numerics.actor.actor_reference import ACTOR_REFERENCE_FORMAT
 from harness.numerics.actor.clip_decisions import clip_margin
-from harness.numerics.actor.distances import require_comparable
-from harness.numerics.actor.recorder import Event
-from harness.numerics.arithmetic.contract import BF16_AUTOCAST, FP32
-from harness.numerics.loss.cases.case import write_npz
+from harness.numerics.actor.tensor_recorder import TensorEvent, require_comparable
+from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32
+from harness.numerics.loss.cases.loss_case import write_npz
 from harness.outcome import Evidence, Status
 
-HEAD_GRADIENT = Event(kind="gradient", name="lm_head.weight")
-NORM_GRADIENT = Event(kind="gradient", name="model.norm.weight")
+HEAD_GRADIENT = TensorEvent(kind="gradient", name="lm_head.weight")
+NORM_GRADIENT = TensorEvent(kind="gradient", name="model.norm.weight")
 EVENTS = [
-    Event(kind="forward", name="model.rotary_emb", part="output 2", operators=("sin",)),
-    Event(kind="forward", name="model.norm", part="output", operators=("npu::npu_rms_norm",)),
-    Event(kind="forward", name="lm_head", part="output", operators=("mm",)),
-    Event(kind="output", name="log_prob", operators=("npu::npu_cross_entropy_loss",)),
-    Event(kind="loss", name="the loss", operators=("sub_",)),
-    Event(
+    TensorEvent(kind="forward", name="model.rotary_emb", part="output 2", operators=("sin",)),
+    TensorEvent(kind="forward", name="model.norm", part="output", operators=("npu::npu_rms_norm",)),
+    TensorEvent(kind="forward", name="lm_head", part="output", operators=("mm",)),
+    TensorEvent(kind="output", name="log_prob", operators=("npu::npu_cross_entropy_loss",)),
+    TensorEvent(kind="loss", name="the loss", operators=("sub_",)),
+    TensorEvent(
         kind="backward", name="lm_head", part="output", operators=("npu::npu_cross_entropy_loss_backward",)
     ),
     HEAD_GRADIENT,
     NORM_GRADIENT,
-    Event(kind="parameter", name="lm_head.weight"),
+    TensorEvent(kind="parameter", name="lm_head.weight"),
 ]
 PLACES = [
-    Event(kind="gradient", name=FAULTS["float32"][0].place),
-    Event(kind="forward", name=FAULTS["float32"][1].place, part="output"),
+    TensorEvent(kind="gradient", name=ACTOR_FAULTS["float32"][0].place),
+    TensorEvent(kind="forward", name=ACTOR_FAULTS["float32"][1].place, part="output"),
 ]
 PACKED = {event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind not in {"forward", "backward"}}
 ENGINE = "FSDPEngineWithLMHead"
 PRODUCT = {
-    "name": FAULTS["bfloat16"][1].place,
+    "name": ACTOR_FAULTS["bfloat16"][1].place,
     "what": "the output",
     "call": 0,
     "elements": 64,
@@ -68,7 +67,7 @@ class Context:
     unmodelled: list[str] = field(default_factory=list)
     strict: float = 2e-6
     norms: dict[str, float] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=lambda: EVENTS)
+    events: list[TensorEvent] = field(default_factory=lambda: EVENTS)
     paths: tuple[str, ...] = (ENGINE,)
     products: list[dict[str, Any]] = field(default_factory=list)
     finding: str = ""
@@ -89,7 +88,7 @@ class Context:
         assert env.get("LD_LIBRARY_PATH") == self.inputs["environment"].measurements.get("runtime")
         labels = [event.label for event in [*self.events, *PLACES]]
         index = {
-            "format": FORMAT,
+            "format": ACTOR_REFERENCE_FORMAT,
             "facts": {
                 "seconds": 1.0,
                 "paths": list(self.paths),
@@ -440,7 +439,9 @@ def test_an_update_whose_whole_gradient_drowns_is_no_green(context, norm):
 
 
 def test_a_gradient_that_drowns_is_told_where_its_kind_is_judged_elsewhere(context):
-    layers = [Event(kind="gradient", name=f"model.layers.{layer}.mlp.up_proj.weight") for layer in (0, 1)]
+    layers = [
+        TensorEvent(kind="gradient", name=f"model.layers.{layer}.mlp.up_proj.weight") for layer in (0, 1)
+    ]
     context.events = [*EVENTS, *layers]
     context.packed = {"why": "there is no fused attention here"}
     context.norms = {layers[1].label: 1e-5}

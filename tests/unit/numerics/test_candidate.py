@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from harness.errors import InputError
-from harness.numerics.loss.candidate import Result, UnsupportedCaseError, evaluate, load_results, save_results
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.battery import battery
+from harness.numerics.loss.candidate import (
+    CandidateResult,
+    UnsupportedCaseError,
+    evaluate,
+    load_results,
+    save_results,
+)
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.judge_case import LossStatus, judge
 
 
 def raises(case):
@@ -25,12 +31,15 @@ def refuses(case):
         (raises, "raised RuntimeError: first line second line"),
         (lambda case: None, "returned NoneType"),
         (lambda case: 1.0, "returned float"),
-        (lambda case: Result(), "returned no value"),
-        (lambda case: Result(value=np.array(1, dtype=np.int64)), "dtype int64"),
-        (lambda case: Result(value=1.0, gradient=np.array(["a"])), "gradient has dtype"),
-        (lambda case: Result(value=1.0, gradient=np.array([1 + 2j])), "dtype complex128"),
-        (lambda case: Result(value=1.0, gradient=np.ones(3)), "gradient has shape (3,)"),
-        (lambda case: Result(value=np.float32(np.inf), gradient=np.ones((16, 64))), "value is not finite"),
+        (lambda case: CandidateResult(), "returned no value"),
+        (lambda case: CandidateResult(value=np.array(1, dtype=np.int64)), "dtype int64"),
+        (lambda case: CandidateResult(value=1.0, gradient=np.array(["a"])), "gradient has dtype"),
+        (lambda case: CandidateResult(value=1.0, gradient=np.array([1 + 2j])), "dtype complex128"),
+        (lambda case: CandidateResult(value=1.0, gradient=np.ones(3)), "gradient has shape (3,)"),
+        (
+            lambda case: CandidateResult(value=np.float32(np.inf), gradient=np.ones((16, 64))),
+            "value is not finite",
+        ),
     ],
 )
 def test_a_bad_candidate_fails_with_a_reason(candidate, reason):
@@ -63,9 +72,9 @@ def test_an_interrupt_passes_through():
 
 def test_results_survive_their_file(tmp_path):
     results = {
-        "a": Result(value=np.float64(1.5), gradient=np.array([[1.0, 2.0]]), seconds=0.25),
-        "b": Result(error="raised"),
-        "c": Result(unsupported="no"),
+        "a": CandidateResult(value=np.float64(1.5), gradient=np.array([[1.0, 2.0]]), seconds=0.25),
+        "b": CandidateResult(error="raised"),
+        "c": CandidateResult(unsupported="no"),
     }
     save_results(tmp_path / "r.npz", results, {"device": "cpu"})
     loaded, facts = load_results(tmp_path / "r.npz")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.numerics.actor.actor_case import ActorCase
-from harness.numerics.actor.clip_decisions import Clips, clip_margin, watched_loss
+from harness.numerics.actor.clip_decisions import ClipDecisions, clip_margin, watch_clip_decisions
 
 MODULE = "verl.trainer.ppo.core_algos"
 CASE = ActorCase()
@@ -57,7 +57,7 @@ def watched(registry: dict[str, Any], ratios: Any, **given: Any) -> tuple[np.nda
     calls: list[Any] = []
     update = {**CASE.update, "loss_mode": given.get("loss", "vanilla")}
     original = registry[update["loss_mode"]]
-    with watched_loss(update, lambda ratio: clip_margin(CASE, ratio), lambda *one: calls.append(one)):
+    with watch_clip_decisions(update, lambda ratio: clip_margin(CASE, ratio), lambda *one: calls.append(one)):
         call(registry, ratios, **given)
     assert registry[update["loss_mode"]] is original
     (found,) = calls
@@ -86,7 +86,7 @@ def test_gspo_decides_by_the_mean_over_the_response(registry: dict[str, Any]) ->
 def test_slack_is_the_distance_in_units_of_what_roundings_do(
     registry: dict[str, Any], drift: float, slack: float
 ) -> None:
-    clips = Clips(case=CASE)
+    clips = ClipDecisions(case=CASE)
     for ratio in (LOW + 0.1, LOW + 0.1 + drift / 2, LOW + 0.1 - drift):
         with clips.watched():
             call(registry, [ratio, 0.0, 0.0])
@@ -97,7 +97,7 @@ def test_a_release_that_names_no_losses_tells_nothing(monkeypatch: pytest.Monkey
     for name in ("verl", "verl.trainer", "verl.trainer.ppo"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace())
-    clips = Clips(case=CASE)
+    clips = ClipDecisions(case=CASE)
     with clips.watched():
         pass
     assert clips.slack(2.0) is None

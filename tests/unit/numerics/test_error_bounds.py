@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.numerics.arithmetic.contract import FORMATS, FP16_IO, FP16_NATIVE, FP32
 from harness.numerics.arithmetic.error_bounds import Bounded, choose, maximum, minimum
+from harness.numerics.arithmetic.precision_contract import FORMATS, FP16_IO, FP16_NATIVE, FP32
 
 SINGLES = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=40)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.numerics.arithmetic.contract import FP32, Contract
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.arithmetic.precision_contract import FP32, Contract
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.formulas.advantage import EPSILON
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.plain_losses import PlainCandidate
@@ -21,10 +21,10 @@ ROUNDED = 3 * FP32.unit
 BASE = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0, "loss_agg_mode": "token-mean"}
 
 
-def policy(log_ratio, advantages, mask=None, **settings) -> Case:
+def policy(log_ratio, advantages, mask=None, **settings) -> LossCase:
     ratio = np.atleast_2d(np.asarray(log_ratio, dtype=np.float32))
     valid = np.ones_like(ratio) if mask is None else np.atleast_2d(np.asarray(mask, dtype=np.float32))
-    return Case(
+    return LossCase(
         name="hand",
         operation="policy",
         contract=FP32,
@@ -165,7 +165,7 @@ def slope(case, place, step):
 def test_equal_rewards_prefer_nothing_and_a_lone_answer_keeps_its_reward():
     def case(rewards, index, **settings):
         size = len(rewards)
-        return Case(
+        return LossCase(
             name="hand",
             operation="advantage",
             contract=FP32,

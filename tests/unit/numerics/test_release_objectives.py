@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.release_objectives import parse_release, profile_of
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.release_objectives import parse_release, release_objective
 
 CASES = {case.name: case for case in battery()}
 
@@ -37,11 +37,11 @@ def test_versions(version, expected):
     ],
 )
 def test_what_each_release_does_differently(version, names):
-    assert {entry.id for entry in profile_of(version).differences} == names
+    assert {entry.id for entry in release_objective(version).differences} == names
 
 
 def test_a_profile_changes_only_the_cases_it_concerns():
-    profile = profile_of("0.6.1")
+    profile = release_objective("0.6.1")
     same, none = profile.actual(CASES["policy/grpo-near/token-mean"])
     assert same is CASES["policy/grpo-near/token-mean"]
     assert none == ()

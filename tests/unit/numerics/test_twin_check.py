@@ -18,12 +18,12 @@ from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError, InputError
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE
 from harness.numerics.actor.clip_decisions import clip_margin
-from harness.numerics.loss.cases.case import write_npz
-from harness.numerics.twin.twin_case import GROUP, STOP, TwinCase, blindness
+from harness.numerics.loss.cases.loss_case import write_npz
+from harness.numerics.twin.twin_case import GROUP, STOP, TwinCase, cannot_compare_reason
 from harness.numerics.twin.twin_check import judge, run
-from harness.numerics.twin.twin_faults import FAULTS
-from harness.numerics.twin.twin_program import FORMAT, case_of, growth, horizon
-from harness.numerics.twin.twin_steps import Trail
+from harness.numerics.twin.twin_faults import TWIN_FAULTS
+from harness.numerics.twin.twin_program import TWIN_REFERENCE_FORMAT, case_of, growth, horizon
+from harness.numerics.twin.twin_steps import TwinRun
 from harness.outcome import Evidence, Status
 
 STEPS = 10
@@ -37,7 +37,7 @@ LABELS = [
     f"{step}/{label}"
     for step in range(STEPS)
     for label in (
-        *(PLACES[fault.id].format(place=fault.place) for fault in reversed(FAULTS)),
+        *(PLACES[fault.id].format(place=fault.place) for fault in reversed(TWIN_FAULTS)),
         "output/0/log_prob/",
         "loss/0/the loss/",
         "output/0/actor/pg_loss/",
@@ -86,7 +86,7 @@ class Context:
             "seconds": 1.0,
         }
         index = {
-            "format": FORMAT,
+            "format": TWIN_REFERENCE_FORMAT,
             "facts": facts,
             "labels": LABELS,
             "tolerances": dict.fromkeys(LABELS, 1e-5),
@@ -106,7 +106,7 @@ class Context:
             "twin": self._twin(self.reached, self.errors),
             "faults": {
                 fault.id: self._twin(fault.steps, self._of(fault))
-                for fault in FAULTS
+                for fault in TWIN_FAULTS
                 if fault.steps <= self.reached
             },
             "seconds": 1.0,
@@ -144,13 +144,13 @@ def test_a_clean_run_passes_and_states_its_horizon(tmp_path: Path) -> None:
 
 def test_the_first_divergence_names_step_and_module(tmp_path: Path) -> None:
     gradient = "6/gradient/1/lm_head.weight/"
-    module = label_of(FAULTS[2]).replace("4/", "6/", 1)
+    module = label_of(TWIN_FAULTS[2]).replace("4/", "6/", 1)
     _, judgement = judged(
         Context(tmp_path, errors={gradient: 1e-3, module: None, "8/output/0/log_prob/": 1.0})
     )
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0] == "3 tensors differ from the float64 twin's on npu:0."
-    assert judgement.reasons[1] == f"The first is the output of {FAULTS[2].place} in step 7 of 10."
+    assert judgement.reasons[1] == f"The first is the output of {TWIN_FAULTS[2].place} in step 7 of 10."
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_other_tokens_within_the_horizon_are_wrong(tmp_path: Path) -> None:
 
 
 def test_modules_a_kernel_replaces_are_no_divergence_but_a_lost_parameter_is(tmp_path: Path) -> None:
-    assert judged(Context(tmp_path, missing=[label_of(FAULTS[3])]))[1].status is Status.PASS
+    assert judged(Context(tmp_path, missing=[label_of(TWIN_FAULTS[3])]))[1].status is Status.PASS
     _, judgement = judged(Context(tmp_path, missing=["3/parameter/1/lm_head.weight/"]))
     assert judgement.status is Status.FAIL
     assert "the updated lm_head.weight in step 4" in judgement.reasons[1]
@@ -246,7 +246,7 @@ def test_settings_under_which_a_twin_is_blind_are_refused(
 
 
 def test_fp32_with_the_papers_clip_range_is_not_refused() -> None:
-    assert blindness(case_of({"update": {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}})) == ""
+    assert cannot_compare_reason(case_of({"update": {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}})) == ""
 
 
 @pytest.mark.parametrize("where", ["reference", "device"])
@@ -268,7 +268,7 @@ def test_a_verl_without_known_actor_and_a_cell_without_device(tmp_path: Path) ->
 def test_the_horizon_ends_with_the_first_decision_that_rounding_reaches(
     margins: list[float], drift: float
 ) -> None:
-    trail = Trail(
+    trail = TwinRun(
         decisions={
             f"{step}/clip/0": (np.zeros(2), np.array([margin, np.inf])) for step, margin in enumerate(margins)
         }
@@ -288,7 +288,7 @@ def test_the_horizon_ends_with_the_first_decision_that_rounding_reaches(
 )
 def test_roundings_grow_by_a_factor_a_step(noise: list[float], factor: float | None) -> None:
     """Distances of two parameters of norm 3 and 4: of 5 together, and of all other tensors nothing."""
-    trail = Trail(
+    trail = TwinRun(
         values={
             f"{step}/{label}": np.array([norm])
             for step in range(len(noise))

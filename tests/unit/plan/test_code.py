@@ -16,12 +16,12 @@ NO_PART = {
     (
         "*",
         "convergence/trainer/gap.py",
-        "harness.numerics.arithmetic.contract",
+        "harness.numerics.arithmetic.precision_contract",
     ): "run by the trainers with vLLM alone",
     (
         "*",
         "convergence/trainer/gap.py",
-        "harness.numerics.arithmetic.stochastic",
+        "harness.numerics.arithmetic.stochastic_arithmetic",
     ): "run by the trainers with vLLM alone",
     ("*", "rollout/generation_checks.py", "harness.numerics.checks"): "names of facets, which the key has",
     ("*", "rollout/import_checks.py", "harness.numerics.checks"): "names of facets, which the key has",
@@ -30,8 +30,16 @@ NO_PART = {
         "rollout/generation_checks.py",
         "harness.rollout.generation.generation_judge",
     ): "it takes needs_engine",
-    ("grpo", "convergence/trainer/check.py", "harness.cell_program.unsimulated"): "its loop is our own",
-    ("gspo", "convergence/trainer/check.py", "harness.cell_program.unsimulated"): "its loop is our own",
+    (
+        "grpo",
+        "convergence/trainer/check.py",
+        "harness.cell_program.unsimulated_operators",
+    ): "its loop is our own",
+    (
+        "gspo",
+        "convergence/trainer/check.py",
+        "harness.cell_program.unsimulated_operators",
+    ): "its loop is our own",
     ("gpt-oss", "convergence/train.py", "harness.convergence.telemetry.machine_load"): "it takes versions",
     ("gpt-oss", "convergence/train.py", "harness.convergence.smoke.smoke_recipe"): "it takes versions",
 }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.cell_program.unsimulated import not_simulated
+from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.outcome import Status
 from harness.rollout.generation import generation_judge
 from harness.rollout.generation.generation_checks import GENERATION_CHECKS, needs_engine
@@ -261,7 +261,7 @@ def test_a_step_without_a_reference_is_never_a_pass() -> None:
     ],
 )
 def test_an_error_text_says_which_operator_is_missing(text: str, names: list[str]) -> None:
-    assert not_simulated(text) == names
+    assert unsimulated_operators(text) == names
 
 
 def test_the_checks_ask_only_cells_that_have_vllm_ascend() -> None:

@@ -4,9 +4,8 @@
 
 Both compute the same policy from the same weights, so the only honest difference is that of two orders of
 rounding. What one of them may be off is measured: the policy in float64 against itself with every operation
-off by what the numerics contract for fp32 permits (`harness.numerics.arithmetic.stochastic`, 8 times). Two
-sides may be
-off in opposite directions, so their gap is at most twice that. The weights are those of the first step; later
+off by what the numerics contract for fp32 permits (`stochastic_arithmetic`, 8 times). Two sides may be off
+in opposite directions, so their gap is at most twice that. The weights are those of the first step; later
 ones move by at most the learning rate per update (Adam), a tenth of their spread in the check's few steps.
 In-cell module; computes on the CPU.
 """
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.convergence.trainer import tiny_task
-from harness.numerics.arithmetic import stochastic
-from harness.numerics.arithmetic.contract import FP32
+from harness.numerics.arithmetic import stochastic_arithmetic
+from harness.numerics.arithmetic.precision_contract import FP32
 
 SAMPLES = 8
 """As in the checks `actor` and `generation`."""
@@ -58,10 +57,10 @@ def limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> Limits:
             logits = model(input_ids=sequences, use_cache=False).logits[:, -tiny_task.RESPONSE_TOKENS :]
             return torch.log_softmax(logits, -1).exp()
 
-    exact = probabilities(stochastic.exact(FP32))
+    exact = probabilities(stochastic_arithmetic.exact(FP32))
     mean = largest = 0.0
     for sample in range(SAMPLES):
-        error = (probabilities(stochastic.perturbed(FP32, sample)) - exact).abs()
+        error = (probabilities(stochastic_arithmetic.perturbed(FP32, sample)) - exact).abs()
         mean = max(mean, float((exact * error).sum(-1).mean()))
         largest = max(largest, float(error.max()))
     # A log-probability is handed over in fp32 (p |log p| u of the probability), and exp rounds (p u).

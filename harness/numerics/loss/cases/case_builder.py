@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import FP32, Contract
+from harness.numerics.arithmetic.precision_contract import FP32, Contract
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.case import REQUIRED, ROBUSTNESS, Case
+from harness.numerics.loss.cases.loss_case import REQUIRED, ROBUSTNESS, LossCase
 
 FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -28,7 +28,7 @@ NO_SETTINGS: Mapping[str, Any] = {}
 Drift = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
-class Builder:
+class CaseBuilder:
     """Names and rounds cases; each family draws from its own stream, so that adding one does not change the
     others."""
 
@@ -50,9 +50,9 @@ class Builder:
         *,
         requires: Sequence[str] = (),
         severity: str = REQUIRED,
-    ) -> Case:
+    ) -> LossCase:
         """A case; arrays are rounded to the contract's io format."""
-        return Case(
+        return LossCase(
             name=name + self.suffix,
             operation=name.split("/", maxsplit=1)[0],
             contract=self.contract,
@@ -79,7 +79,7 @@ class Builder:
         row_means: Sequence[float] = (),
         requires: Sequence[str] = (),
         settings: Mapping[str, Any] = NO_SETTINGS,
-    ) -> Iterator[Case]:
+    ) -> Iterator[LossCase]:
         """One case per aggregation mode over the same inputs.
 
         capped: the new log-probability stays below 0. adapts: arithmetic in 16 bits gets a clip range that it

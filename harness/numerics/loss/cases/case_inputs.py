@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import Array, Contract, round_to
+from harness.numerics.arithmetic.precision_contract import Array, Contract, round_to
 
 GROUP = 4
 DEEPEST_LOG_PROB = 12.0

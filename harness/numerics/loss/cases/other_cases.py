@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.cases.case_builder import FOUR_MODES, Builder
+from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder
+from harness.numerics.loss.cases.loss_case import LossCase
 
 
-def divergences(build: Builder) -> Iterator[Case]:
+def divergences(build: CaseBuilder) -> Iterator[LossCase]:
     """Every KL estimator next to the reference policy, off it, and beyond the clamps."""
     for size, spread in (("small", 3e-3), ("middle", 0.3), ("large", 4.0)):
         rng = build.rng(f"kl-{size}")
@@ -37,7 +37,7 @@ def divergences(build: Builder) -> Iterator[Case]:
             )
 
 
-def logits(build: Builder) -> Iterator[Case]:
+def logits(build: CaseBuilder) -> Iterator[LossCase]:
     """Entropy and log-probability of flat, peaked and shifted logits."""
     batch, tokens, vocabulary = 4, 8, 512
     for shape, spread, offset in (("flat", 1.0, 0.0), ("peaked", 8.0, 0.0), ("offset", 3.0, 95.0)):
@@ -61,7 +61,7 @@ def logits(build: Builder) -> Iterator[Case]:
         )
 
 
-def advantages(build: Builder) -> Iterator[Case]:
+def advantages(build: CaseBuilder) -> Iterator[LossCase]:
     """Groups of rewards: binary, real, far from zero, nearly equal, ragged, equal."""
     rng = build.rng("advantages")
     size = 24
@@ -83,7 +83,7 @@ def advantages(build: Builder) -> Iterator[Case]:
         yield build.case(f"advantage/{name}", arrays, "", settings)
 
 
-def aggregations(build: Builder) -> Iterator[Case]:
+def aggregations(build: CaseBuilder) -> Iterator[LossCase]:
     """Every aggregation mode alone, with empty sequences and without any token."""
     rng = build.rng("aggregation")
     losses = rng.normal(size=(8, 16))
@@ -99,11 +99,13 @@ def aggregations(build: Builder) -> Iterator[Case]:
         yield _aggregation(build, f"aggregation/all-masked/{mode}", losses, empty, mode)
 
 
-def _aggregation(build: Builder, name: str, losses: NDArray[Any], mask: NDArray[Any], mode: str) -> Case:
+def _aggregation(
+    build: CaseBuilder, name: str, losses: NDArray[Any], mask: NDArray[Any], mode: str
+) -> LossCase:
     return build.case(name, {"losses": losses, "response_mask": mask}, "losses", {"loss_agg_mode": mode})
 
 
-def weights(build: Builder) -> Iterator[Case]:
+def weights(build: CaseBuilder) -> Iterator[LossCase]:
     """Rollout-correction weights, truncated and cut from both sides."""
     rng = build.rng("weights")
     shape = (16, 32)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.cases.case_builder import FOUR_MODES, Builder, Drift
+from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder, Drift
+from harness.numerics.loss.cases.loss_case import LossCase
 
 TWO_MODES = ("token-mean", "seq-mean-token-mean")
 GSPO_MODE = ("seq-mean-token-mean",)
@@ -37,7 +37,7 @@ def _rows(row: float, token: float) -> Drift:
     return lambda rng, batch, tokens: case_inputs.row_drift(rng, batch, tokens, row, token)
 
 
-def grpo(build: Builder) -> Iterator[Case]:
+def grpo(build: CaseBuilder) -> Iterator[LossCase]:
     """GRPO at every distance from the policy, with every shape of the mask."""
     yield from build.policy("grpo-on", _tokens(1e-3), modes=(*FOUR_MODES, "token-sum"))
     yield from build.policy("grpo-near", _tokens(0.08))
@@ -61,7 +61,7 @@ def _far_tokens(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np
     return drift
 
 
-def gspo(build: Builder) -> Iterator[Case]:
+def gspo(build: CaseBuilder) -> Iterator[LossCase]:
     """GSPO likewise, with the paper's clip range and with wider ones."""
     narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
     yield from build.policy(
@@ -160,7 +160,7 @@ def _far_rows(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.f
     return np.asarray(level + rng.normal(0.0, 0.5, (batch, tokens)))
 
 
-def production(build: Builder) -> Iterator[Case]:
+def production(build: CaseBuilder) -> Iterator[LossCase]:
     """One micro-batch of a production step: by global denominators, and as releases without them scale it."""
     shape = (8, 1024)
     scaled = {"scale": 8 / 2048}

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import Array
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Expected, expect_values
+from harness.numerics.arithmetic.precision_contract import Array
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import ExpectedResult, expect_values
 
 EPSILON = 1e-6
 """Added to the standard deviation by verl (`compute_grpo_outcome_advantage`); TRL adds 1e-4."""
 
 
-def advantage(case: Case) -> Expected:
+def advantage(case: LossCase) -> ExpectedResult:
     """Expected advantages (batch, tokens): (r - mean) / (std + epsilon) in each group, times the mask.
 
     Inputs rewards (batch,), index (batch,) group ids, response_mask (batch, tokens). Sample standard
@@ -37,7 +37,7 @@ def advantage(case: Case) -> Expected:
     return expect_values(bounded, mask != 0)
 
 
-def _group(rewards: Array, case: Case) -> Bounded:
+def _group(rewards: Array, case: LossCase) -> Bounded:
     contract = case.contract
     divided = bool(case.setting("norm_adv_by_std_in_grpo", True))
     epsilon = float(case.setting("epsilon", EPSILON))

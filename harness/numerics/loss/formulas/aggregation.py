@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import Array, Contract, Mask
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.arithmetic.precision_contract import Array, Contract, Mask
+from harness.numerics.loss.cases.loss_case import LossCase
 
 MODES = (
     "token-mean",
@@ -45,7 +45,7 @@ OPERATIONS_OF = {
 and the guards (1e-8 added to a denominator, at most half a unit roundoff) that implementations add."""
 
 
-def coefficients(mask: NDArray[Any], case: Case) -> Bounded:
+def coefficients(mask: NDArray[Any], case: LossCase) -> Bounded:
     """d(loss)/d(token loss) for each token, shape (batch, tokens), zero on padding.
 
     ValueError for an unknown `loss_agg_mode`.
@@ -62,7 +62,7 @@ def coefficients(mask: NDArray[Any], case: Case) -> Bounded:
     return Bounded(exact, operations * contract.unit * np.abs(exact), contract, overflow)
 
 
-def _exact(mask: Array, case: Case, mode: str) -> Array:
+def _exact(mask: Array, case: LossCase, mode: str) -> Array:
     lengths = mask.sum(axis=-1)
     counted = lengths.size if case.setting("empty_rows") == "counted" else int((lengths > 0).sum())
     tokens = float(case.setting("batch_num_tokens", max(mask.sum(), 1.0)))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import Mask
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Branches, Expected, expect_loss, open_branches
+from harness.numerics.arithmetic.precision_contract import Mask
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import Branches, ExpectedResult, expect_loss, open_branches
 from harness.numerics.loss.formulas import aggregation
 
 ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -21,7 +21,7 @@ ARGUMENT_CLAMP = 20.0
 VALUE_CLAMP = 10.0
 
 
-def kl(case: Case) -> Expected:
+def kl(case: LossCase) -> ExpectedResult:
     """Expected aggregated KL loss and gradient by `log_prob`; inputs log_prob, ref_log_prob,
     response_mask."""
     contract = case.contract

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Expected, expect_loss, open_branches
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import ExpectedResult, expect_loss, open_branches
 from harness.numerics.loss.formulas import aggregation
 from harness.numerics.loss.formulas.advantage import advantage
 from harness.numerics.loss.formulas.kl import kl
@@ -18,7 +18,7 @@ from harness.numerics.loss.formulas.rollout_weights import weights
 from harness.numerics.loss.formulas.softmax import entropy, logprob
 
 
-def aggregate(case: Case) -> Expected:
+def aggregate(case: LossCase) -> ExpectedResult:
     """Expected aggregate of a given matrix and its gradient; inputs losses, response_mask (batch, tokens)."""
     valid = case.inputs["response_mask"] != 0
     losses = Bounded.exact(np.where(valid, case.inputs["losses"], 0.0).astype(np.float64), case.contract)
@@ -27,7 +27,7 @@ def aggregate(case: Case) -> Expected:
     return expect_loss(loss, share, valid, open_branches(valid))
 
 
-REFERENCES: Mapping[str, Callable[[Case], Expected]] = {
+REFERENCES: Mapping[str, Callable[[LossCase], ExpectedResult]] = {
     "policy": policy,
     "aggregation": aggregate,
     "kl": kl,
@@ -38,7 +38,7 @@ REFERENCES: Mapping[str, Callable[[Case], Expected]] = {
 }
 
 
-def reference(case: Case) -> Expected:
+def reference(case: LossCase) -> ExpectedResult:
     """What a correct implementation may return for `case`; KeyError for an unknown operation or a missing
     setting."""
     return REFERENCES[case.operation](case)

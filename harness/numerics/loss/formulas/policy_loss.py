@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import Array, Mask
 from harness.numerics.arithmetic.error_bounds import Bounded, choose, maximum, minimum
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Branches, Expected, expect_loss
+from harness.numerics.arithmetic.precision_contract import Array, Mask
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import Branches, ExpectedResult, expect_loss
 from harness.numerics.loss.formulas import aggregation
 
 TOKEN_CLAMP = 20.0
 SEQUENCE_CLAMP = 10.0
 
 
-def policy(case: Case) -> Expected:
+def policy(case: LossCase) -> ExpectedResult:
     """Expected loss and gradient by `log_prob`.
 
     Inputs old_log_prob, log_prob, advantages, response_mask and optionally rollout_is_weights, all (batch,
@@ -75,7 +75,7 @@ def _sequence_ratio(log_ratio: Bounded, valid: Mask) -> tuple[Bounded, Mask, Mas
 
 
 def _clipped(
-    case: Case, ratio: Bounded, advantages: Array, *, dual: bool
+    case: LossCase, ratio: Bounded, advantages: Array, *, dual: bool
 ) -> tuple[Bounded, Bounded, Branches]:
     """Token losses, their full gradient by log_prob, and which branch each token takes."""
     contract = case.contract

@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import Mask
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Expected, expect_values
+from harness.numerics.arithmetic.precision_contract import Mask
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import ExpectedResult, expect_values
 
 CLAMP = 20.0
 
 
-def weights(case: Case) -> Expected:
+def weights(case: LossCase) -> ExpectedResult:
     """Expected weights (batch, tokens); inputs old_log_prob, rollout_log_prob, response_mask."""
     contract = case.contract
     valid = case.inputs["response_mask"] != 0
@@ -39,7 +39,7 @@ def weights(case: Case) -> Expected:
     return _icepop(raw, float(lower), upper, valid)
 
 
-def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> Expected:
+def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> ExpectedResult:
     margin = raw.contract.safety * raw.error + 3 * raw.contract.unit * np.maximum(np.abs(raw.value), 1.0)
     kept = (raw.value >= lower) & (raw.value <= upper) & valid
     undecided = valid & ((np.abs(raw.value - lower) <= margin) | (np.abs(raw.value - upper) <= margin))

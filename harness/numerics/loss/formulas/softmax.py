@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.numerics.arithmetic.contract import Mask
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Branches, Expected, expect_loss, open_branches
+from harness.numerics.arithmetic.precision_contract import Mask
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import Branches, ExpectedResult, expect_loss, open_branches
 from harness.numerics.loss.formulas import aggregation
 
 
-def entropy(case: Case) -> Expected:
+def entropy(case: LossCase) -> ExpectedResult:
     """Expected aggregated entropy and gradient by `logits` (batch, tokens, vocabulary)."""
     logits, valid = _logits(case)
     contract = case.contract
@@ -35,7 +35,7 @@ def entropy(case: Case) -> Expected:
     return expect_loss(loss, gradient * share.column(), *_open(valid, logits.value.shape))
 
 
-def logprob(case: Case) -> Expected:
+def logprob(case: LossCase) -> ExpectedResult:
     """Expected weighted sum of log-probabilities of `labels` and its gradient by `logits`.
 
     `weights` (batch, tokens) multiply the log-probabilities and stand for the incoming gradient of a policy
@@ -56,7 +56,7 @@ def logprob(case: Case) -> Expected:
     return expect_loss(loss, gradient, *_open(valid, logits.value.shape))
 
 
-def _logits(case: Case) -> tuple[Bounded, Mask]:
+def _logits(case: LossCase) -> tuple[Bounded, Mask]:
     valid = case.inputs["response_mask"] != 0
     logits = np.where(valid[..., None], case.inputs["logits"], 0.0).astype(np.float64)
     return Bounded.exact(logits, case.contract), valid

@@ -1,1 +1,3 @@
-"""TODO."""
+"""Metamorphic relations: properties that every correct loss has between its own results, tested without a
+reference. Start with `metamorphic.py`.
+"""

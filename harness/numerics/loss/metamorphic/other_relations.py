@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import FP32, Array
+from harness.numerics.arithmetic.precision_contract import FP32, Array
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.metamorphic.relation_probe import Probe, Violation, apart, changed, finite
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.metamorphic.relation_probe import (
+    Probe,
+    Violation,
+    changed,
+    finite,
+    relative_difference,
+)
 
 LOGIT_OPERATIONS = ("entropy", "logprob")
 
 
-def _advantage_case(rewards: Array, index: NDArray[Any]) -> Case:
+def _advantage_case(rewards: Array, index: NDArray[Any]) -> LossCase:
     mask = np.tile([1.0, 1.0, 0.0], (rewards.size, 1))
     arrays = {"rewards": rewards, "index": index, "response_mask": mask}
-    return Case(
+    return LossCase(
         name="metamorphic",
         operation="advantage",
         contract=FP32,
@@ -65,7 +71,7 @@ def logit_relations(probe: Probe, operation: str) -> Iterator[Violation]:
         "weights": np.full((3, 4), 0.25),
         "response_mask": mask,
     }
-    case = Case(
+    case = LossCase(
         name="metamorphic",
         operation=operation,
         contract=FP32,
@@ -75,6 +81,6 @@ def logit_relations(probe: Probe, operation: str) -> Iterator[Violation]:
     )
     here, there = probe.run(case), probe.run(changed(case, logits=logits + 8.0))
     # Adding 8 costs four bits of the sums of logits.
-    yield Violation(relation=f"{operation}-shift", amount=apart(here, there) / 16)
+    yield Violation(relation=f"{operation}-shift", amount=relative_difference(here, there) / 16)
     total = float(np.abs(here.gradient.sum(axis=-1)).max() / np.abs(here.gradient).max())
     yield Violation(relation=f"{operation}-gradient-sum", amount=finite(total))

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.metamorphic.relation_probe import (
     BATCH,
     TOKENS,
-    Outcome,
     Probe,
-    apart,
+    ValueAndGradient,
     changed,
     finite,
     rearranged,
+    relative_difference,
     scaled,
 )
 
@@ -31,7 +31,7 @@ def batch_order(probe: Probe, loss: str, mode: str) -> float:
     order = probe.rng.permutation(BATCH)
     there = probe.run(rearranged(case, lambda array: array[order]))
     here = probe.run(case)
-    return apart(Outcome(value=here.value, gradient=here.gradient[order]), there)
+    return relative_difference(ValueAndGradient(value=here.value, gradient=here.gradient[order]), there)
 
 
 def padding_width(probe: Probe, loss: str, mode: str) -> float:
@@ -39,7 +39,9 @@ def padding_width(probe: Probe, loss: str, mode: str) -> float:
     case = probe.policy(loss, mode).with_settings(**_horizon(mode))
     here = probe.run(case)
     wide = probe.run(rearranged(case, lambda array: np.pad(array, ((0, 0), (0, 5)))))
-    return apart(Outcome(value=here.value, gradient=np.pad(here.gradient, ((0, 0), (0, 5)))), wide)
+    return relative_difference(
+        ValueAndGradient(value=here.value, gradient=np.pad(here.gradient, ((0, 0), (0, 5)))), wide
+    )
 
 
 def _horizon(mode: str) -> Mapping[str, Any]:
@@ -58,7 +60,7 @@ def padding_content(probe: Probe, loss: str, mode: str) -> float:
     leak = float(np.abs(there.gradient[padding]).max(initial=0)) + float(
         np.abs(here.gradient[padding]).max(initial=0)
     )
-    return np.inf if leak > 0 else apart(here, there)
+    return np.inf if leak > 0 else relative_difference(here, there)
 
 
 def empty_rows(probe: Probe, loss: str, mode: str) -> float:
@@ -66,18 +68,20 @@ def empty_rows(probe: Probe, loss: str, mode: str) -> float:
     case = probe.policy(loss, mode)
     here = probe.run(case)
     more = probe.run(rearranged(case, lambda array: np.concatenate([array, np.zeros_like(array[:3])])))
-    return apart(Outcome(value=here.value, gradient=np.pad(here.gradient, ((0, 3), (0, 0)))), more)
+    return relative_difference(
+        ValueAndGradient(value=here.value, gradient=np.pad(here.gradient, ((0, 3), (0, 0)))), more
+    )
 
 
 def duplication(probe: Probe, loss: str, mode: str) -> float:
     """A batch twice over has the same mean, and half the gradient for each copy."""
     case = probe.policy(loss, mode)
     here, there = probe.run(case), probe.run(rearranged(case, lambda array: np.concatenate([array, array])))
-    expected = Outcome(value=here.value, gradient=np.concatenate([here.gradient, here.gradient]) / 2)
-    return apart(expected, there)
+    expected = ValueAndGradient(value=here.value, gradient=np.concatenate([here.gradient, here.gradient]) / 2)
+    return relative_difference(expected, there)
 
 
-def _global(case: Case, **more: Any) -> Case:
+def _global(case: LossCase, **more: Any) -> LossCase:
     mask = case.inputs["response_mask"]
     settings = {"batch_num_tokens": float(mask.sum()), "global_batch_size": int((mask.sum(axis=1) > 0).sum())}
     explicit = case.with_settings(dp_size=1, loss_scale_factor=mask.shape[-1], **settings, **more)
@@ -87,34 +91,34 @@ def _global(case: Case, **more: Any) -> Case:
 def explicit_denominators(probe: Probe, loss: str, mode: str) -> float:
     """Denominators that are given agree with those that are counted."""
     case = probe.policy(loss, mode)
-    return apart(probe.run(case), probe.run(_global(case)))
+    return relative_difference(probe.run(case), probe.run(_global(case)))
 
 
 def micro_batches(probe: Probe, loss: str, mode: str) -> float:
     """With global denominators, micro-batches add up to the batch."""
     whole = _global(probe.policy(loss, mode))
     parts = [probe.run(_rows(whole, first, first + 2)) for first in range(0, BATCH, 2)]
-    total = Outcome(
+    total = ValueAndGradient(
         value=sum(part.value for part in parts), gradient=np.concatenate([part.gradient for part in parts])
     )
-    return apart(probe.run(whole), total)
+    return relative_difference(probe.run(whole), total)
 
 
-def _rows(case: Case, first: int, last: int) -> Case:
+def _rows(case: LossCase, first: int, last: int) -> LossCase:
     return rearranged(case, lambda array: array[first:last])
 
 
 def data_parallel(probe: Probe, loss: str, mode: str) -> float:
     """The loss is proportional to dp_size."""
     case = _global(probe.policy(loss, mode))
-    return apart(scaled(probe.run(case), 4), probe.run(case.with_settings(dp_size=4)))
+    return relative_difference(scaled(probe.run(case), 4), probe.run(case.with_settings(dp_size=4)))
 
 
 def homogeneous(probe: Probe, loss: str, mode: str) -> float:
     """Twice the advantages, twice the loss."""
     case = probe.policy(loss, mode)
     doubled = changed(case, advantages=case.inputs["advantages"] * 2)
-    return apart(scaled(probe.run(case), 2), probe.run(doubled))
+    return relative_difference(scaled(probe.run(case), 2), probe.run(doubled))
 
 
 def no_advantage(probe: Probe, loss: str, mode: str) -> float:
@@ -131,7 +135,7 @@ def weight_linearity(probe: Probe, loss: str, mode: str) -> float:
     plain, once = probe.run(case), probe.run(changed(case, rollout_is_weights=ones))
     random = probe.rng.uniform(0.2, 2.0, ones.shape)
     first, second = (probe.run(changed(case, rollout_is_weights=random * factor)) for factor in (1, 2))
-    return max(apart(plain, once), apart(scaled(first, 2), second))
+    return max(relative_difference(plain, once), relative_difference(scaled(first, 2), second))
 
 
 def on_policy(probe: Probe, loss: str, mode: str) -> float:
@@ -142,7 +146,7 @@ def on_policy(probe: Probe, loss: str, mode: str) -> float:
     other = probe.run(
         replace(case, requires=()).with_settings(loss_mode="gspo" if loss == "vanilla" else "vanilla")
     )
-    return max(apart(here, other), abs(here.value - float(here.gradient.sum())) / here.size)
+    return max(relative_difference(here, other), abs(here.value - float(here.gradient.sum())) / here.size)
 
 
 def constant_advantage(probe: Probe, loss: str, mode: str) -> float:
@@ -161,7 +165,7 @@ def one_token(probe: Probe, loss: str, mode: str) -> float:
     mask[1:, 0] = 1
     case = changed(case, response_mask=mask)
     other = replace(case, requires=()).with_settings(loss_mode="gspo" if loss == "vanilla" else "vanilla")
-    return apart(probe.run(case), probe.run(other))
+    return relative_difference(probe.run(case), probe.run(other))
 
 
 def row_weight(probe: Probe, loss: str, mode: str) -> float:
@@ -207,7 +211,7 @@ def saturation(probe: Probe, loss: str, mode: str) -> float:
     return finite(abs(outcome.value - expected) / expected)
 
 
-def _uniform(case: Case, old: float, new: float, advantage: float) -> Case:
+def _uniform(case: LossCase, old: float, new: float, advantage: float) -> LossCase:
     ones = np.ones_like(case.inputs["response_mask"])
     return changed(
         case, response_mask=ones, old_log_prob=ones * old, log_prob=ones * new, advantages=ones * advantage

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import FP32, Array
-from harness.numerics.loss.candidate import Candidate, Result, UnsupportedCaseError, evaluate_one
+from harness.numerics.arithmetic.precision_contract import FP32, Array
+from harness.numerics.loss.candidate import Candidate, CandidateResult, UnsupportedCaseError, evaluate_one
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.case import Case
+from harness.numerics.loss.cases.loss_case import LossCase
 
 TOLERANCE = 2.0**-16
 """256 unit roundoffs of fp32. Two legal evaluations of one loss differ by about (40 operations, exponent
@@ -22,7 +22,7 @@ BATCH, TOKENS = 8, 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ValueAndGradient:
     """A value with its gradient, and the size that differences are relative to."""
 
     value: float
@@ -62,7 +62,7 @@ class Probe:
         self.candidate = candidate
         self.rng = np.random.default_rng(seed)
 
-    def policy(self, loss_mode: str, mode: str, *, spread: float = 0.1, **settings: Any) -> Case:
+    def policy(self, loss_mode: str, mode: str, *, spread: float = 0.1, **settings: Any) -> LossCase:
         """A policy case with an empty row, a one-token row and a full one."""
         mask = case_inputs.mask(self.rng, BATCH, TOKENS, "edge")
         old = case_inputs.old_log_probs(self.rng, BATCH, TOKENS)
@@ -74,7 +74,7 @@ class Probe:
             "response_mask": mask,
         }
         defaults = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.08, "clip_ratio_c": 3.0}
-        return Case(
+        return LossCase(
             name="metamorphic",
             operation="policy",
             contract=FP32,
@@ -84,18 +84,18 @@ class Probe:
             requires=(loss_mode, *(("global_denominators",) if "batch_num_tokens" in settings else ())),
         )
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: LossCase) -> ValueAndGradient:
         """Value and gradient; UnsupportedCaseError passes through, UnusableResultError without either."""
         result = self._result(case)
         assert case.gradient_of is not None
         gradient = _shaped("gradient", result.gradient, case.inputs[case.gradient_of].shape)
-        return Outcome(value=float(_shaped("value", result.value, ())), gradient=gradient)
+        return ValueAndGradient(value=float(_shaped("value", result.value, ())), gradient=gradient)
 
-    def value(self, case: Case) -> Array:
+    def value(self, case: LossCase) -> Array:
         """An array-valued result, of batch x tokens."""
         return _shaped("value", self._result(case).value, case.inputs["response_mask"].shape)
 
-    def _result(self, case: Case) -> Result:
+    def _result(self, case: LossCase) -> CandidateResult:
         result = evaluate_one(self.candidate, case)
         if result.unsupported:
             raise UnsupportedCaseError(result.unsupported)
@@ -113,7 +113,7 @@ def _shaped(name: str, part: NDArray[Any] | float | None, shape: tuple[int, ...]
     return array
 
 
-def changed(case: Case, **arrays: NDArray[Any]) -> Case:
+def changed(case: LossCase, **arrays: NDArray[Any]) -> LossCase:
     """The case with some inputs replaced, as float32."""
     converted = {
         name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in arrays.items()
@@ -121,12 +121,12 @@ def changed(case: Case, **arrays: NDArray[Any]) -> Case:
     return replace(case, inputs={**case.inputs, **converted})
 
 
-def rearranged(case: Case, function: Callable[[NDArray[Any]], NDArray[Any]]) -> Case:
+def rearranged(case: LossCase, function: Callable[[NDArray[Any]], NDArray[Any]]) -> LossCase:
     """The case with one function applied to every input."""
     return replace(case, inputs={name: function(array) for name, array in case.inputs.items()})
 
 
-def apart(first: Outcome, second: Outcome) -> float:
+def relative_difference(first: ValueAndGradient, second: ValueAndGradient) -> float:
     """Largest difference of values or gradient elements, relative to the sums of magnitudes."""
     size = max(first.size, second.size)
     largest = max(
@@ -141,6 +141,6 @@ def finite(amount: float) -> float:
     return amount if np.isfinite(amount) else np.inf
 
 
-def scaled(outcome: Outcome, factor: float) -> Outcome:
+def scaled(outcome: ValueAndGradient, factor: float) -> ValueAndGradient:
     """Value and gradient times `factor`."""
-    return Outcome(value=outcome.value * factor, gradient=outcome.gradient * factor)
+    return ValueAndGradient(value=outcome.value * factor, gradient=outcome.gradient * factor)

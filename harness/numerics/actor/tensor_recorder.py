@@ -1,10 +1,10 @@
 """Records what passes through a model, in the order it happens: inputs and outputs of modules, the loss,
-and what flows back."""
+and what flows back; and how far recorded tensors are from exact ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,14 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import InfrastructureError
+from harness.numerics.arithmetic.precision_contract import Contract
+
 FORWARD, BACKWARD, OUTPUT, GRADIENT, PARAMETER = "forward", "backward", "output", "gradient", "parameter"
 LOSS = "loss"
 
-Sink = Callable[["Event", NDArray[np.float64]], None]
+TensorValues = dict[str, NDArray[np.float64]]
+"""The values of recorded tensors by their labels."""
+
+TensorSink = Callable[["TensorEvent", NDArray[np.float64]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class TensorEvent:
     """One tensor: its kind, the module or quantity it belongs to, which call of it, and a label of all that.
 
     part: "input" or "output" of a module, numbered from the second on: "output 2". operators: what ran on the
@@ -56,10 +62,10 @@ class Event:
 
 
 @dataclass(kw_only=True)
-class Recorder:
+class TensorRecorder:
     """Hands every event with its values to `sink`; `operators` fills up between events while tracing."""
 
-    sink: Sink
+    sink: TensorSink
     operators: list[str] = field(default_factory=list)
     calls: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     ran: tuple[str, ...] = ()
@@ -68,7 +74,7 @@ class Recorder:
         """Record one tensor now."""
         key = (kind, name, part)
         self.ran = tuple(dict.fromkeys(self.operators)) or self.ran
-        event = Event(kind=kind, name=name, part=part, call=self.calls[key], operators=self.ran)
+        event = TensorEvent(kind=kind, name=name, part=part, call=self.calls[key], operators=self.ran)
         self.calls[key] += 1
         values = np.array(tensor.detach().cpu().double().numpy())
         # What recording itself runs on the device is not the model's.
@@ -131,3 +137,44 @@ class Recorder:
 
 def _floating(values: Any) -> Iterator[Any]:
     return (value for value in values if hasattr(value, "is_floating_point") and value.is_floating_point())
+
+
+def distances(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]) -> TensorSink:
+    """A sink that keeps only the distance from the exact values; infinite without a counterpart."""
+
+    def measure(event: TensorEvent, values: NDArray[np.float64]) -> None:
+        wanted = exact.get(event.label)
+        if wanted is None or wanted.shape != values.shape or not np.isfinite(values).all():
+            errors[event.label] = np.inf
+        else:
+            errors[event.label] = float(np.linalg.norm(values - wanted))
+
+    return measure
+
+
+def require_comparable(scatter: Mapping[str, float]) -> None:
+    """InfrastructureError when a perturbed run lacks a tensor or has another shape: no tolerance follows from
+    that, and an infinite one would let everything pass."""
+    strange = [label for label, distance in scatter.items() if not np.isfinite(distance)]
+    if strange:
+        raise InfrastructureError(
+            "a perturbed run of the reference is not comparable with the exact one",
+            why=f"{len(strange)} tensors are missing, misshapen or not finite, such as {strange[0]}",
+            fix="use another seed; if that does not help, report it with the reference's log",
+        )
+
+
+def permitted(
+    scatter: Mapping[str, float], exact: Mapping[str, NDArray[np.float64]], contract: Contract
+) -> dict[str, float]:
+    """By label how far a device may be: the farthest that perturbed runs go (`scatter`), times the contract's
+    safety, and one rounding of the exact tensor."""
+    return {
+        label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
+        for label, values in exact.items()
+    }
+
+
+def json_number(error: float) -> float | None:
+    """JSON has no infinity: None is a tensor that is missing, misshapen or not finite."""
+    return float(f"{error:.6g}") if np.isfinite(error) else None

@@ -16,7 +16,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class FloatFormat:
     """A floating-point format.
 
     unit_roundoff: half the distance from 1 to its successor (IEEE 754; bfloat16 keeps 8 significant bits).
@@ -31,13 +31,13 @@ class Format:
     largest: float
 
 
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, FloatFormat] = {
     entry.name: entry
     for entry in (
-        Format(name="fp64", unit_roundoff=2.0**-53, flush=0.0, largest=1.797e308),
-        Format(name="fp32", unit_roundoff=2.0**-24, flush=2.0**-126, largest=3.4028234e38),
-        Format(name="fp16", unit_roundoff=2.0**-11, flush=2.0**-24, largest=65504.0),
-        Format(name="bf16", unit_roundoff=2.0**-8, flush=2.0**-126, largest=3.3895313e38),
+        FloatFormat(name="fp64", unit_roundoff=2.0**-53, flush=0.0, largest=1.797e308),
+        FloatFormat(name="fp32", unit_roundoff=2.0**-24, flush=2.0**-126, largest=3.4028234e38),
+        FloatFormat(name="fp16", unit_roundoff=2.0**-11, flush=2.0**-24, largest=65504.0),
+        FloatFormat(name="bf16", unit_roundoff=2.0**-8, flush=2.0**-126, largest=3.3895313e38),
     )
 }
 

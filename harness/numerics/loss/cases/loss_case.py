@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InputError, Location
-from harness.numerics.arithmetic.contract import Contract
+from harness.numerics.arithmetic.precision_contract import Contract
 
 FORMAT = "npu-matrix-loss-cases/1"
 INDEX = "index.json"
@@ -24,7 +24,7 @@ ROBUSTNESS = "robustness"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class LossCase:
     """One evaluation: what to compute (`operation`, `settings`), of what (`inputs`), under which contract.
 
     name: stable across seeds and releases; other places refer to it (`loss:advantage/equal-rewards`).
@@ -47,7 +47,7 @@ class Case:
     requires: tuple[str, ...] = ()
     severity: str = REQUIRED
 
-    def with_settings(self, **changes: Any) -> Case:
+    def with_settings(self, **changes: Any) -> LossCase:
         """The same evaluation with some settings changed."""
         return replace(self, settings={**self.settings, **changes})
 
@@ -57,7 +57,7 @@ class Case:
         return default if value is None else value
 
 
-def save_cases(file: Path, cases: Iterable[Case]) -> None:
+def save_cases(file: Path, cases: Iterable[LossCase]) -> None:
     """Write cases to one npz; arrays that several cases share are stored once."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = []
@@ -82,12 +82,12 @@ def save_cases(file: Path, cases: Iterable[Case]) -> None:
     write_npz(file, {"format": FORMAT, "cases": entries}, arrays)
 
 
-def load_cases(file: Path) -> tuple[Case, ...]:
+def load_cases(file: Path) -> tuple[LossCase, ...]:
     """Read a case file; InputError when it is missing, damaged or of another format."""
     index, arrays = read_npz(file, FORMAT)
     try:
         return tuple(
-            Case(
+            LossCase(
                 name=entry["name"],
                 operation=entry["operation"],
                 contract=Contract.from_json(entry["contract"]),

@@ -4,15 +4,15 @@ import subprocess
 import sys
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.cases.case import save_cases
-from harness.numerics.loss.expected import load_expected
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.cases.loss_case import save_cases
+from harness.numerics.loss.expected_result import load_expected
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.reference_program import ACTUAL
+from harness.numerics.loss.loss_reference_program import ACTUAL
 
 
 def run(*args: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    code = f"{before}\nimport sys\nfrom harness.numerics.loss.reference_program import main\nsys.exit(main(sys.argv[1:]))"
+    code = f"{before}\nimport sys\nfrom harness.numerics.loss.loss_reference_program import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
 
 

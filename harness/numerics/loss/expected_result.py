@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import Array, Mask, round_to
 from harness.numerics.arithmetic.error_bounds import Bounded
-from harness.numerics.loss.cases.case import read_npz, write_npz
+from harness.numerics.arithmetic.precision_contract import Array, Mask, round_to
+from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 
 FORMAT = "npu-matrix-loss-reference/1"
 
@@ -44,7 +44,7 @@ class ExpectedGradient:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedResult:
     """Intervals for the value and the gradient of one case.
 
     value, value_low, value_high: shape () for a loss, (batch, tokens) for advantages and weights.
@@ -81,7 +81,7 @@ def open_branches(valid: Mask) -> Branches:
     return Branches(active=valid, undecided=nothing, half=nothing)
 
 
-def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branches) -> Expected:
+def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branches) -> ExpectedResult:
     """Expected values of a scalar loss and its gradient."""
     contract = loss.contract
     active = branches.active & valid
@@ -98,7 +98,7 @@ def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branche
     high = np.where(undecided, hull_high, high)
     low = np.where(half, np.minimum(low, round_to(0.5 * full - tolerance, contract.io)), low)
     high = np.where(half, np.maximum(high, round_to(0.5 * full + tolerance, contract.io)), high)
-    return Expected(
+    return ExpectedResult(
         value=loss.value,
         value_low=loss.value - value_tolerance,
         value_high=loss.value + value_tolerance,
@@ -117,11 +117,11 @@ def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branche
     )
 
 
-def expect_values(values: Bounded, valid: Mask) -> Expected:
+def expect_values(values: Bounded, valid: Mask) -> ExpectedResult:
     """Expected values of a quantity without gradient, exactly zero outside `valid`."""
     tolerance = np.where(valid, _tolerance(values, 4), 0.0)
     exact = np.where(valid, values.value, 0.0)
-    return Expected(
+    return ExpectedResult(
         value=exact, value_low=exact - tolerance, value_high=exact + tolerance, overflow=values.overflow
     )
 
@@ -136,7 +136,7 @@ VALUE_ARRAYS = ("value", "value_low", "value_high")
 GRADIENT_ARRAYS = ("exact", "low", "high", "full", "tolerance", "zero", "undecided", "rows")
 
 
-def save_expected(file: Path, expected: Mapping[str, Expected], facts: Mapping[str, Any]) -> None:
+def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: Mapping[str, Any]) -> None:
     """Write reference intervals by case name; `facts` say which process computed them."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
@@ -153,14 +153,14 @@ def save_expected(file: Path, expected: Mapping[str, Expected], facts: Mapping[s
     write_npz(file, {"format": FORMAT, "facts": dict(facts), "expected": entries}, arrays)
 
 
-def load_expected(file: Path) -> tuple[dict[str, Expected], dict[str, Any]]:
+def load_expected(file: Path) -> tuple[dict[str, ExpectedResult], dict[str, Any]]:
     """Reference intervals by case name, and the facts; InputError when the file is not one."""
     index, arrays = read_npz(file, FORMAT)
     expected = {}
     for name, entry in index["expected"].items():
         part = {field: arrays[f"{entry['number']}.{field}"] for field in (*VALUE_ARRAYS, *entry["gradient"])}
         values = {field: part.pop(field) for field in VALUE_ARRAYS}
-        expected[name] = Expected(
+        expected[name] = ExpectedResult(
             **values,
             gradient=ExpectedGradient(**part) if part else None,
             undecided_share=entry["undecided_share"],

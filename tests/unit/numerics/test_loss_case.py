@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from harness.errors import InputError
-from harness.numerics.loss.cases.battery import default_battery
-from harness.numerics.loss.cases.case import FORMAT, load_cases, save_cases, write_npz
+from harness.numerics.loss.cases.loss_battery import default_battery
+from harness.numerics.loss.cases.loss_case import FORMAT, load_cases, save_cases, write_npz
 
 
 def test_a_battery_survives_its_file_bit_for_bit(tmp_path):

@@ -11,10 +11,10 @@ import pytest
 from bad_candidates import HANGING
 
 from harness.errors import InputError
-from harness.numerics.loss import isolate
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.battery import battery
-from harness.numerics.loss.isolate import evaluate_isolated
+from harness.numerics.loss import isolated_evaluation
+from harness.numerics.loss.cases.loss_battery import battery
+from harness.numerics.loss.isolated_evaluation import evaluate_isolated
+from harness.numerics.loss.judge_case import LossStatus, judge
 
 CASES = [case for case in battery(seed=1) if case.name.startswith("policy/grpo-near/")][:3]
 
@@ -55,7 +55,7 @@ def importable(monkeypatch):
 )
 def test_only_the_case_it_fails_in_is_lost(candidate, reason, tmp_path, monkeypatch):
     monkeypatch.setenv(HANGING, str(tmp_path / "hanging"))
-    monkeypatch.setattr(isolate, "time", Clock(tmp_path / "hanging"))
+    monkeypatch.setattr(isolated_evaluation, "time", Clock(tmp_path / "hanging"))
     limit = 2 << 30 if candidate == "eats_memory" else None
     results = evaluate_isolated(f"bad_candidates:{candidate}", CASES, timeout_s=900.0, memory_bytes=limit)
     verdicts = [judge(case, results[case.name]) for case in CASES]

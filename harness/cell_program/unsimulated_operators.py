@@ -18,12 +18,12 @@ _PATTERNS = (
 )
 
 
-def not_simulated(text: str) -> list[str]:
+def unsimulated_operators(text: str) -> list[str]:
     """The operators that the text of an error says are not simulated; none where it says something else."""
     return sorted({match for pattern in _PATTERNS for match in pattern.findall(text)})
 
 
-def lacking(names: Sequence[str]) -> Judgement:
+def judge_unsimulated(names: Sequence[str]) -> Judgement:
     """Neither pass nor fail: the simulation has no answer, which says nothing of the cell."""
     return Judgement(
         status=Status.INCONCLUSIVE,
@@ -32,7 +32,7 @@ def lacking(names: Sequence[str]) -> Judgement:
     )
 
 
-def lacking_on(device: Mapping[str, Any], text: str) -> Judgement | None:
+def judge_unsimulated_error(device: Mapping[str, Any], text: str) -> Judgement | None:
     """`lacking` of what an error names, on a simulated device; on a real one the error is the cell's."""
-    names = not_simulated(text) if device.get("simulated") else []
-    return lacking(names) if names else None
+    names = unsimulated_operators(text) if device.get("simulated") else []
+    return judge_unsimulated(names) if names else None

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import Array, Contract
-from harness.numerics.loss.candidate import Result
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.expected import Expected, ExpectedGradient
+from harness.numerics.arithmetic.precision_contract import Array, Contract
+from harness.numerics.loss.candidate import CandidateResult
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.expected_result import ExpectedGradient, ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
 
 MOST_UNDECIDED = 0.2
@@ -55,7 +55,7 @@ class LossVerdict:
         return self.status is LossStatus.PASS
 
 
-def judge(case: Case, result: Result, expected: Expected | None = None) -> LossVerdict:
+def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | None = None) -> LossVerdict:
     """Judge `result` for `case`; `expected` is `reference(case)` unless it was computed before, elsewhere."""
     if result.unsupported:
         return LossVerdict(status=LossStatus.UNSUPPORTED, reasons=(result.unsupported,))
@@ -84,7 +84,7 @@ def judge(case: Case, result: Result, expected: Expected | None = None) -> LossV
     return LossVerdict(status=status, reasons=tuple(reasons), budget=budget, scale=scale)
 
 
-def _shape_reasons(case: Case, result: Result, expected: Expected) -> list[str]:
+def _shape_reasons(case: LossCase, result: CandidateResult, expected: ExpectedResult) -> list[str]:
     reasons = []
     if np.shape(_given(result.value)) != expected.value.shape:
         reasons.append(f"value has shape {np.shape(_given(result.value))}, not {expected.value.shape}")
@@ -102,7 +102,7 @@ def _given(value: NDArray[Any] | float | None) -> NDArray[Any]:
     return np.asarray(np.nan if value is None else value, dtype=np.float64)
 
 
-def _judge_value(value: Array, expected: Expected) -> tuple[list[str], float]:
+def _judge_value(value: Array, expected: ExpectedResult) -> tuple[list[str], float]:
     if not np.isfinite(value).all():
         bad = int((~np.isfinite(value)).sum())
         return [_counted("value is not finite", bad, value.size)], HUGE

@@ -16,7 +16,7 @@ from harness.outcome import Judgement, Status
 MOST_NAMED = 10
 
 
-def beyond_strict(reference: Mapping[str, Any], errors: Mapping[str, float | None]) -> list[str]:
+def explained_only_by_guess(reference: Mapping[str, Any], errors: Mapping[str, float | None]) -> list[str]:
     """Labels whose error is larger than what operations with a bound explain, in the order of `errors`.
 
     reference: with `strict`, tolerances without guesses by label, where there was anything to guess.
@@ -34,7 +34,7 @@ def operators(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(measurements.get("reference", {}).get("unmodelled", ()))
 
 
-def caveat(measurements: Mapping[str, Any]) -> tuple[str, ...]:
+def caveat_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     """What a red says of them: there the tolerances may be too narrow."""
     if not operators(measurements):
         return ()
@@ -45,7 +45,7 @@ def caveat(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     return (said,)
 
 
-def withheld(measurements: Mapping[str, Any]) -> Judgement | None:
+def judge_guessed(measurements: Mapping[str, Any]) -> Judgement | None:
     """No green where something lies within its tolerance by a guess alone."""
     leaning = measurements["guessed"]
     if not leaning:
@@ -58,11 +58,13 @@ def withheld(measurements: Mapping[str, Any]) -> Judgement | None:
     return Judgement(
         status=Status.INCONCLUSIVE,
         reasons=(reason,),
-        remedies=("Give the operation a bound in harness/numerics/arithmetic/stochastic.py, or report it.",),
+        remedies=(
+            "Add an error bound for the operator to numerics/arithmetic/stochastic_arithmetic.py, or report it.",
+        ),
     )
 
 
-def owed_nothing(measurements: Mapping[str, Any]) -> tuple[str, ...]:
+def agreement_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
     """What a green says of them."""
     if not operators(measurements):
         return ()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.arithmetic.contract import FORMATS, Array, Contract, round_to
+from harness.numerics.arithmetic.precision_contract import FORMATS, Array, Contract, round_to
 
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = "the output", "the gradient for the input", "the weight's gradient"
 
@@ -26,7 +26,7 @@ Interval = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class Matmul:
     """One product: the layer's name, what it gives, which call, its elements and how many are outside.
 
     worst: the largest distance from the exact result, in units in the last place of the io format.
@@ -41,11 +41,11 @@ class Product:
 
 
 @dataclass(kw_only=True)
-class Products:
+class MatmulRecorder:
     """Judges every product of the layers it watches; they round to the contract's io format."""
 
     contract: Contract
-    found: list[Product] = field(default_factory=list)
+    found: list[Matmul] = field(default_factory=list)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @contextmanager
@@ -73,7 +73,7 @@ class Products:
         distance = np.abs(found - exact) / np.maximum(unit * np.abs(exact), FORMATS[self.contract.io].flush)
         key = (name, what)
         self.found.append(
-            Product(
+            Matmul(
                 name=name,
                 what=what,
                 call=self.calls[key],

@@ -1,7 +1,7 @@
-"""The reference in a process of its own, in which neither torch nor torch_npu nor verl can be imported.
+r"""The reference in a process of its own, in which neither torch nor torch_npu nor verl can be imported.
 
-    python -m harness.numerics.loss.reference_program --cases cases.npz --out reference.npz --verl-version
-    0.9.1
+    python -m harness.numerics.loss.loss_reference_program \
+        --cases cases.npz --out reference.npz --verl-version 0.9.1
 
 For every case the standard objective; where that release computes another one, also that, named
 `case::actual`.
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import HarnessError, InfrastructureError
-from harness.numerics.loss.cases.case import Case, load_cases
-from harness.numerics.loss.expected import Expected, save_expected
+from harness.numerics.loss.cases.loss_case import LossCase, load_cases
+from harness.numerics.loss.expected_result import ExpectedResult, save_expected
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.release_objectives import Profile, profile_of
+from harness.numerics.loss.release_objectives import ReleaseObjective, release_objective
 
 BLOCKED = ("torch", "torch_npu", "verl", "tensordict", "transformers")
 ACTUAL = "::actual"
@@ -36,13 +36,13 @@ def block_frameworks() -> None:
         raise InfrastructureError(
             f"{', '.join(loaded)} is loaded in the reference process",
             why="the reference must share no code with what it judges",
-            fix="start the reference as its own program: python -m harness.numerics.loss.reference_program",
+            fix=f"start the reference as its own program: python -m {__spec__.name}",
         )
     for name in BLOCKED:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
-def references(cases: Iterable[Case], profile: Profile) -> dict[str, Expected]:
+def references(cases: Iterable[LossCase], profile: ReleaseObjective) -> dict[str, ExpectedResult]:
     """Intervals of every case by name, and of what the profile's release computes where that differs."""
     intervals = {}
     for case in cases:
@@ -56,7 +56,7 @@ def references(cases: Iterable[Case], profile: Profile) -> dict[str, Expected]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see the module."""
     parser = argparse.ArgumentParser(
-        prog="python -m harness.numerics.loss.reference_program", description="float64 reference"
+        prog="python -m harness.numerics.loss.loss_reference_program", description="float64 reference"
     )
     parser.add_argument("--cases", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         block_frameworks()
         cases = load_cases(arguments.cases)
-        intervals = references(cases, profile_of(arguments.verl_version))
+        intervals = references(cases, release_objective(arguments.verl_version))
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,8 +10,9 @@ from mutants import MUTANTS, REGRESSIONS, changed
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
 from harness.numerics.actor.actor_check import device_name
-from harness.numerics.checks import CHECKS, judge, run
+from harness.numerics.checks import CHECKS
 from harness.numerics.loss.candidate import UnsupportedCaseError
+from harness.numerics.loss.loss_check import judge, run
 from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.outcome import Evidence, Status
 
@@ -41,7 +42,9 @@ def test_measurements_are_plain_json_and_can_be_judged_again(context):
 def test_the_reference_is_computed_by_a_process_of_its_own(context):
     context.real = True
     measured = run(context)
-    assert [argv[1:3] for argv in context.commands] == [("-m", "harness.numerics.loss.reference_program")]
+    assert [argv[1:3] for argv in context.commands] == [
+        ("-m", "harness.numerics.loss.loss_reference_program")
+    ]
     assert measured.measurements["reference"]["frameworks_loaded"] == []
 
 
@@ -225,7 +228,7 @@ def test_low_precision_is_red(context):
 
 def test_a_broken_reference_process_says_nothing_about_the_cell(context, monkeypatch):
     context.real = True
-    monkeypatch.setattr("harness.numerics.checks.sys.executable", "/bin/false")
+    monkeypatch.setattr("harness.numerics.loss.loss_check.sys.executable", "/bin/false")
     with pytest.raises(InfrastructureError, match="reference process failed"):
         run(context)
 

@@ -22,8 +22,14 @@ from importlib import import_module
 from pathlib import Path
 
 from harness.errors import HarnessError, InputError
-from harness.numerics.loss.candidate import Candidate, Result, evaluate_one, load_results, save_results
-from harness.numerics.loss.cases.case import Case, load_cases, save_cases
+from harness.numerics.loss.candidate import (
+    Candidate,
+    CandidateResult,
+    evaluate_one,
+    load_results,
+    save_results,
+)
+from harness.numerics.loss.cases.loss_case import LossCase, load_cases, save_cases
 
 POLL_S = 0.05
 CASES_FILE = "cases.npz"
@@ -32,8 +38,8 @@ LAST_WORDS = 300
 
 
 def evaluate_isolated(
-    candidate: str, cases: Sequence[Case], *, timeout_s: float, memory_bytes: int | None = None
-) -> dict[str, Result]:
+    candidate: str, cases: Sequence[LossCase], *, timeout_s: float, memory_bytes: int | None = None
+) -> dict[str, CandidateResult]:
     """Results by case name; `timeout_s` is for each case (for the first one with the start of the process).
 
     memory_bytes: address space of the process; what needs more fails with MemoryError. Where a process ends
@@ -41,7 +47,7 @@ def evaluate_isolated(
     came to a case, all get that error.
     """
     parse_candidate(candidate)
-    results: dict[str, Result] = {}
+    results: dict[str, CandidateResult] = {}
     with tempfile.TemporaryDirectory(prefix="npu-matrix-loss-") as folder:
         workdir = Path(folder)
         save_cases(workdir / CASES_FILE, cases)
@@ -53,7 +59,7 @@ def evaluate_isolated(
             first += len(done)
             # A process that never came to a case would not the next time: the candidate cannot be loaded.
             lost = cases[first : first + 1] if (workdir / CURRENT).is_file() else cases[first:]
-            results.update({case.name: Result(error=reason, seconds=timeout_s) for case in lost})
+            results.update({case.name: CandidateResult(error=reason, seconds=timeout_s) for case in lost})
             first += len(lost)
     return results
 
@@ -127,8 +133,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _collect(workdir: Path, cases: Sequence[Case], first: int) -> dict[str, Result]:
-    found: dict[str, Result] = {}
+def _collect(workdir: Path, cases: Sequence[LossCase], first: int) -> dict[str, CandidateResult]:
+    found: dict[str, CandidateResult] = {}
     for number in range(first, len(cases)):
         file = workdir / f"{number}.npz"
         if not file.is_file():
@@ -153,7 +159,7 @@ def _serve(candidate: str, workdir: Path, first: int, memory_bytes: int) -> None
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of the other process."""
-    parser = argparse.ArgumentParser(prog="python -m harness.numerics.loss.isolate")
+    parser = argparse.ArgumentParser(prog="python -m harness.numerics.loss.isolated_evaluation")
     parser.add_argument("candidate")
     parser.add_argument("workdir", type=Path)
     parser.add_argument("first", type=int)

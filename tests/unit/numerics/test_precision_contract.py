@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.numerics.arithmetic.contract import CONTRACTS, FORMATS, Contract, round_to
+from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS, Contract, round_to
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 

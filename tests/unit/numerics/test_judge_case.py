@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from mutants import LEGAL, MUTANTS, REGRESSIONS
 
-from harness.numerics.arithmetic.contract import BF16_IO, FP16_IO, FP16_NATIVE, FP32
-from harness.numerics.loss.candidate import Result, evaluate
-from harness.numerics.loss.case_judge import LossStatus, judge
-from harness.numerics.loss.cases.battery import battery
+from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, FP16_NATIVE, FP32
+from harness.numerics.loss.candidate import CandidateResult, evaluate
+from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.judge_case import LossStatus, judge
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 CONTRACTS = (FP32, BF16_IO, FP16_IO)
@@ -89,7 +89,7 @@ def test_reasons_say_what_is_wrong(near, right, tamper, reason):
 
 
 def test_what_a_candidate_does_not_offer_is_neither_pass_nor_fail(near):
-    verdict = judge(near, Result(unsupported="no GRPO here"))
+    verdict = judge(near, CandidateResult(unsupported="no GRPO here"))
     assert verdict.status is LossStatus.UNSUPPORTED
     assert not verdict.ok
 
@@ -119,7 +119,7 @@ def test_tokens_of_one_sequence_share_one_clip_decision():
     value = expected.value
     full = expected.gradient.full
     for legal in (full, np.zeros_like(full), full / 2, full * np.array([[0.0], [1.0]])):
-        verdict = judge(boundary, Result(value=value, gradient=legal), expected)
+        verdict = judge(boundary, CandidateResult(value=value, gradient=legal), expected)
         assert verdict.status is not LossStatus.FAIL, verdict
     torn = full * np.array([0.0, 1.0, 0.0, 1.0])
-    assert judge(boundary, Result(value=value, gradient=torn), expected).status is LossStatus.FAIL
+    assert judge(boundary, CandidateResult(value=value, gradient=torn), expected).status is LossStatus.FAIL

@@ -13,8 +13,9 @@ from typing import Any
 
 from harness.cell_program.ending import LAST_WORDS, MEASURED
 from harness.check import Check, TaskContext
-from harness.numerics import checks
 from harness.numerics.actor.actor_check import device_name
+from harness.numerics.checks import FACETS
+from harness.numerics.loss import loss_check
 from harness.outcome import Judgement, Measured, Status, Tier
 
 SCHEMA = {"name": "npu-matrix.numerics-calibration", "version": 1}
@@ -26,11 +27,11 @@ def run(context: TaskContext) -> Measured:
     """The loss battery and the device's constants; the artifact `calibration.json` holds both."""
     from harness.errors import InfrastructureError
 
-    measured = checks.run(context)
+    measured = loss_check.run(context)
     constants = context.workdir / "constants.json"
     device = device_name(context.facets.get("device", {}))
     completed = context.in_cell(
-        "harness.numerics.arithmetic.constants",
+        "harness.numerics.arithmetic.constants_program",
         *("--device", device, "--out", str(constants)),
         timeout=CONSTANTS_TIMEOUT_S,
     )
@@ -39,7 +40,7 @@ def run(context: TaskContext) -> Measured:
             "the device's constants could not be measured",
             why=completed.tail[-LAST_WORDS:].strip() or f"exit code {completed.returncode}",
             fix="run it by hand in the cell: "
-            "python -m harness.numerics.arithmetic.constants --device ... --out ...",
+            "python -m harness.numerics.arithmetic.constants_program --device ... --out ...",
         )
     record = calibration(measured.measurements, json.loads(constants.read_text(encoding="utf-8")))
     (context.workdir / ARTIFACT).write_text(json.dumps(record, indent=2), encoding="utf-8")
@@ -91,7 +92,7 @@ def budgets(cases: Any) -> list[dict[str, Any]]:
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
     """Nothing is judged: a calibration that was recorded has done what it is for."""
     if measurements["state"] != MEASURED:
-        return checks.judge(measurements, {})
+        return loss_check.judge(measurements, {})
     constants = measurements["calibration"]["constants"]
     beyond = [row["constant"] for row in constants if not row["holds"]]
     told = f"beyond the contract: {', '.join(beyond)}" if beyond else "all within the contract"
@@ -102,13 +103,13 @@ CALIBRATION = Check(
     name="calibration",
     tier=Tier.NUMERICS,
     question="What is this device's arithmetic?",
-    facets=checks.FACETS,
+    facets=FACETS,
     sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
     run=run,
     judge=judge,
     needs=("environment",),
     device=True,
-    timeout_s=checks.CHECKS[0].timeout_s + CONSTANTS_TIMEOUT_S,
+    timeout_s=loss_check.EMIT_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0 + CONSTANTS_TIMEOUT_S,
     expected_s=20.0,
 )
 """Run by `npu-matrix numerics calibrate`; no part of a plan, for it cannot fail."""

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.numerics.arithmetic.contract import FORMATS, Contract
+from harness.numerics.arithmetic.precision_contract import FORMATS, Contract
 
-Bound = Callable[["Stochastic", Any, tuple[Any, ...]], Any]
+Bound = Callable[["StochasticMode", Any, tuple[Any, ...]], Any]
 
 EXACT = frozenset(
     """
@@ -49,7 +49,7 @@ PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv
 SUMS = frozenset(["sum", "mean", "linalg_vector_norm", "embedding_dense_backward", "index_add", "nansum"])
 
 
-class Stochastic(TorchDispatchMode):  # type: ignore[misc]
+class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
     """The mode behind `exact` and `perturbed`; `unmodelled` counts operations it has no bound of their own
     for.
 
@@ -148,41 +148,41 @@ class Stochastic(TorchDispatchMode):  # type: ignore[misc]
         first.add_(torch.where(first.abs() < HIDDEN, moved, 0.0))
 
 
-def _relative(ulps: Callable[[Contract], float]) -> Callable[[Stochastic, tuple[Any, ...]], Any]:
-    def bound(mode: Stochastic, _args: tuple[Any, ...]) -> Any:
+def _relative(ulps: Callable[[Contract], float]) -> Callable[[StochasticMode, tuple[Any, ...]], Any]:
+    def bound(mode: StochasticMode, _args: tuple[Any, ...]) -> Any:
         factor = ulps(mode.contract) * mode.contract.ulp
         return lambda result: factor * result.abs()
 
     return bound
 
 
-def _of_one(mode: Stochastic, _args: tuple[Any, ...]) -> Any:
+def _of_one(mode: StochasticMode, _args: tuple[Any, ...]) -> Any:
     """Functions between -1 and 1 whose error near their zeros is that of the reduced argument."""
     return lambda result: torch.full_like(result, mode.contract.function_ulp * mode.contract.ulp)
 
 
-def _logarithm(mode: Stochastic, _args: tuple[Any, ...]) -> Any:
+def _logarithm(mode: StochasticMode, _args: tuple[Any, ...]) -> Any:
     factor = mode.contract.function_ulp * mode.contract.ulp
     return lambda result: factor * result.abs().clamp(min=1.0)
 
 
-def _exp(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _exp(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     relative = mode.exponential(args[0])
     return lambda result: relative * result.abs()
 
 
-def _sigmoid(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _sigmoid(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     relative = mode.exponential(args[0]) + mode.contract.function_ulp * mode.contract.ulp
     return lambda result: relative * result.abs()
 
 
-def _silu_backward(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _silu_backward(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     relative = mode.exponential(args[1]) + 3 * mode.contract.function_ulp * mode.contract.ulp
     magnitude = args[0].abs() * (1 + args[1].abs()) * relative
     return lambda _result: magnitude
 
 
-def _softmax(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _softmax(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     values, axis = args[0], args[1]
     below = values - values.amax(axis, keepdim=True)
     finite = below.clamp(min=-200.0)
@@ -191,7 +191,7 @@ def _softmax(mode: Stochastic, args: tuple[Any, ...]) -> Any:
     return lambda result: relative * result.abs()
 
 
-def _log_softmax(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _log_softmax(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     values = args[0]
     size = values.abs().amax(args[1], keepdim=True)
     return lambda result: (
@@ -199,21 +199,21 @@ def _log_softmax(mode: Stochastic, args: tuple[Any, ...]) -> Any:
     )
 
 
-def _log_sum_exp(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _log_sum_exp(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     axes = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
     keep = bool(args[2]) if len(args) > 2 else False
     size = args[0].abs().amax(tuple(axes), keepdim=keep)
     return lambda _result: _log_sum_error(mode, size, args[0].shape[axes[0]])
 
 
-def _log_sum_error(mode: Stochastic, size: Any, terms: int) -> Any:
+def _log_sum_error(mode: StochasticMode, size: Any, terms: int) -> Any:
     """Error of max + log(sum(exp)): the sum's, the logarithm's, and roundings beside numbers of `size`."""
     contract = mode.contract
     own = contract.exp_ulp * contract.ulp + mode.growth(terms) * contract.unit_sum
     return own + contract.function_ulp * contract.ulp * (1 + math.log(terms)) + 2 * contract.unit * size
 
 
-def _softmax_backward(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _softmax_backward(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     gradient, output, axis = args[0], args[1], args[2]
     terms = gradient.abs() + (gradient * output).abs().sum(axis, keepdim=True)
     relative = mode.growth(output.shape[axis]) * mode.contract.unit_sum + 3 * mode.contract.unit
@@ -221,14 +221,14 @@ def _softmax_backward(mode: Stochastic, args: tuple[Any, ...]) -> Any:
     return lambda _result: magnitude
 
 
-def _log_softmax_backward(mode: Stochastic, args: tuple[Any, ...]) -> Any:
+def _log_softmax_backward(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
     gradient, output, axis = args[0], args[1], args[2]
     relative = mode.exponential(output) + mode.growth(output.shape[axis]) * mode.contract.unit_sum
     magnitude = output.exp() * gradient.abs().sum(axis, keepdim=True) * relative
     return lambda result: magnitude + mode.contract.unit * result.abs()
 
 
-FUNCTIONS: Mapping[str, Callable[[Stochastic, tuple[Any, ...]], Any]] = {
+FUNCTIONS: Mapping[str, Callable[[StochasticMode, tuple[Any, ...]], Any]] = {
     **dict.fromkeys(
         ["div", "div_", "reciprocal", "sqrt", "sqrt_", "rsqrt"], _relative(lambda c: c.function_ulp)
     ),
@@ -249,11 +249,11 @@ FUNCTIONS: Mapping[str, Callable[[Stochastic, tuple[Any, ...]], Any]] = {
 }
 
 
-def exact(contract: Contract) -> Stochastic:
+def exact(contract: Contract) -> StochasticMode:
     """Float64 throughout, nothing perturbed."""
-    return Stochastic(contract)
+    return StochasticMode(contract)
 
 
-def perturbed(contract: Contract, seed: int, *, casts: bool = False, guesses: bool = True) -> Stochastic:
+def perturbed(contract: Contract, seed: int, *, casts: bool = False, guesses: bool = True) -> StochasticMode:
     """Float64, every operation off by up to what `contract` permits."""
-    return Stochastic(contract, seed, casts=casts, guesses=guesses)
+    return StochasticMode(contract, seed, casts=casts, guesses=guesses)

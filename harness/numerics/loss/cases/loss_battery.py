@@ -7,18 +7,18 @@ contract than fp32 carry its name (`policy/grpo-near/token-mean@bf16-io`).
 
 from __future__ import annotations
 
-from harness.numerics.arithmetic.contract import BF16_IO, FP32, Contract
+from harness.numerics.arithmetic.precision_contract import BF16_IO, FP32, Contract
 from harness.numerics.loss.cases import other_cases, policy_cases
-from harness.numerics.loss.cases.case import Case
-from harness.numerics.loss.cases.case_builder import Builder
+from harness.numerics.loss.cases.case_builder import CaseBuilder
+from harness.numerics.loss.cases.loss_case import LossCase
 
 DEFAULT_SEED = 20250718
 """Any number would do; 2025-07-18 is near GSPO's publication."""
 
 
-def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Case, ...]:
+def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[LossCase, ...]:
     """All cases for one contract, deterministic in the seed."""
-    builder = Builder(seed, contract)
+    builder = CaseBuilder(seed, contract)
     cases = [
         *policy_cases.grpo(builder),
         *policy_cases.gspo(builder),
@@ -35,6 +35,6 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Cas
     return tuple(cases)
 
 
-def default_battery(seed: int = DEFAULT_SEED) -> tuple[Case, ...]:
+def default_battery(seed: int = DEFAULT_SEED) -> tuple[LossCase, ...]:
     """What a cell is asked: fp32 and bf16 io, both with fp32 arithmetic, which is what verl promises."""
     return (*battery(seed=seed, contract=FP32), *battery(seed=seed, contract=BF16_IO))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.numerics.actor.matmul_check import interval
-from harness.numerics.arithmetic.contract import BF16_IO, FP16_IO, Contract, round_to
+from harness.numerics.actor.matmul_recorder import interval
+from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, Contract, round_to
 
 BLOCK = 16
 
