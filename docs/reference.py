@@ -11,7 +11,7 @@ import chinese
 import click
 
 from harness.cli.app import COMMANDS, app
-from harness.compat.lint.ruleset import load_rules
+from harness.compat.lint.ruleset import load_ruleset
 from harness.errors import EXIT_CODES
 from harness.matrix.document.matrix_schema import json_schema
 from harness.plan.tasks.check_registry import all_checks
@@ -191,7 +191,7 @@ def lint_rules(language: Language = ENGLISH) -> str:
     rules = [
         f"## {rule.id}\n\n**{cell(rule.severity)}** {cell(rule.message)}\n\n"
         f"- {why}: {cell(rule.why)}\n- {fix}: {cell(rule.fix)}\n- {source}: {cell(rule.source)}"
-        for rule in load_rules().rules
+        for rule in load_ruleset().rules
     ]
     return "\n\n".join([f"# {language.label('Lint rules')}", opening, *rules]) + "\n"
 

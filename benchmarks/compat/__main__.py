@@ -21,20 +21,21 @@ from typing import Any
 import yaml
 
 from benchmarks.compat.known import known_table
-from harness.compat.operators.operator_check import (
-    misuses,
-    pinned_torch_npu,
-    read_torch_npu,
-    read_uses,
-    silent_changes,
+from harness.compat.api.consumers import CONSUMERS
+from harness.compat.operators.operator_analysis import (
+    find_changed_defaults,
+    find_misuses,
+    read_torch_npu_api,
+    read_torch_npu_uses,
 )
-from harness.compat.surface.api_surface import Standing, Surface
-from harness.compat.surface.release_sources import fetch_sources
-from harness.compat.uses.consumers import CONSUMERS
-from harness.compat.uses.package_pairs import Answers, Borders, Package
-from harness.compat.uses.package_uses import reach
-from harness.compat.uses.use import Reference
-from harness.compat.uses.use_check import check_border
+from harness.compat.operators.operator_check import pinned_torch_npu
+from harness.compat.surface.api_surface import ApiSurface, Presence
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
+from harness.compat.uses.package_uses import find_uses
+from harness.compat.uses.use import Use
+from harness.compat.uses.use_check import check_uses
+from harness.sources.packages.release_sources import fetch_sources
 from harness.workspace.downloads import run_command
 
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
@@ -88,10 +89,10 @@ def border_table(cache: Path, rows: list[dict[str, Any]], judged: Mapping[str, s
         consumer = package(cache, row["consumer"])
         findings, uses, started = [], 0, time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            borders = Borders(consumer, Answers(folder=Path(folder), code="benchmark"))
+            borders = ConsumerAnalysis(consumer, AnalysisCache(folder=Path(folder), code="benchmark"))
             for spec in row["providers"]:
                 provider = package(cache, spec)
-                found = borders.with_provider(provider, made_for(cache, consumer, provider))
+                found = borders.check_provider(provider, made_for(cache, consumer, provider))
                 uses += found["uses"]
                 findings += found["findings"]
         breaking = [one for one in findings if one["breaks"]]
@@ -122,7 +123,7 @@ def seeded_table(cache: Path, rows: list[dict[str, Any]], each: int) -> Counter[
             provider = package(cache, spec)
             uses = [
                 use
-                for use in reach(consumer.surface, {provider.top}).uses
+                for use in find_uses(consumer.surface, {provider.top}).uses
                 if not use.guarded
                 and use.kind in ("import", "attribute", "call", "super")
                 and "." in use.target
@@ -137,21 +138,21 @@ def seeded_table(cache: Path, rows: list[dict[str, Any]], each: int) -> Counter[
     return sums
 
 
-def _is_defined(surface: Surface, name: str) -> bool:
+def _is_defined(surface: ApiSurface, name: str) -> bool:
     answer = surface.find(name)
-    return answer.standing is Standing.FOUND and answer.definition is not None
+    return answer.presence is Presence.FOUND and answer.definition is not None
 
 
-def _reports(consumer: Package, provider: Package, name: str, uses: Sequence[Reference]) -> bool | None:
+def _reports(consumer: Package, provider: Package, name: str, uses: Sequence[Use]) -> bool | None:
     """Whether the fault is found; None when there is none: a base class of Python's own has the name."""
     word = re.compile(rb"\b%s\b" % re.escape(name.rpartition(".")[2].encode()))
     texts = {file: provider.surface.source(module) for module, file in provider.surface.files()}
     changes = {file: word.sub(b"renamed_away", text) for file, text in texts.items() if word.search(text)}
-    surface = Surface(provider.file, changes)
-    if surface.find(name).standing is Standing.FOUND:
+    surface = ApiSurface(provider.file, changes)
+    if surface.find(name).presence is Presence.FOUND:
         return None
     concerned = [use for use in uses if use.target == name]
-    found = check_border(concerned, {provider.top: (provider.label, surface)}, consumer.surface)
+    found = check_uses(concerned, {provider.top: (provider.label, surface)}, consumer.surface)
     return any(finding.breaks for finding in found)
 
 
@@ -159,17 +160,17 @@ def operator_table(cache: Path, rows: list[dict[str, Any]]) -> None:
     """Wrong uses of torch_npu, those that a package has with its own torch_npu apart."""
     for row in rows:
         file = sources(cache, row["consumer"])
-        torch_npu = read_torch_npu(row["torch_npu"], sources(cache, f"torch-npu=={row['torch_npu']}"))
+        torch_npu = read_torch_npu_api(row["torch_npu"], sources(cache, f"torch-npu=={row['torch_npu']}"))
         started = time.monotonic()
         consumer = Package(name=row["consumer"].partition("==")[0], version="", file=file)
         with tempfile.TemporaryDirectory() as folder:
-            uses = read_uses(consumer, Answers(folder=Path(folder), code="benchmark"))
-        wrong = [use for use in misuses("x", uses, torch_npu) if not use.guarded]
+            uses = read_torch_npu_uses(consumer, AnalysisCache(folder=Path(folder), code="benchmark"))
+        wrong = [use for use in find_misuses("x", uses, torch_npu) if not use.guarded]
         pinned = pinned_torch_npu(file)
         names = {use.name for use in wrong}
         if pinned and pinned != row["torch_npu"]:
-            made_for = read_torch_npu(pinned, sources(cache, f"torch-npu=={pinned}"))
-            names |= {change.name for change in silent_changes("x", uses, made_for, torch_npu)}
+            made_for = read_torch_npu_api(pinned, sources(cache, f"torch-npu=={pinned}"))
+            names |= {change.name for change in find_changed_defaults("x", uses, made_for, torch_npu)}
         missed = [name for name in row.get("finds", ()) if name not in names]
         print(
             f"{row['consumer']:<22} torch-npu=={row['torch_npu']:<14} "
@@ -184,7 +185,7 @@ def oracle_table(cache: Path, python: str) -> None:
     """The checker's answer on imported names against a real import of each."""
     wanted: dict[str, set[str]] = {}
     for version in VERL:
-        uses = reach(Surface(sources(cache, f"verl=={version}")), {"transformers"}).uses
+        uses = find_uses(ApiSurface(sources(cache, f"verl=={version}")), {"transformers"}).uses
         wanted[version] = {use.target for use in uses if use.kind == "import" and "." in use.target}
     every = sorted(set().union(*wanted.values()))
     done = subprocess.run(
@@ -196,18 +197,18 @@ def oracle_table(cache: Path, python: str) -> None:
         timeout=600,
     )
     installed, answers = json.loads(done.stdout.splitlines()[-1])
-    surface = Surface(sources(cache, f"transformers=={installed}"))
+    surface = ApiSurface(sources(cache, f"transformers=={installed}"))
     counts: Counter[str] = Counter()
     for name, there in answers.items():
-        standing = surface.find(name).standing
-        if standing is Standing.UNKNOWN:
+        presence = surface.find(name).presence
+        if presence is Presence.UNKNOWN:
             counts["no answer, there" if there else "no answer, missing"] += 1
         else:
-            said = standing is Standing.FOUND
+            said = presence is Presence.FOUND
             counts["right" if said == there else "false alarm" if there else "missed"] += 1
             counts["really missing"] += not there
             if said != there:
-                print(f"    {name}: said {standing.value}")
+                print(f"    {name}: said {presence.value}")
     print(f"transformers {installed}: {len(answers)} names imported for real: {dict(sorted(counts.items()))}")
 
 

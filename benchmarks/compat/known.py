@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Completed
-from harness.compat.operators.operator_check import misuses, read_torch_npu, read_uses
-from harness.compat.resolve import resolution
-from harness.compat.resolve.archive_metadata import Archive, read_archive
-from harness.compat.surface.release_sources import fetch_sources
-from harness.compat.uses.package_pairs import Answers, Package
+from harness.compat.operators.operator_analysis import find_misuses, read_torch_npu_api, read_torch_npu_uses
+from harness.compat.resolve import resolve_check
+from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archive_metadata
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.package_pairs import Package
+from harness.sources.packages.release_sources import fetch_sources
 from harness.workspace.downloads import run_command
 
 # vllm-ascend releases around the borders of what verl 0.9.1's metadata goes with. The vendor's index,
@@ -63,7 +64,7 @@ def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapp
             cache=cache,
             workdir=Path(folder),
         )
-        return dict(resolution.run(task).measurements)  # type: ignore[arg-type]
+        return dict(resolve_check.run(task).measurements)  # type: ignore[arg-type]
 
 
 def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list[dict[str, Any]]:
@@ -72,9 +73,11 @@ def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list
     return found
 
 
-def archive(cache: Path, name: str, version: str) -> Archive:
+def archive(cache: Path, name: str, version: str) -> ArchiveMetadata:
     """What a release says of itself."""
-    return read_archive(name, version, fetch_sources(name, version, cache=cache, command=run_command))
+    return read_archive_metadata(
+        name, version, fetch_sources(name, version, cache=cache, command=run_command)
+    )
 
 
 def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
@@ -82,10 +85,10 @@ def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
     name, _, version = consumer.partition("==")
     file = fetch_sources(name, version, cache=cache, command=run_command)
     with tempfile.TemporaryDirectory() as folder:
-        answers = Answers(folder=Path(folder), code="benchmark")
-        uses = read_uses(Package(name=name, version=version, file=file), answers)
+        answers = AnalysisCache(folder=Path(folder), code="benchmark")
+        uses = read_torch_npu_uses(Package(name=name, version=version, file=file), answers)
     sources = fetch_sources("torch-npu", torch_npu, cache=cache, command=run_command)
-    found = misuses(name, uses, read_torch_npu(torch_npu, sources))
+    found = find_misuses(name, uses, read_torch_npu_api(torch_npu, sources))
     return [use.name for use in found if not use.guarded]
 
 

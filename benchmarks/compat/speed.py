@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.compat.surface.release_sources import commit_sources
-from harness.compat.uses.package_pairs import Answers, Package
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.package_pairs import Package
+from harness.sources.packages.release_sources import commit_sources
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKS = ("resolve", "lint", "npu-ops", "api", "patches")
@@ -135,7 +136,7 @@ def read_after(commit: str, back: int, mirrors: Path, cache: Path) -> None:
     """What reading a verl commit costs when one so many commits before it was read."""
     read = []
     with tempfile.TemporaryDirectory() as folder:
-        answers = Answers(folder=Path(folder), code="benchmark")
+        answers = AnalysisCache(folder=Path(folder), code="benchmark")
         for one in (earlier(commit, back, mirrors), commit):
             file = commit_sources(one, cache=cache, mirrors=mirrors)
             assert file

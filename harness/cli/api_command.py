@@ -13,7 +13,7 @@ from harness.workspace.downloads import run_command
 from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
 
 if TYPE_CHECKING:
-    from harness.compat.uses.consumers import Source
+    from harness.sources.packages.release_sources import SourceFetcher
 
 
 @click.group(
@@ -40,8 +40,9 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
 
     Exits with 1 when importing what every training imports would fail.
     """
+    from harness.compat.api.api_analysis import examine
+    from harness.compat.api.api_check import gather, said, with_last_versions
     from harness.compat.checks import CHECKS
-    from harness.compat.uses.api_check import examine, gather, said, with_last_versions
     from harness.plan.keys.facets import facet_values
 
     matrix = open_matrix(settings)
@@ -80,9 +81,9 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
 
     Of torch-npu the operators are compared too, with their silent changes of defaults.
     """
+    from harness.compat.api.api_check import read_release
+    from harness.compat.api.api_diff import ApiChange, api_changes
     from harness.compat.operators.operator_schema import read_operators, schema_changes
-    from harness.compat.uses.api_check import read_release
-    from harness.compat.uses.api_diff import ApiChange, api_changes
 
     source = _source(settings)
     (old_name, old), (new_name, new) = read_release(before, source), read_release(after, source)
@@ -115,11 +116,11 @@ def _word(finding: dict[str, Any]) -> str:
     return "warning" if finding["breaks"] else "guarded" if finding["guarded"] else "patch"
 
 
-def _source(settings: Settings) -> Source:
-    from harness.compat.uses.consumers import Source
+def _source(settings: Settings) -> SourceFetcher:
     from harness.sources.git.mirrors import mirrors_folder
+    from harness.sources.packages.release_sources import SourceFetcher
 
-    return Source(cache=settings.cache, command=run_command, mirrors=mirrors_folder())
+    return SourceFetcher(cache=settings.cache, command=run_command, mirrors=mirrors_folder())
 
 
 def _locked(settings: Settings, cell_id: str) -> dict[str, str]:

@@ -64,7 +64,7 @@ def render(
     A location is taken from --location, else from NPU_MATRIX_<NAME>, else from the runner's labels. Exits
     with 1 when something would make the job fail.
     """
-    from harness.compat.lint.job_settings import Recipe
+    from harness.compat.lint.job_settings import JobSettings
     from harness.convergence.recipes.recipe_launch import render as rendered
 
     matrix = open_matrix(settings)
@@ -74,7 +74,7 @@ def render(
     launch = rendered(
         facet,
         locations=_locations(matrix, runner, given),
-        config=Recipe.of_facet(facet).config,
+        config=JobSettings.from_facet(facet).config,
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,
@@ -105,10 +105,10 @@ def _changed(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, 
 
 def _known(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
     """What rules call an error in these versions, as the recipe's authors have it."""
-    from harness.compat.lint.job_settings import Recipe
-    from harness.compat.lint.lint_check import lint_recipe
+    from harness.compat.lint.job_settings import JobSettings
+    from harness.compat.lint.lint_check import lint_job
 
-    findings = lint_recipe(Recipe.of_facet(facet), versions).findings
+    findings = lint_job(JobSettings.from_facet(facet), versions).findings
     return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
 
 

@@ -8,49 +8,32 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Tier
 
-# What reading packages and holding them against each other is made of.
+# The code that reads packages and checks uses.
 READING = (
-    "harness.compat.surface.analysis_process",
-    "harness.compat.uses.bindings",
-    "harness.compat.uses.use_check",
-    "harness.compat.surface.class_facts",
-    "harness.compat.uses.guards",
-    "harness.compat.surface.text_mentions",
-    "harness.compat.surface.module_names",
-    "harness.compat.operators.operator_calls",
+    "harness.compat.surface",
+    "harness.compat.uses",
     "harness.compat.operators.operator_schema",
-    "harness.compat.uses.method_overrides",
-    "harness.compat.surface.dynamic_attributes",
-    "harness.compat.surface.own_imports",
-    "harness.compat.uses.package_pairs",
-    "harness.compat.surface.release_sources",
-    "harness.compat.uses.package_uses",
-    "harness.compat.uses.use",
+    "harness.sources.packages.release_sources",
     "harness.sources.packages.remote_file",
-    "harness.compat.surface.analysis_cache",
-    "harness.compat.surface.call_signature",
-    "harness.compat.surface.api_surface",
-    "harness.compat.surface.syntax_walk",
-    "harness.compat.uses.use_visitor",
 )
 
 
 def _run_resolve(ctx: TaskContext) -> Measured:
-    from harness.compat.resolve import resolution
+    from harness.compat.resolve import resolve_check
 
-    return resolution.run(ctx)
+    return resolve_check.run(ctx)
 
 
 def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat.resolve import resolution
+    from harness.compat.resolve import resolve_check
 
-    return resolution.judge(measurements, params)
+    return resolve_check.judge(measurements, params)
 
 
 def _resolve_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
-    from harness.compat.resolve import resolution
+    from harness.compat.resolve import resolve_check
 
-    return resolution.holds(outcome)
+    return resolve_check.holds(outcome)
 
 
 def _run_lint(ctx: TaskContext) -> Measured:
@@ -78,19 +61,19 @@ def _judge_npu_ops(measurements: Mapping[str, Any], params: Mapping[str, Any]) -
 
 
 def _run_api(ctx: TaskContext) -> Measured:
-    from harness.compat.uses import api_check
+    from harness.compat.api import api_check
 
     return api_check.run(ctx)
 
 
 def _judge_api(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    from harness.compat.uses import api_check
+    from harness.compat.api import api_check
 
     return api_check.judge(measurements, params)
 
 
 def _api_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
-    from harness.compat.uses import api_check
+    from harness.compat.api import api_check
 
     return api_check.holds(outcome)
 
@@ -120,18 +103,8 @@ CHECKS: tuple[Check, ...] = (
         question="Do the pins go together, and does the index have them for this target?",
         facets=("pins", "platform"),
         sources=(
-            "harness.compat.resolve.archive_metadata",
-            "harness.compat.resolve.resolver_errors",
-            "harness.compat.surface.release_sources",
-            "harness.compat.resolve.resolve_remedies",
-            "harness.sources.packages.remote_file",
-            "harness.compat.resolve.resolve_request",
-            "harness.compat.resolve.resolution",
-            "harness.sources.packages.fetch_failure",
-            "harness.sources.packages.index_settings",
-            "harness.sources.packages.pip_config",
-            "harness.sources.packages.lockfile",
-            "harness.sources.packages.source_requirements",
+            "harness.compat.resolve",
+            "harness.sources.packages",
         ),
         run=_run_resolve,
         judge=_judge_resolve,
@@ -145,12 +118,8 @@ CHECKS: tuple[Check, ...] = (
         question="Does the recipe set what these versions understand, and what is known to go well?",
         facets=("recipe", "versions"),
         sources=(
-            "harness.compat.lint.rule_expression",
-            "harness.compat.lint.hydra_config",
-            "harness.compat.lint.lint_check",
-            "harness.compat.lint.job_settings",
+            "harness.compat.lint",
             "harness.compat.lint.rules",
-            "harness.compat.lint.ruleset",
             "harness.matrix.model.versions",
             "harness.sources.packages.pip_download",
         ),
@@ -165,7 +134,7 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
         facets=("torch_npu", "verl_tree", "vllm_ascend"),
-        sources=(*READING, "harness.compat.uses.consumers", "harness.compat.operators.operator_check"),
+        sources=(*READING, "harness.compat.operators"),
         run=_run_npu_ops,
         judge=_judge_npu_ops,
         applies=_npu_ops_apply,
@@ -178,13 +147,7 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Have these packages the names that verl, vllm-ascend and our patches take from them?",
         facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
-        sources=(
-            *READING,
-            "harness.compat.uses.api_check",
-            "harness.compat.uses.consumers",
-            "harness.compat.uses.name_lifetime",
-            "harness.compat.uses.patched_sources",
-        ),
+        sources=(*READING, "harness.compat.api"),
         run=_run_api,
         judge=_judge_api,
         applies=lambda facets: "" if facets["verl_tree"]["version"] else "the cell has no verl",

@@ -22,7 +22,7 @@ RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class TableStatement:
     """What one table says, and where it is published."""
 
     table: str
@@ -40,8 +40,8 @@ class Contradiction:
 
     kind: str
     axis: str
-    left: Statement
-    right: Statement
+    left: TableStatement
+    right: TableStatement
 
     def __str__(self) -> str:
         left = f"{self.left.row} says {self.left.value}"
@@ -109,13 +109,13 @@ def _not_listed(left: Table, right: Table, row: tuple[str | None, ...], met: str
         kind="not-listed",
         axis=right.key,
         left=_statement(left, row, met),
-        right=Statement(table=right.name, row="", value="", source=f"{right.source} ({right.date})"),
+        right=TableStatement(table=right.name, row="", value="", source=f"{right.source} ({right.date})"),
     )
 
 
-def _statement(table: Table, row: tuple[str | None, ...], value: str) -> Statement:
+def _statement(table: Table, row: tuple[str | None, ...], value: str) -> TableStatement:
     key = row[table.columns.index(table.key)]
-    return Statement(
+    return TableStatement(
         table=table.name,
         row=f"{table.name} {key}",
         value=value,

@@ -11,18 +11,18 @@ from typing import Any
 
 import yaml
 
-from harness.compat.lint.job_settings import Recipe
+from harness.compat.lint.job_settings import JobSettings
 from harness.errors import InputError, Location
 
-FOLDER = "verl/trainer/config"
+CONFIG_FOLDER = "verl/trainer/config"
 DEFAULT_CONFIG = "ppo_trainer"
 # Programs whose configuration this is; recipes bring their own.
-ENTRIES = ("verl.trainer.main_ppo",)
+ENTRY_MODULES = ("verl.trainer.main_ppo",)
 LARGEST_CONFIG = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misfit:
+class UnknownKey:
     """An override Hydra refuses: `similar` are keys that exist and look like it."""
 
     key: str
@@ -34,7 +34,7 @@ def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, Any] | 
 
     InputError when the wheel cannot be read.
     """
-    member = f"{FOLDER}/_generated_{name}.yaml"
+    member = f"{CONFIG_FOLDER}/_generated_{name}.yaml"
     try:
         with zipfile.ZipFile(wheel) as archive:
             if member not in archive.namelist():
@@ -47,7 +47,7 @@ def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, Any] | 
     return data if isinstance(data, dict) else None
 
 
-def config_name(recipe: Recipe) -> str:
+def config_name(recipe: JobSettings) -> str:
     """The configuration a launch composes; Megatron jobs name theirs, or choose it as model engine."""
     engine = recipe.overrides.get("model_engine")
     if recipe.config:
@@ -55,7 +55,7 @@ def config_name(recipe: Recipe) -> str:
     return f"ppo_{engine.text}_trainer" if engine and engine.text != "dp" else DEFAULT_CONFIG
 
 
-def misfits(recipe: Recipe, config: Mapping[str, Any]) -> list[Misfit]:
+def find_unknown_keys(recipe: JobSettings, config: Mapping[str, Any]) -> list[UnknownKey]:
     """Overrides that Hydra would refuse; choices of groups (`model_engine=...`, `a@b=...`) are left out."""
     known = sorted(_keys(config))
     found = []
@@ -64,9 +64,9 @@ def misfits(recipe: Recipe, config: Mapping[str, Any]) -> list[Misfit]:
             continue
         exists = _exists(config, key)
         if not exists and key not in recipe.added:
-            found.append(Misfit(key=key, similar=_similar(key, known)))
+            found.append(UnknownKey(key=key, similar=_similar(key, known)))
     gone = [key for key in sorted(recipe.removed) if not _exists(config, key)]
-    return [*found, *(Misfit(key=key, similar=_similar(key, known)) for key in gone)]
+    return [*found, *(UnknownKey(key=key, similar=_similar(key, known)) for key in gone)]
 
 
 def _exists(config: Any, key: str) -> bool:

@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.compat.lint.job_settings import Recipe, Value
-from harness.compat.lint.shell_words import ASSIGNMENT, LARGEST_SCRIPT, Expansion, Note, Reader, Word, expand
+from harness.compat.lint.job_settings import JobSettings, SettingValue
+from harness.compat.lint.shell_words import (
+    ASSIGNMENT,
+    MAX_SCRIPT_BYTES,
+    Expansion,
+    ScriptNote,
+    ShellReader,
+    ShellWord,
+    expand,
+)
 from harness.errors import InputError, Location
 
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
-ASSIGNED = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
+OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
 SKIPPED_WORDS = (
@@ -36,30 +44,30 @@ FEWEST_OVERRIDES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
+class LaunchScript:
     """The launches in a script, and what of it was not understood."""
 
-    recipes: tuple[Recipe, ...]
-    notes: tuple[Note, ...]
+    recipes: tuple[JobSettings, ...]
+    notes: tuple[ScriptNote, ...]
 
 
 @dataclass(kw_only=True)
-class _State:
+class _ScriptState:
     """What the lines read so far have set."""
 
     file: str
     variables: dict[str, Expansion] = field(default_factory=dict)
     places: dict[str, Location] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
-    recipes: list[Recipe] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    recipes: list[JobSettings] = field(default_factory=list)
+    notes: list[ScriptNote] = field(default_factory=list)
 
 
-def read_script(path: Path) -> Script:
+def read_script(path: Path) -> LaunchScript:
     """Read a launch script; InputError when it is no text, too large, or starts no Python with overrides."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST_SCRIPT + 1)
+            data = file.read(MAX_SCRIPT_BYTES + 1)
     except OSError as error:
         raise InputError(
             "this script cannot be read",
@@ -67,7 +75,7 @@ def read_script(path: Path) -> Script:
             why=error.strerror or str(error),
             fix="name a launch script that is there and that you may read",
         ) from error
-    if len(data) > LARGEST_SCRIPT or b"\0" in data:
+    if len(data) > MAX_SCRIPT_BYTES or b"\0" in data:
         raise InputError(
             "this is no launch script", where=Location(path), why="it is not text, or larger than 1 MiB"
         )
@@ -87,20 +95,22 @@ def read_script(path: Path) -> Script:
     return script
 
 
-def parse_script(text: str, file: str = "script") -> Script:
+def parse_script(text: str, file: str = "script") -> LaunchScript:
     """Read a script's text; every launch becomes a recipe with the values that hold at that line."""
-    state = _State(file=file)
-    reader = Reader(text)
+    state = _ScriptState(file=file)
+    reader = ShellReader(text)
     for words in reader.commands():
-        _command(state, words)
+        _read_command(state, words)
     notes = sorted([*state.notes, *reader.notes], key=lambda note: note.line)
-    return Script(recipes=tuple(state.recipes), notes=tuple(dict.fromkeys(notes)))
+    return LaunchScript(recipes=tuple(state.recipes), notes=tuple(dict.fromkeys(notes)))
 
 
-def _command(state: _State, words: list[Word]) -> None:
+def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
     first = words[0].raw
     if first in BLOCK_WORDS and not words[0].quoted:
-        state.notes.append(Note(line=words[0].line, text=f"`{first}`: what is inside is taken as executed"))
+        state.notes.append(
+            ScriptNote(line=words[0].line, text=f"`{first}`: what is inside is taken as executed")
+        )
         return
     while words and words[0].raw in SKIPPED_WORDS:
         words = words[1:]
@@ -108,7 +118,7 @@ def _command(state: _State, words: list[Word]) -> None:
     exports = exporting and words[0].raw == "export"
     if exporting:
         words = words[1:]
-    assigned: dict[str, Value] = {}
+    assigned: dict[str, SettingValue] = {}
     while words and (match := ASSIGNMENT.match(words[0].raw)):
         assigned[match["name"]] = _assign(state, words[0], match)
         words = words[1:]
@@ -116,21 +126,21 @@ def _command(state: _State, words: list[Word]) -> None:
         state.exported |= set(assigned) if exports else set()
         state.exported |= {word.raw for word in words} if exports else set()
         return
-    _launch(state, words, assigned)
+    _read_launch(state, words, assigned)
 
 
-def _assign(state: _State, word: Word, match: re.Match[str]) -> Value:
+def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> SettingValue:
     name = match["name"]
-    value = expand(_after(word, match.end()), state.variables)
+    value = expand(_without_prefix(word, match.end()), state.variables)
     if match["append"] and name in state.variables:
         before = state.variables[name]
         value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
     place = Location(state.file, word.line, word.column)
     state.variables[name], state.places[name] = value, place
-    return Value(text=value.text, where=place, unknown=value.unknown)
+    return SettingValue(text=value.text, where=place, unknown=value.unknown)
 
 
-def _after(word: Word, count: int) -> Word:
+def _without_prefix(word: ShellWord, count: int) -> ShellWord:
     """`word` without its first `count` characters."""
     parts = []
     for text, expanded in word.parts:
@@ -139,17 +149,17 @@ def _after(word: Word, count: int) -> Word:
             continue
         parts.append((text[count:], expanded))
         count = 0
-    return Word(parts=tuple(parts), line=word.line, column=word.column, quoted=word.quoted)
+    return ShellWord(parts=tuple(parts), line=word.line, column=word.column, quoted=word.quoted)
 
 
-def _launch(state: _State, words: Sequence[Word], prefixed: dict[str, Value]) -> None:
-    entry, rest = _entry(words)
+def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict[str, SettingValue]) -> None:
+    entry, rest = _python_entry(words)
     if not entry:
         return
-    overrides: dict[str, Value] = {}
+    overrides: dict[str, SettingValue] = {}
     added: set[str] = set()
     removed: set[str] = set()
-    torn: dict[str, Value] = {}
+    torn: dict[str, SettingValue] = {}
     config = ""
     for position, word in enumerate(rest):
         raw = word.raw
@@ -163,23 +173,23 @@ def _launch(state: _State, words: Sequence[Word], prefixed: dict[str, Value]) ->
         if match["prefix"] == "~":
             removed.add(key)
         elif match["equals"]:
-            value = expand(_after(word, match.end()), state.variables)
+            value = expand(_without_prefix(word, match.end()), state.variables)
             place = Location(state.file, word.line, word.column)
-            overrides[key] = Value(text=value.text, where=place, unknown=value.unknown)
+            overrides[key] = SettingValue(text=value.text, where=place, unknown=value.unknown)
             added |= {key} if match["prefix"] else set()
             if raw == match[0] and _is_stray(rest[position + 1 : position + 2]):
                 torn[key] = overrides[key]
     if len(overrides) >= FEWEST_OVERRIDES:
-        recipe = _recipe(state, words[0], entry, config, overrides, prefixed)
+        recipe = _job_settings(state, words[0], entry, config, overrides, prefixed)
         state.recipes.append(replace(recipe, added=frozenset(added), removed=frozenset(removed), torn=torn))
 
 
-def _is_stray(words: Sequence[Word]) -> bool:
+def _is_stray(words: Sequence[ShellWord]) -> bool:
     """Whether the next word is neither an override nor an option, so that a space has torn it off."""
-    return bool(words) and not words[0].raw.startswith(("-", "$@")) and not ASSIGNED.match(words[0].raw)
+    return bool(words) and not words[0].raw.startswith(("-", "$@")) and not OVERRIDE_START.match(words[0].raw)
 
 
-def _entry(words: Sequence[Word]) -> tuple[str, Sequence[Word]]:
+def _python_entry(words: Sequence[ShellWord]) -> tuple[str, Sequence[ShellWord]]:
     """The Python module or file a command starts, and the words after it."""
     for position, word in enumerate(words):
         if not PYTHON.fullmatch(word.raw):
@@ -193,16 +203,16 @@ def _entry(words: Sequence[Word]) -> tuple[str, Sequence[Word]]:
     return "", ()
 
 
-def _recipe(
-    state: _State,
-    start: Word,
+def _job_settings(
+    state: _ScriptState,
+    start: ShellWord,
     entry: str,
     config: str,
-    overrides: dict[str, Value],
-    prefixed: dict[str, Value],
-) -> Recipe:
+    overrides: dict[str, SettingValue],
+    prefixed: dict[str, SettingValue],
+) -> JobSettings:
     exported = {
-        name: Value(
+        name: SettingValue(
             text=state.variables[name].text, where=state.places[name], unknown=state.variables[name].unknown
         )
         for name in sorted(state.exported)
@@ -210,7 +220,7 @@ def _recipe(
     }
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
-    return Recipe(
+    return JobSettings(
         name=Path(state.file).name,
         where=Location(state.file, start.line, start.column),
         overrides=overrides,
@@ -224,6 +234,6 @@ def _recipe(
     )
 
 
-def _count(value: Value | None) -> int:
-    plain = value.plain() if value else 0
+def _count(value: SettingValue | None) -> int:
+    plain = value.parsed() if value else 0
     return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0

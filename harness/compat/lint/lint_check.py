@@ -8,25 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
-from harness.compat.lint.hydra_config import ENTRIES, FOLDER, config_name, misfits, read_config
-from harness.compat.lint.job_settings import Recipe, Value
-from harness.compat.lint.launch_script import Script, read_script
+from harness.compat.lint.hydra_config import (
+    CONFIG_FOLDER,
+    ENTRY_MODULES,
+    config_name,
+    find_unknown_keys,
+    read_config,
+)
+from harness.compat.lint.job_settings import JobSettings, SettingValue
+from harness.compat.lint.launch_script import LaunchScript, read_script
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
-from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, Rule, Rules, load_rules
-from harness.compat.lint.shell_words import Note
+from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
+from harness.compat.lint.shell_words import ScriptNote
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
 
-NOT_VERL = "this is no job of verl, and the rules speak of nothing else"
+NOT_A_VERL_JOB = "this is no job of verl, and the rules speak of nothing else"
 CONFIG_RULE = "CONFIG-KEY"
-TORN_RULE = "TORN-OVERRIDE"
+MISSING_VALUE_RULE = "TORN-OVERRIDE"
 SEVERITIES = ("error", "warning", "note")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One thing a rule found; `line` and `column` count from 1, 0 when the place is a whole recipe."""
 
     rule: str
@@ -46,7 +52,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undecided:
+class UndecidedRule:
     """A rule that could not be decided, and what would have to be known."""
 
     rule: str
@@ -58,9 +64,9 @@ class Undecided:
 class LintResult:
     """Findings by place, rules that could not be decided, and what of a script was not understood."""
 
-    findings: tuple[Finding, ...]
-    undecided: tuple[Undecided, ...]
-    notes: tuple[Note, ...] = ()
+    findings: tuple[LintFinding, ...]
+    undecided: tuple[UndecidedRule, ...]
+    notes: tuple[ScriptNote, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON, schema `npu-matrix.lint`."""
@@ -72,10 +78,10 @@ class LintResult:
         }
 
 
-class RecipeFacts:
+class JobFacts:
     """What the names of conditions mean for one recipe and one set of versions."""
 
-    def __init__(self, recipe: Recipe, versions: Mapping[str, str], rules: Rules) -> None:
+    def __init__(self, recipe: JobSettings, versions: Mapping[str, str], rules: Ruleset) -> None:
         self._recipe = recipe
         self._rules = rules
         self._versions = _parsed_versions(versions)
@@ -87,7 +93,7 @@ class RecipeFacts:
             return self._versions.get(name, UNKNOWN)
         if name.startswith("env."):
             setting = self._recipe.env.get(name[4:])
-            return setting.plain() if setting else UNSET
+            return setting.parsed() if setting else UNSET
         if name.startswith("fact."):
             return self._recipe.facts.get(name[5:], UNKNOWN)
         if name.startswith("model."):
@@ -100,10 +106,10 @@ class RecipeFacts:
 
     def is_set(self, name: str) -> bool:
         """Whether the recipe itself sets `name` to something."""
-        setting = self.where_set(name)
-        return setting is not None and setting.plain() is not UNSET
+        setting = self.setting(name)
+        return setting is not None and setting.parsed() is not UNSET
 
-    def where_set(self, name: str) -> Value | None:
+    def setting(self, name: str) -> SettingValue | None:
         """The setting behind `name`, or None when it is left to its default."""
         if name.startswith("env."):
             return self._recipe.env.get(name[4:])
@@ -112,7 +118,7 @@ class RecipeFacts:
     def _setting(self, key: str) -> Any:
         setting = self._recipe.overrides.get(key)
         if setting is not None:
-            return setting.plain()
+            return setting.parsed()
         verl = self._versions.get("verl")
         for default in self._rules.defaults:
             if default.key != key:
@@ -125,17 +131,19 @@ class RecipeFacts:
         return UNSET
 
 
-def lint_recipe(
-    recipe: Recipe, versions: Mapping[str, str], rules: Rules | None = None, wheel: Path | None = None
+def lint_job(
+    recipe: JobSettings, versions: Mapping[str, str], rules: Ruleset | None = None, wheel: Path | None = None
 ) -> LintResult:
     """Apply every rule to a recipe. `versions`: axis -> version, those that are missing are unknown.
 
     With verl's `wheel` every override is also looked up in the configuration of that version.
     """
-    rules = rules or load_rules()
+    rules = rules or load_ruleset()
     if not recipe.is_verl:
-        return LintResult(findings=(), undecided=(), notes=(Note(line=recipe.where.line, text=NOT_VERL),))
-    facts = RecipeFacts(recipe, versions, rules)
+        return LintResult(
+            findings=(), undecided=(), notes=(ScriptNote(line=recipe.where.line, text=NOT_A_VERL_JOB),)
+        )
+    facts = JobFacts(recipe, versions, rules)
     findings, undecided = [], []
     for rule in rules.rules:
         truth = evaluate(rule.condition, facts)
@@ -143,22 +151,22 @@ def lint_recipe(
             findings.append(_finding(rule, recipe, facts))
         elif truth is UNKNOWN:
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
-            undecided.append(Undecided(rule=rule.id, unknown=tuple(unknown), recipe=recipe.name))
-    findings += _torn_findings(recipe)
+            undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=recipe.name))
+    findings += _missing_value_findings(recipe)
     reported = {finding.rule for finding in findings}
     for item in _config_findings(recipe, versions, wheel):
-        if isinstance(item, Undecided):
+        if isinstance(item, UndecidedRule):
             undecided.append(item)
         elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
             findings.append(item)
-    return LintResult(findings=_in_order(findings), undecided=tuple(undecided))
+    return LintResult(findings=_sorted_findings(findings), undecided=tuple(undecided))
 
 
-def lint_script(script: Script, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
+def lint_script(script: LaunchScript, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
     """Lint every launch of a script."""
-    results = [lint_recipe(recipe, versions, wheel=wheel) for recipe in script.recipes]
+    results = [lint_job(recipe, versions, wheel=wheel) for recipe in script.recipes]
     return LintResult(
-        findings=_in_order([finding for result in results for finding in result.findings]),
+        findings=_sorted_findings([finding for result in results for finding in result.findings]),
         undecided=tuple(item for result in results for item in result.undecided),
         notes=(*script.notes, *(note for result in results for note in result.notes)),
     )
@@ -188,9 +196,9 @@ def run(ctx: TaskContext) -> Measured:
             measurements={"recipe": None, "findings": [], "undecided": []}, evidence=Evidence.STATIC
         )
     versions = {name: str(version) for name, version in ctx.facets["versions"].items()}
-    recipe = Recipe.of_facet(facet)
-    wheel = verl_wheel(versions, ctx.cache, ctx.command) if recipe.entry in ENTRIES else None
-    result = lint_recipe(recipe, versions, wheel=wheel)
+    recipe = JobSettings.from_facet(facet)
+    wheel = verl_wheel(versions, ctx.cache, ctx.command) if recipe.entry in ENTRY_MODULES else None
+    result = lint_job(recipe, versions, wheel=wheel)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
     return Measured(
@@ -203,8 +211,8 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     """Errors fail; warnings pass and are said."""
     if measurements["recipe"] is None:
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no recipe to lint.",))
-    if any(note["text"] == NOT_VERL for note in measurements["notes"]):
-        return Judgement(status=Status.UNSUPPORTED, reasons=(f"No rule applies: {NOT_VERL}.",))
+    if any(note["text"] == NOT_A_VERL_JOB for note in measurements["notes"]):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(f"No rule applies: {NOT_A_VERL_JOB}.",))
     findings = measurements["findings"]
     said = [f for severity in SEVERITIES[:2] for f in findings if f["severity"] == severity]
     failed = any(finding["severity"] == "error" for finding in findings)
@@ -228,13 +236,13 @@ def _parsed_versions(versions: Mapping[str, str]) -> dict[str, Version]:
     return parsed
 
 
-def _finding(rule: Rule, recipe: Recipe, facts: RecipeFacts) -> Finding:
-    place = next((s.where for name in rule.at if (s := facts.where_set(name))), recipe.where)
+def _finding(rule: LintRule, recipe: JobSettings, facts: JobFacts) -> LintFinding:
+    place = next((s.where for name in rule.at if (s := facts.setting(name))), recipe.where)
 
     def filled(text: str) -> str:
-        return PLACEHOLDER.sub(lambda found: _shown(facts.value(found[1])), text)
+        return PLACEHOLDER.sub(lambda found: _value_text(facts.value(found[1])), text)
 
-    return Finding(
+    return LintFinding(
         rule=rule.id,
         severity=rule.severity,
         file=str(place.file),
@@ -248,11 +256,11 @@ def _finding(rule: Rule, recipe: Recipe, facts: RecipeFacts) -> Finding:
     )
 
 
-def _torn_findings(recipe: Recipe) -> list[Finding]:
+def _missing_value_findings(recipe: JobSettings) -> list[LintFinding]:
     """Values torn from their keys by a space: rule TORN-OVERRIDE."""
     return [
-        Finding(
-            rule=TORN_RULE,
+        LintFinding(
+            rule=MISSING_VALUE_RULE,
             severity="error",
             file=str(setting.where.file),
             line=setting.where.line,
@@ -268,21 +276,21 @@ def _torn_findings(recipe: Recipe) -> list[Finding]:
 
 
 def _config_findings(
-    recipe: Recipe, versions: Mapping[str, str], wheel: Path | None
-) -> Iterator[Finding | Undecided]:
+    recipe: JobSettings, versions: Mapping[str, str], wheel: Path | None
+) -> Iterator[LintFinding | UndecidedRule]:
     """Overrides that the configuration of this verl does not have: rule CONFIG-KEY."""
-    if recipe.entry not in ENTRIES:
+    if recipe.entry not in ENTRY_MODULES:
         return
     config = read_config(wheel, config_name(recipe)) if wheel else None
     if config is None:
         unknown = f"{config_name(recipe)} of verl {versions.get('verl', 'of an unknown version')}"
-        yield Undecided(rule=CONFIG_RULE, unknown=(unknown,), recipe=recipe.name)
+        yield UndecidedRule(rule=CONFIG_RULE, unknown=(unknown,), recipe=recipe.name)
         return
-    for misfit in misfits(recipe, config):
+    for misfit in find_unknown_keys(recipe, config):
         setting = recipe.overrides.get(misfit.key)
         place = setting.where if setting else recipe.where
         similar = f"did you mean {' or '.join(misfit.similar)}?" if misfit.similar else "take it out"
-        yield Finding(
+        yield LintFinding(
             rule=CONFIG_RULE,
             severity="error",
             file=str(place.file),
@@ -291,16 +299,17 @@ def _config_findings(
             message=f"{misfit.key} does not exist in verl {versions['verl']} ({config_name(recipe)})",
             why=f"Hydra stops with: Could not override '{misfit.key}'",
             fix=f"{similar} (`+{misfit.key}=...` adds a key that verl itself will not read)",
-            source=f"{FOLDER}/_generated_{config_name(recipe)}.yaml in the wheel of verl {versions['verl']}",
+            source=f"{CONFIG_FOLDER}/_generated_{config_name(recipe)}.yaml "
+            f"in the wheel of verl {versions['verl']}",
             recipe=recipe.name,
         )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is UNSET:
         return "not set"
     return str(value)
 
 
-def _in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _sorted_findings(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
     return tuple(sorted(findings, key=lambda f: (f.file, f.line, SEVERITIES.index(f.severity), f.rule)))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness import __version__
-from harness.compat.lint.lint_check import Finding, LintResult
-from harness.compat.lint.ruleset import load_rules
+from harness.compat.lint.lint_check import LintFinding, LintResult
+from harness.compat.lint.ruleset import load_ruleset
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -57,7 +57,7 @@ def as_json(result: LintResult) -> str:
 def as_sarif(result: LintResult) -> str:
     """SARIF 2.1.0."""
     used = {finding.rule: finding for finding in result.findings}
-    known = {rule.id: rule for rule in load_rules().rules}
+    known = {rule.id: rule for rule in load_ruleset().rules}
     rules = [
         {
             "id": name,
@@ -74,7 +74,7 @@ def as_sarif(result: LintResult) -> str:
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _sarif_result(finding: Finding) -> Mapping[str, Any]:
+def _sarif_result(finding: LintFinding) -> Mapping[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": finding.file}}
     if finding.line:
         region = {"startLine": finding.line}

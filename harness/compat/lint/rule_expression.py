@@ -21,20 +21,20 @@ TOKEN = re.compile(
     r"\s*(?:(?P<string>'[^']*')|(?P<literal>\d[\w.]*(?:e-?\d+)?)|(?P<name>[A-Za-z_][\w.]*)"
     r"|(?P<operator>==|!=|<=|>=|<|>|\(|\)|,|\+|-|\*|/|%))"
 )
-DEEPEST = 50
+MAX_DEPTH = 50
 
 
-class Special(enum.Enum):
+class NoValue(enum.Enum):
     """Values that are none: not set anywhere, and set to something that is not known."""
 
     UNSET = "unset"
     UNKNOWN = "unknown"
 
 
-UNSET, UNKNOWN = Special.UNSET, Special.UNKNOWN
+UNSET, UNKNOWN = NoValue.UNSET, NoValue.UNKNOWN
 
 
-class Facts(Protocol):
+class RuleFacts(Protocol):
     """What names mean."""
 
     def value(self, name: str) -> Any:
@@ -45,35 +45,35 @@ class Facts(Protocol):
 
 
 @dataclass(frozen=True)
-class Node:
+class ExpressionNode:
     """One operation of a condition; `items` are its operands."""
 
     kind: str
     text: str = ""
-    items: tuple[Node, ...] = ()
+    items: tuple[ExpressionNode, ...] = ()
 
 
 class ExpressionError(ValueError):
     """A condition that cannot be read; the message says where."""
 
 
-def parse_expression(text: str) -> Node:
+def parse_expression(text: str) -> ExpressionNode:
     """Parse a condition; ExpressionError with the position of what is wrong."""
-    return _Parser(text).parse()
+    return _ExpressionParser(text).parse()
 
 
-def names_in(node: Node) -> set[str]:
+def names_in(node: ExpressionNode) -> set[str]:
     """Every name a condition depends on."""
     found = {node.text} if node.kind == "name" else set()
     return found.union(*(names_in(item) for item in node.items)) if node.items else found
 
 
-def evaluate(node: Node, facts: Facts) -> Any:
+def evaluate(node: ExpressionNode, facts: RuleFacts) -> Any:
     """The value of an expression; True, False or UNKNOWN for a condition."""
     return EVALUATORS[node.kind](node, facts)
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent, weakest operator first."""
 
     def __init__(self, text: str) -> None:
@@ -82,7 +82,7 @@ class _Parser:
         self._next = 0
         self._depth = 0
 
-    def parse(self) -> Node:
+    def parse(self) -> ExpressionNode:
         node = self._or()
         if self._next < len(self._tokens):
             raise self._error(f"did not expect {self._tokens[self._next][1]!r}")
@@ -111,50 +111,50 @@ class _Parser:
         if not self._take(text):
             raise self._error(f"expected {text!r}")
 
-    def _chain(self, inner: Callable[[], Node], *operators: str) -> Node:
+    def _chain(self, inner: Callable[[], ExpressionNode], *operators: str) -> ExpressionNode:
         node = inner()
         while operator := self._take(*operators):
-            node = Node(operator, items=(node, inner()))
+            node = ExpressionNode(operator, items=(node, inner()))
         return node
 
-    def _or(self) -> Node:
+    def _or(self) -> ExpressionNode:
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > MAX_DEPTH:
             raise self._error("too deeply nested")
         node = self._chain(lambda: self._chain(self._not, "and"), "or")
         self._depth -= 1
         return node
 
-    def _not(self) -> Node:
+    def _not(self) -> ExpressionNode:
         if self._take("not"):
-            return Node("not", items=(self._not(),))
+            return ExpressionNode("not", items=(self._not(),))
         return self._comparison()
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> ExpressionNode:
         left = self._sum()
         if operator := self._take("==", "!=", "<=", ">=", "<", ">"):
-            return Node(operator, items=(left, self._sum()))
+            return ExpressionNode(operator, items=(left, self._sum()))
         if self._take("in"):
-            return Node("in", items=(left, *self._list()))
+            return ExpressionNode("in", items=(left, *self._list()))
         return left
 
-    def _list(self) -> Iterator[Node]:
+    def _list(self) -> Iterator[ExpressionNode]:
         self._require("(")
         yield self._sum()
         while self._take(","):
             yield self._sum()
         self._require(")")
 
-    def _sum(self) -> Node:
+    def _sum(self) -> ExpressionNode:
         return self._chain(lambda: self._chain(self._atom, "*", "/", "%"), "+", "-")
 
-    def _atom(self) -> Node:
+    def _atom(self) -> ExpressionNode:
         if self._take("("):
             node = self._or()
             self._require(")")
             return node
         if self._take("-"):
-            return Node("-", items=(Node("literal", "0"), self._atom()))
+            return ExpressionNode("-", items=(ExpressionNode("literal", "0"), self._atom()))
         if self._next >= len(self._tokens):
             raise self._error("ends too early")
         kind, text, _ = self._tokens[self._next]
@@ -162,14 +162,14 @@ class _Parser:
             raise self._error(f"did not expect {text!r}")
         self._next += 1
         if kind == "string":
-            return Node("string", text[1:-1])
+            return ExpressionNode("string", text[1:-1])
         if kind == "name" and text in ("true", "false"):
-            return Node("literal", text)
+            return ExpressionNode("literal", text)
         if kind == "name" and self._take("("):
             return self._call(text)
-        return Node(kind, text)
+        return ExpressionNode(kind, text)
 
-    def _call(self, name: str) -> Node:
+    def _call(self, name: str) -> ExpressionNode:
         if name not in FUNCTIONS:
             raise self._error(f"there is no function {name!r}")
         arguments = [self._or()]
@@ -180,26 +180,26 @@ class _Parser:
             raise self._error(f"{name} takes {FUNCTIONS[name]} argument(s)")
         if name in ("set", "unset") and arguments[0].kind != "name":
             raise self._error(f"{name} takes a name")
-        return Node(name, items=tuple(arguments))
+        return ExpressionNode(name, items=tuple(arguments))
 
 
 FUNCTIONS = {"set": 1, "unset": 1, "contains": 2, "startswith": 2, "known": 1}
 
 
-def _literal(node: Node, _facts: Facts) -> Any:
+def _literal(node: ExpressionNode, _facts: RuleFacts) -> Any:
     if node.text in ("true", "false"):
         return node.text == "true"
     try:
         return float(node.text)
     except ValueError:
-        return _Text(node.text)
+        return _LiteralText(node.text)
 
 
-class _Text(str):
+class _LiteralText(str):
     """A literal that is no number, such as `0.9.1`: becomes a version beside a version."""
 
 
-def _logic(node: Node, facts: Facts) -> Any:
+def _logic(node: ExpressionNode, facts: RuleFacts) -> Any:
     decisive = node.kind == "or"
     values = [_truth(evaluate(item, facts)) for item in node.items]
     if decisive in values:
@@ -213,12 +213,12 @@ def _truth(value: Any) -> Any:
     return value is not UNSET and bool(value)
 
 
-def _not(node: Node, facts: Facts) -> Any:
+def _not(node: ExpressionNode, facts: RuleFacts) -> Any:
     value = _truth(evaluate(node.items[0], facts))
     return UNKNOWN if value is UNKNOWN else not value
 
 
-def _compare(node: Node, facts: Facts) -> Any:
+def _compare(node: ExpressionNode, facts: RuleFacts) -> Any:
     left, right = (evaluate(item, facts) for item in node.items)
     if node.kind in ("<", "<=", ">", ">="):
         return _ordered(node, left, right)
@@ -226,12 +226,12 @@ def _compare(node: Node, facts: Facts) -> Any:
     return equal if equal is UNKNOWN or node.kind == "==" else not equal
 
 
-def _equal(node: Node, left: Any, right: Any) -> Any:
+def _equal(node: ExpressionNode, left: Any, right: Any) -> Any:
     if UNKNOWN in (left, right):
         return UNKNOWN
     if UNSET in (left, right):
         return left is right
-    left, right = _alike(node, left, right)
+    left, right = _same_type(node, left, right)
     if isinstance(left, Version):
         return bool(left.compare(right) == 0)
     if isinstance(left, bool) != isinstance(right, bool):
@@ -239,12 +239,12 @@ def _equal(node: Node, left: Any, right: Any) -> Any:
     return bool(left == right)
 
 
-def _ordered(node: Node, left: Any, right: Any) -> Any:
+def _ordered(node: ExpressionNode, left: Any, right: Any) -> Any:
     if UNKNOWN in (left, right):
         return UNKNOWN
     if UNSET in (left, right):
         return False
-    left, right = _alike(node, left, right)
+    left, right = _same_type(node, left, right)
     if type(left) is not type(right) or isinstance(left, bool):
         return UNKNOWN
     try:
@@ -254,23 +254,23 @@ def _ordered(node: Node, left: Any, right: Any) -> Any:
     return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[node.kind]
 
 
-def _alike(node: Node, left: Any, right: Any) -> tuple[Any, Any]:
+def _same_type(node: ExpressionNode, left: Any, right: Any) -> tuple[Any, Any]:
     """Both as versions when one is a version, both as numbers when both can be."""
     if isinstance(left, Version) and not isinstance(right, Version):
-        return left, parse_version(left.scheme, _written(node.items[1], right))
+        return left, parse_version(left.scheme, _literal_text(node.items[1], right))
     if isinstance(right, Version) and not isinstance(left, Version):
-        return parse_version(right.scheme, _written(node.items[0], left)), right
+        return parse_version(right.scheme, _literal_text(node.items[0], left)), right
     if isinstance(left, (int, float)) and isinstance(right, (int, float)) and not isinstance(left, bool):
         return float(left), float(right)
     return left, right
 
 
-def _written(node: Node, value: Any) -> str:
+def _literal_text(node: ExpressionNode, value: Any) -> str:
     """A literal as it stands in the rule: `0.16` is a version there, not the number 0.16."""
     return node.text if node.kind in ("literal", "string") else str(value)
 
 
-def _arithmetic(node: Node, facts: Facts) -> Any:
+def _arithmetic(node: ExpressionNode, facts: RuleFacts) -> Any:
     left, right = (evaluate(item, facts) for item in node.items)
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (left, right))
     if not numbers or (node.kind in "/%" and right == 0):
@@ -284,15 +284,15 @@ def _arithmetic(node: Node, facts: Facts) -> Any:
     }[node.kind]()
 
 
-def _in(node: Node, facts: Facts) -> Any:
+def _in(node: ExpressionNode, facts: RuleFacts) -> Any:
     subject, *choices = node.items
-    results = [_compare(Node("==", items=(subject, choice)), facts) for choice in choices]
+    results = [_compare(ExpressionNode("==", items=(subject, choice)), facts) for choice in choices]
     if True in results:
         return True
     return UNKNOWN if UNKNOWN in results else False
 
 
-def _text_test(node: Node, facts: Facts) -> Any:
+def _text_test(node: ExpressionNode, facts: RuleFacts) -> Any:
     text, part = (evaluate(item, facts) for item in node.items)
     if UNKNOWN in (text, part):
         return UNKNOWN
@@ -301,7 +301,7 @@ def _text_test(node: Node, facts: Facts) -> Any:
     return str(part) in str(text) if node.kind == "contains" else str(text).startswith(str(part))
 
 
-EVALUATORS: dict[str, Callable[[Node, Facts], Any]] = {
+EVALUATORS: dict[str, Callable[[ExpressionNode, RuleFacts], Any]] = {
     "literal": _literal,
     "string": lambda node, _facts: node.text,
     "name": lambda node, facts: facts.value(node.text),
@@ -322,8 +322,8 @@ __all__ = [
     "UNKNOWN",
     "UNSET",
     "ExpressionError",
-    "Facts",
-    "Node",
+    "ExpressionNode",
+    "RuleFacts",
     "Scheme",
     "evaluate",
     "names_in",

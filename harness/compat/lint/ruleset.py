@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.compat.lint.rule_expression import ExpressionError, Node, names_in, parse_expression
+from harness.compat.lint.rule_expression import ExpressionError, ExpressionNode, names_in, parse_expression
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
 
-FOLDER = Path(__file__).with_name("rules")
+RULES_FOLDER = Path(__file__).with_name("rules")
 RULE_FILES = ("gspo.yaml", "loss.yaml", "npu.yaml", "run.yaml")
 PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 # Names whose values are versions, with how those are ordered.
@@ -73,12 +73,12 @@ class _ModelData(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class LintRule:
     """One rule: fires where `condition` is true; points to the first of `at` that was set."""
 
     id: str
     severity: str
-    condition: Node
+    condition: ExpressionNode
     at: tuple[str, ...]
     message: str
     why: str
@@ -88,7 +88,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Default:
+class ConfigDefault:
     """What a key holds when nobody sets it, for versions of verl in `versions` (None: all)."""
 
     key: str
@@ -98,12 +98,12 @@ class Default:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class Ruleset:
     """All rules, and what their conditions refer to."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[LintRule, ...]
     names: Mapping[str, str]
-    defaults: tuple[Default, ...]
+    defaults: tuple[ConfigDefault, ...]
     models: tuple[Mapping[str, Any], ...]
 
     def model_facts(self, model: str) -> Mapping[str, Any]:
@@ -113,14 +113,14 @@ class Rules:
 
 
 @functools.cache
-def load_rules(folder: Path = FOLDER) -> Rules:
+def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
     """Read and check the rules; InputError names the file and the rule that is wrong."""
     names = dict(_read(folder / "names.yaml"))
     loaded = [rule for name in RULE_FILES for rule in _rules(folder / name, names)]
     twice = {rule.id for rule in loaded if sum(other.id == rule.id for other in loaded) > 1}
     if twice:
         raise InputError(f"two rules are called {min(twice)}", where=Location(folder))
-    return Rules(
+    return Ruleset(
         rules=tuple(loaded),
         names=names,
         defaults=tuple(_default(data) for data in _validated(folder / "defaults.yaml", _DefaultData)),
@@ -142,7 +142,7 @@ def _validated(file: Path, kind: type[Data]) -> list[Data]:
         raise InputError("this file of rules is wrong", where=Location(file), why=str(error)) from error
 
 
-def _rules(file: Path, names: Mapping[str, str]) -> list[Rule]:
+def _rules(file: Path, names: Mapping[str, str]) -> list[LintRule]:
     rules = []
     for data in _validated(file, _RuleData):
         try:
@@ -155,7 +155,7 @@ def _rules(file: Path, names: Mapping[str, str]) -> list[Rule]:
         for name in {*names_in(condition), *data.at, *written}:
             _require_name(name, names, data.id, file)
         fields = data.model_dump(exclude={"when"})
-        rules.append(Rule(condition=condition, **fields))
+        rules.append(LintRule(condition=condition, **fields))
     return rules
 
 
@@ -169,6 +169,6 @@ def _require_name(name: str, names: Mapping[str, str], rule: str, file: Path) ->
     )
 
 
-def _default(data: _DefaultData) -> Default:
+def _default(data: _DefaultData) -> ConfigDefault:
     versions = parse_specifier(Scheme.PEP440, data.verl) if data.verl else None
-    return Default(key=data.key, value=data.value, same_as=data.same_as, versions=versions)
+    return ConfigDefault(key=data.key, value=data.value, same_as=data.same_as, versions=versions)

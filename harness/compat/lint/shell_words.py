@@ -19,12 +19,12 @@ HEREDOC = re.compile(r"<<-?\s*(['\"]?)(?P<word>\w+)\1")
 ARITHMETIC = re.compile(
     r"\s*(?:(?P<number>\d+)|(?P<name>\$?\{?[A-Za-z_]\w*\}?)|(?P<operator>\*\*|[-+*/%()]))"
 )
-LARGEST_SCRIPT = 1 << 20
-DEEPEST = 40
+MAX_SCRIPT_BYTES = 1 << 20
+MAX_DEPTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
+class ShellWord:
     """One word: parts of (text, whether variables in it are expanded), and where it starts (from 1)."""
 
     parts: tuple[tuple[str, bool], ...]
@@ -39,7 +39,7 @@ class Word:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class ScriptNote:
     """Something in the script that was not understood."""
 
     line: int
@@ -54,7 +54,7 @@ class Expansion:
     unknown: str = ""
 
 
-class Reader:
+class ShellReader:
     """Splits a script into commands of words."""
 
     def __init__(self, text: str) -> None:
@@ -62,11 +62,11 @@ class Reader:
         self._at = 0
         self._line = 1
         self._line_start = 0
-        self.notes: list[Note] = []
+        self.notes: list[ScriptNote] = []
 
-    def commands(self) -> Iterator[list[Word]]:
+    def commands(self) -> Iterator[list[ShellWord]]:
         """The commands in order; separators and redirections are gone."""
-        command: list[Word] = []
+        command: list[ShellWord] = []
         while self._at < len(self._text):
             character = self._text[self._at]
             if character in " \t\r":
@@ -110,7 +110,7 @@ class Reader:
         """Skip a redirection; True when it ended the command."""
         here = HEREDOC.match(self._text, self._at)
         if here:
-            self.notes.append(Note(line=self._line, text="a here-document, which is not read"))
+            self.notes.append(ScriptNote(line=self._line, text="a here-document, which is not read"))
             self._skip_line()
             while self._at < len(self._text):
                 line = self._text[self._at : self._end_of_line()].strip()
@@ -126,7 +126,7 @@ class Reader:
             self._word()
         return False
 
-    def _word(self) -> Word:
+    def _word(self) -> ShellWord:
         line, column = self._line, self._at - self._line_start + 1
         parts: list[tuple[str, bool]] = []
         quoted = False
@@ -154,12 +154,12 @@ class Reader:
                 while self._at < len(self._text) and self._text[self._at] not in " \t\r\n;&|<>()\\'\"$`":
                     self._at += 1
                 parts.append((self._text[start : self._at], True))
-        return Word(parts=tuple(parts), line=line, column=column, quoted=quoted)
+        return ShellWord(parts=tuple(parts), line=line, column=column, quoted=quoted)
 
     def _single_quoted(self) -> str:
         end = self._text.find("'", self._at + 1)
         if end < 0:
-            self.notes.append(Note(line=self._line, text="a quote that is never closed"))
+            self.notes.append(ScriptNote(line=self._line, text="a quote that is never closed"))
             end = len(self._text)
         text = self._text[self._at + 1 : end]
         self._move_to(min(end + 1, len(self._text)))
@@ -184,7 +184,7 @@ class Reader:
                 plain += character
                 self._advance()
         if self._at >= len(self._text):
-            self.notes.append(Note(line=opened, text="a quote that is never closed"))
+            self.notes.append(ScriptNote(line=opened, text="a quote that is never closed"))
         self._at += 1
         return [part for part in [*parts, (plain, False)] if part[0]]
 
@@ -217,7 +217,7 @@ class Reader:
             if depth == 0:
                 break
         else:
-            self.notes.append(Note(line=self._line, text=f"a {opening} that is never closed"))
+            self.notes.append(ScriptNote(line=self._line, text=f"a {opening} that is never closed"))
         self._move_to(position)
 
     def _move_to(self, position: int) -> None:
@@ -225,7 +225,7 @@ class Reader:
             self._advance()
 
 
-def expand(word: Word, variables: Mapping[str, Expansion]) -> Expansion:
+def expand(word: ShellWord, variables: Mapping[str, Expansion]) -> Expansion:
     """The value of a word; `~` and globs stay as they are."""
     texts, unknown = [], ""
     for text, expanded in word.parts:
@@ -237,9 +237,9 @@ def expand(word: Word, variables: Mapping[str, Expansion]) -> Expansion:
 
 def expand_text(text: str, variables: Mapping[str, Expansion], depth: int = 0) -> Expansion:
     """Expand `$name`, `${name}`, `${name:-default}` and `$((...))` in a text."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return Expansion(text=text, unknown="too deeply nested")
-    reader = Reader(text)
+    reader = ShellReader(text)
     result, unknown, at = "", "", 0
     while at < len(text):
         if text[at] not in "$`" or at + 1 == len(text):
@@ -275,11 +275,11 @@ def evaluate_arithmetic(text: str, variables: Mapping[str, Expansion]) -> Expans
     """Integer arithmetic as the shell does it; division goes towards zero."""
     try:
         return Expansion(text=str(_Arithmetic(text, variables).value()))
-    except _UnknownError as error:
+    except _UnknownValueError as error:
         return Expansion(text=f"$(({text}))", unknown=str(error))
 
 
-class _UnknownError(Exception):
+class _UnknownValueError(Exception):
     """An arithmetic expression that depends on something unknown or is not understood."""
 
 
@@ -287,8 +287,8 @@ class _Arithmetic:
     """Sums of products of powers, with parentheses."""
 
     def __init__(self, text: str, variables: Mapping[str, Expansion], depth: int = 0) -> None:
-        if depth > DEEPEST:
-            raise _UnknownError("too deeply nested")
+        if depth > MAX_DEPTH:
+            raise _UnknownValueError("too deeply nested")
         self._depth = depth
         self._variables = variables
         self._tokens: list[str] = []
@@ -296,22 +296,22 @@ class _Arithmetic:
         while position < end:
             match = ARITHMETIC.match(text, position)
             if not match:
-                raise _UnknownError(f"$(({text}))")
+                raise _UnknownValueError(f"$(({text}))")
             self._tokens.append(match[0].strip())
             position = match.end()
 
     def value(self) -> int:
         result = self._sum(0)
         if self._tokens:
-            raise _UnknownError(self._tokens[0])
+            raise _UnknownValueError(self._tokens[0])
         return result
 
     def _take(self, *operators: str) -> str:
         return self._tokens.pop(0) if self._tokens and self._tokens[0] in operators else ""
 
     def _sum(self, nested: int) -> int:
-        if nested > DEEPEST:
-            raise _UnknownError("too deeply nested")
+        if nested > MAX_DEPTH:
+            raise _UnknownValueError("too deeply nested")
         result = self._product(nested)
         while operator := self._take("+", "-"):
             other = self._product(nested)
@@ -326,7 +326,7 @@ class _Arithmetic:
                 result *= other
                 continue
             if other == 0:
-                raise _UnknownError("division by zero")
+                raise _UnknownValueError("division by zero")
             quotient = abs(result) // abs(other) * (1 if (result < 0) == (other < 0) else -1)
             result = quotient if operator == "/" else result - quotient * other
         return result
@@ -337,7 +337,7 @@ class _Arithmetic:
             return base
         exponent = self._power(nested + 1)
         if not 0 <= exponent <= 64:
-            raise _UnknownError("an exponent out of range")
+            raise _UnknownValueError("an exponent out of range")
         return int(base**exponent)
 
     def _atom(self, nested: int) -> int:
@@ -348,15 +348,15 @@ class _Arithmetic:
         if self._take("("):
             result = self._sum(nested + 1)
             if not self._take(")"):
-                raise _UnknownError("an unbalanced parenthesis")
+                raise _UnknownValueError("an unbalanced parenthesis")
             return result
         if not self._tokens:
-            raise _UnknownError("an unfinished expression")
+            raise _UnknownValueError("an unfinished expression")
         token = self._tokens.pop(0)
         if token.isdigit():
             return int(token)
         name = token.strip("${}")
         known = self._variables.get(name)
         if known is None or known.unknown or not NAME.fullmatch(name):
-            raise _UnknownError((known.unknown if known else "") or name)
+            raise _UnknownValueError((known.unknown if known else "") or name)
         return _Arithmetic(known.text, self._variables, self._depth + 1).value()

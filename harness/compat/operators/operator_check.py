@@ -6,8 +6,7 @@ versions: it is said, and does not fail the cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.check import TaskContext
-from harness.compat.operators.operator_calls import OperatorCall, check_calls
-from harness.compat.operators.operator_schema import Operators, SchemaChange, read_operators, schema_changes
-from harness.compat.surface.analysis_process import analyse
-from harness.compat.surface.api_surface import Surface
-from harness.compat.surface.release_sources import commit_sources, fetch_sources, required, tree_requirements
-from harness.compat.uses.consumers import reading_code
-from harness.compat.uses.package_pairs import Answers, Package
-from harness.compat.uses.use import Reference
-from harness.compat.uses.use_check import check_border
+from harness.compat.uses.analysis_cache import analysis_code
+from harness.compat.uses.analysis_process import analyse
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.pip_download import ReleaseNotFoundError
+from harness.sources.packages.release_sources import (
+    commit_sources,
+    fetch_sources,
+    release_requirements,
+    tree_requirements,
+)
 
 PROVIDER = "torch-npu"
 # Folders whose code runs on another chip than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
@@ -34,145 +32,9 @@ OTHER_CHIPS = ("_310p",)
 CONSUMERS = {"verl_tree": "verl", "vllm_ascend": "vllm-ascend"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Use:
-    """A use that this torch_npu does not bear.
-
-    own: the package has it with its own torch_npu too. guarded: it stands behind a test or in a try, or runs
-    on other chips only.
-    """
-
-    consumer: str
-    kind: str
-    name: str
-    file: str
-    line: int
-    text: str
-    guarded: bool
-    own: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SilentChange:
-    """A call that leaves an argument to a default that differs from the one it was made for."""
-
-    consumer: str
-    name: str
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.name}: {self.text}, and this call relies on it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uses:
-    """What a package uses of torch_npu: calls of operators, and names below `torch_npu.npu` and the like."""
-
-    calls: tuple[OperatorCall, ...]
-    names: tuple[Reference, ...]
-    surface: Surface
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchNpu:
-    """A torch_npu as far as its wheel tells: operators with signatures, and Python names."""
-
-    version: str
-    operators: Operators
-    surface: Surface
-
-
-def read_torch_npu(version: str, sources: Path) -> TorchNpu:
-    """InputError when the sources are not those of a torch_npu."""
-    return TorchNpu(version=version, operators=read_operators(sources), surface=Surface(sources))
-
-
-def read_uses(consumer: Package, answers: Answers) -> Uses:
-    """InputError when the sources cannot be read."""
-    found = []
-    reached = consumer.reach(answers)
-    for use in reached.uses:
-        target = use.target
-        if target == "torch.npu" or target.startswith("torch.npu."):
-            target = f"torch_npu.npu{target.removeprefix('torch.npu')}"
-        # Directly below torch_npu stand the operators, and names its C part makes at run time.
-        if target.startswith("torch_npu.") and target.count(".") > 1:
-            found.append(replace(use, target=target))
-    return Uses(calls=reached.calls, names=tuple(found), surface=consumer.surface)
-
-
-def misuses(consumer: str, uses: Uses, torch_npu: TorchNpu) -> tuple[Use, ...]:
-    """Uses that this torch_npu does not bear, by place."""
-    found = [
-        Use(
-            consumer=consumer,
-            kind=finding.kind,
-            name=finding.operator,
-            file=finding.file,
-            line=finding.line,
-            text=finding.text,
-            guarded=finding.guarded or _elsewhere(finding.file),
-        )
-        for finding in check_calls(uses.calls, torch_npu.operators)
-    ]
-    provider = {"torch_npu": (f"torch_npu {torch_npu.version}", torch_npu.surface)}
-    # What stands directly below torch_npu and is no module may be made by its C part as it is imported.
-    names = [use for use in uses.names if torch_npu.surface.has_module(".".join(use.target.split(".")[:2]))]
-    found += [
-        Use(
-            consumer=consumer,
-            kind=finding.kind,
-            name=finding.name,
-            file=finding.file,
-            line=finding.line,
-            text=finding.text,
-            guarded=bool(finding.guarded) or _elsewhere(finding.file),
-        )
-        for finding in check_border(names, provider, uses.surface)
-        if finding.kind not in ("patch", "dead-patch")
-    ]
-    return tuple(sorted(found, key=lambda use: (use.file, use.line, use.name)))
-
-
-def silent_changes(
-    consumer: str, uses: Uses, made_for: TorchNpu, torch_npu: TorchNpu
-) -> tuple[SilentChange, ...]:
-    """Calls that rely on a default which differs between the two versions."""
-    changed: dict[str, list[SchemaChange]] = {}
-    for change in schema_changes(made_for.operators, torch_npu.operators):
-        if change.silent:
-            changed.setdefault(change.name, []).append(change)
-    return tuple(
-        SilentChange(consumer=consumer, name=call.operator, file=call.file, line=call.line, text=change.text)
-        for call in uses.calls
-        for change in changed.get(call.operator, ())
-        if not _elsewhere(call.file)
-        and not call.open_keywords
-        and not _gives(call, change.argument, torch_npu.operators)
-    )
-
-
-def _elsewhere(file: str) -> bool:
-    return any(folder in file.split("/") for folder in OTHER_CHIPS)
-
-
-def _gives(call: OperatorCall, argument: str, operators: Operators) -> bool:
-    if argument in call.keywords or call.positional is None:
-        return True
-    return any(
-        argument in [a.name for a in overload.arguments if not a.keyword_only][: call.positional]
-        for overload in operators.schemas.get(call.operator, ())
-    )
-
-
 def pinned_torch_npu(sources: Path) -> str:
     """The exact torch_npu a release or commit requires, or ""."""
-    for wanted in map(Requirement, (*required(sources), *tree_requirements(sources))):
+    for wanted in map(Requirement, (*release_requirements(sources), *tree_requirements(sources))):
         exact = [one.version for one in wanted.specifier if one.operator == "==" and "*" not in one.version]
         if canonicalize_name(wanted.name) == PROVIDER and exact:
             return exact[0]
@@ -203,36 +65,12 @@ def run(ctx: TaskContext) -> Measured:
         "file": str(sources),
         "consumers": consumers,
         "cache": str(ctx.cache),
-        "code": reading_code(),
+        "code": analysis_code(),
     }
-    answer = analyse(ctx, "npu_ops", request) if consumers else {}
+    answer = analyse(ctx, "harness.compat.operators.operator_analysis", request) if consumers else {}
     for use in answer.get("uses", ()):
-        ctx.log(_said(use))
+        ctx.log(_text(use))
     return Measured(measurements={**facts, **answer}, evidence=Evidence.STATIC)
-
-
-def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the consumers use wrongly, what of it with their own torch_npu too, and what changed silently."""
-    torch_npu = read_torch_npu(request["version"], Path(request["file"]))
-    answers = Answers(folder=Path(request["cache"]) / "pairs", code=request["code"])
-    facts: dict[str, Any] = {"consumers": [], "uses": [], "silent": []}
-    for consumer in request["consumers"]:
-        package, pinned = consumer["package"], consumer["pinned"]
-        file = Path(consumer["file"])
-        uses = read_uses(Package(name=package, version=consumer["version"], file=file), answers)
-        found: Sequence[Use] = misuses(package, uses, torch_npu)
-        if pinned == request["version"]:
-            found = [replace(use, own=True) for use in found]
-        elif consumer["pinned_file"]:
-            made_for = read_torch_npu(pinned, Path(consumer["pinned_file"]))
-            own = {(use.file, use.line, use.name) for use in misuses(package, uses, made_for)}
-            found = [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
-            changes = silent_changes(package, uses, made_for, torch_npu)
-            facts["silent"] += [{**asdict(change), "place": str(change)} for change in changes]
-        facts["uses"] += [asdict(use) for use in found]
-        known = {name: consumer[name] for name in ("package", "version", "pinned")}
-        facts["consumers"].append({**known, "calls": len(uses.calls)})
-    return facts
 
 
 def _pinned(ctx: TaskContext, package: str, pinned: str, version: str) -> str:
@@ -272,12 +110,12 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     version = measurements["torch_npu"]["version"]
     unguarded = [use for use in measurements["uses"] if not use["guarded"]]
     wrong = [use for use in unguarded if not use["own"]]
-    reasons = [f"{_said(use)} ({use['consumer']} with torch_npu {version})." for use in wrong]
+    reasons = [f"{_text(use)} ({use['consumer']} with torch_npu {version})." for use in wrong]
     reasons += [f"{change['place']}." for change in measurements["silent"]]
     failed = bool(reasons)
     unread = [f"Not looked at: {text}." for text in measurements["not_read"]]
     notes = [
-        f"{_said(use)}, nor with the torch_npu that {use['consumer']} is made for."
+        f"{_text(use)}, nor with the torch_npu that {use['consumer']} is made for."
         for use in unguarded
         if use["own"]
     ]
@@ -294,5 +132,5 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     return Judgement(status=status, reasons=tuple(order), remedies=tuple(remedies))
 
 
-def _said(use: Mapping[str, Any]) -> str:
+def _text(use: Mapping[str, Any]) -> str:
     return f"{use['file']}:{use['line']}: {use['text']}"

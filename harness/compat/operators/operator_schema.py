@@ -17,22 +17,22 @@ import yaml
 
 from harness.errors import InputError, Location
 
-FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
-FOLDER = "torch_npu/csrc/aten"
+SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
+SCHEMA_FOLDER = "torch_npu/csrc/aten"
 # Operators of the ATB library have no YAML: only their names are known, from these sources.
-UNSIGNED = re.compile(r"torch_npu/op_plugin/atb/\w+\.py")
-UNSIGNED_NAME = re.compile(r"\b_?npu_[a-z0-9_]+\b")
+ATB_SOURCE = re.compile(r"torch_npu/op_plugin/atb/\w+\.py")
+ATB_OPERATOR = re.compile(r"\b_?npu_[a-z0-9_]+\b")
 # The same safe reader, in C where there is one: these files are long.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS = ("custom", "custom_autograd", "quant")
 LARGEST_FILE = 8 << 20
-HEAD = re.compile(
+SCHEMA = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Argument:
+class OperatorArgument:
     """One argument as callers see it; `default` is the schema's text, None when it must be given."""
 
     name: str
@@ -42,12 +42,12 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overload:
+class OperatorOverload:
     """One signature of an operator; `returns` is the number of results."""
 
     name: str
     overload: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[OperatorArgument, ...]
     returns: int
 
     def problem(self, positional: int, keywords: Sequence[str]) -> str:
@@ -68,21 +68,23 @@ class Overload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operators:
+class OperatorSchemas:
     """What one torch_npu has: `schemas` by operator, and operators whose signatures are not known."""
 
-    schemas: Mapping[str, tuple[Overload, ...]]
+    schemas: Mapping[str, tuple[OperatorOverload, ...]]
     unsigned: frozenset[str]
 
 
-def read_operators(wheel: Path) -> Operators:
+def read_operators(wheel: Path) -> OperatorSchemas:
     """The operators of a torch_npu wheel; InputError when it is not one."""
-    entries: dict[str, list[Overload]] = {}
+    entries: dict[str, list[OperatorOverload]] = {}
     unsigned: set[str] = set()
     try:
         with zipfile.ZipFile(wheel) as archive:
             names = set(archive.namelist())
-            present = [f"{FOLDER}/{file}" for file in FILES if f"{FOLDER}/{file}" in names]
+            present = [
+                f"{SCHEMA_FOLDER}/{file}" for file in SCHEMA_FILES if f"{SCHEMA_FOLDER}/{file}" in names
+            ]
             if not present:
                 raise InputError("this wheel has no operator signatures", where=Location(wheel))
             for member in present:
@@ -91,29 +93,29 @@ def read_operators(wheel: Path) -> Operators:
                 for overload in _overloads(yaml.load(archive.read(member), Loader=LOADER)):  # noqa: S506 - a safe one
                     entries.setdefault(overload.name, []).append(overload)
             for member in sorted(names):
-                if UNSIGNED.fullmatch(member) and archive.getinfo(member).file_size <= LARGEST_FILE:
-                    unsigned.update(UNSIGNED_NAME.findall(archive.read(member).decode("utf-8", "replace")))
+                if ATB_SOURCE.fullmatch(member) and archive.getinfo(member).file_size <= LARGEST_FILE:
+                    unsigned.update(ATB_OPERATOR.findall(archive.read(member).decode("utf-8", "replace")))
     except (zipfile.BadZipFile, OSError, EOFError, yaml.YAMLError) as error:
         raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
     schemas = {name: tuple(dict.fromkeys(found)) for name, found in entries.items()}
-    return Operators(schemas=schemas, unsigned=frozenset(unsigned - set(schemas)))
+    return OperatorSchemas(schemas=schemas, unsigned=frozenset(unsigned - set(schemas)))
 
 
-def parse_schema(text: str) -> Overload:
+def parse_schema(text: str) -> OperatorOverload:
     """One signature, `name.overload(Tensor self, *, int a=0) -> Tensor`; ValueError when it is none."""
-    match = HEAD.fullmatch(text.strip())
+    match = SCHEMA.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is no operator signature")
     arguments = []
     keyword_only = False
-    for part in _split(match["arguments"]):
+    for part in _split_arguments(match["arguments"]):
         if part == "*":
             keyword_only = True
             continue
         declaration, equals, default = part.partition("=")
         kind, _, name = declaration.strip().rpartition(" ")
         arguments.append(
-            Argument(
+            OperatorArgument(
                 # The code generator calls the first argument `input`.
                 name="input" if name == "self" else name,
                 type=kind,
@@ -122,8 +124,8 @@ def parse_schema(text: str) -> Overload:
             )
         )
     returns = match["returns"].strip()
-    count = len(_split(returns[1:-1])) if returns.startswith("(") else 1
-    return Overload(
+    count = len(_split_arguments(returns[1:-1])) if returns.startswith("(") else 1
+    return OperatorOverload(
         name=match["name"], overload=match["overload"] or "", arguments=tuple(arguments), returns=count
     )
 
@@ -140,13 +142,13 @@ class SchemaChange:
     argument: str = ""
 
 
-def schema_changes(before: Operators, after: Operators) -> tuple[SchemaChange, ...]:
+def schema_changes(before: OperatorSchemas, after: OperatorSchemas) -> tuple[SchemaChange, ...]:
     """What changed for callers from one torch_npu to another, by name."""
     return tuple(_changes(before.schemas, after.schemas))
 
 
 def _changes(
-    old: Mapping[str, tuple[Overload, ...]], new: Mapping[str, tuple[Overload, ...]]
+    old: Mapping[str, tuple[OperatorOverload, ...]], new: Mapping[str, tuple[OperatorOverload, ...]]
 ) -> list[SchemaChange]:
     changes = [SchemaChange(name=name, text="removed", breaking=True) for name in sorted(set(old) - set(new))]
     changes += [SchemaChange(name=name, text="added", breaking=False) for name in sorted(set(new) - set(old))]
@@ -162,7 +164,7 @@ def _changes(
     return changes
 
 
-def _overload_changes(before: Overload, after: Overload) -> Iterator[SchemaChange]:
+def _overload_changes(before: OperatorOverload, after: OperatorOverload) -> Iterator[SchemaChange]:
     old = {argument.name: argument for argument in before.arguments}
     new = {argument.name: argument for argument in after.arguments}
     for name in old.keys() - new.keys():
@@ -184,7 +186,7 @@ def _overload_changes(before: Overload, after: Overload) -> Iterator[SchemaChang
         yield SchemaChange(name=before.name, text=text, breaking=True)
 
 
-def _overloads(data: Any) -> Iterator[Overload]:
+def _overloads(data: Any) -> Iterator[OperatorOverload]:
     if not isinstance(data, dict):
         return
     for section in SECTIONS:
@@ -194,7 +196,7 @@ def _overloads(data: Any) -> Iterator[Overload]:
                 yield parse_schema(text)
 
 
-def _split(text: str) -> list[str]:
+def _split_arguments(text: str) -> list[str]:
     """Split at commas outside brackets and quotes."""
     parts, depth, quote, current = [], 0, "", ""
     for character in text:

@@ -17,8 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from harness.compat.surface.release_sources import INDEX_METADATA
 from harness.errors import InputError, Location
+from harness.sources.packages.release_sources import INDEX_METADATA
 
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 BUILD_INFO = "vllm_ascend/_build_info.py"
@@ -27,7 +27,7 @@ BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class ArchiveMetadata:
     """requires_python: "" for any. built_for: the chip its kernels are for, "" for all or unknown.
 
     differences: requirements that only the archive or only the index states, each with who states it.
@@ -65,7 +65,7 @@ class Archive:
         return (text,)
 
 
-def read_archive(name: str, version: str, sources: Path) -> Archive:
+def read_archive_metadata(name: str, version: str, sources: Path) -> ArchiveMetadata:
     """What a release's sources (see `published`) say; InputError when they cannot be read."""
     try:
         with zipfile.ZipFile(sources) as archive:
@@ -77,7 +77,7 @@ def read_archive(name: str, version: str, sources: Path) -> Archive:
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
     built_for = BUILT_FOR.search(build)
-    return Archive(
+    return ArchiveMetadata(
         name=name,
         version=version,
         requires_python=str(metadata["Requires-Python"] or ""),

@@ -15,11 +15,11 @@ from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.source_requirements import declared_requirements
 
 # The C library of the oldest system that CANN images are built on (openEuler 22.03: glibc 2.34).
-FOREIGN_PLATFORM = "manylinux_2_34"
+CROSS_PLATFORM = "manylinux_2_34"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Override:
+class RequirementOverride:
     """A requirement that replaces what packages say of it, and why that is right."""
 
     requirement: str
@@ -32,14 +32,14 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ResolveRequest:
     """One resolution. `from_source` are packages that do not come from an index and are left out.
 
     source_requirements: by package, what those require whose sources are at hand.
     """
 
     requirements: tuple[str, ...]
-    overrides: tuple[Override, ...]
+    overrides: tuple[RequirementOverride, ...]
     from_source: tuple[Mapping[str, Any], ...]
     indexes: tuple[str, ...]
     python: str
@@ -48,7 +48,7 @@ class Request:
     source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of_facets(cls, pins: Mapping[str, Any], platform: Mapping[str, Any]) -> Request:
+    def from_facets(cls, pins: Mapping[str, Any], platform: Mapping[str, Any]) -> ResolveRequest:
         """Read the facets `pins` and `platform`; InputError for a requirement that is none."""
         reasons = pins.get("reasons", {})
         source = tuple(pins.get("from_source", ()))
@@ -59,7 +59,7 @@ class Request:
             # packages behind a third party's it goes back to years-old releases.
             requirements=tuple(requirements),
             overrides=tuple(
-                Override(requirement=text, reason=str(reasons.get(text, "")))
+                RequirementOverride(requirement=text, reason=str(reasons.get(text, "")))
                 for text in sorted(pins.get("overrides", ()))
                 if _name(text) not in left_out
             ),
@@ -70,7 +70,7 @@ class Request:
             host=bool(platform.get("host", False)),
         )
 
-    def with_sources(self, mirrors: Path | None) -> Request:
+    def with_sources(self, mirrors: Path | None) -> ResolveRequest:
         """With what the packages from source require, where `mirrors` has their commits.
 
         Only for this machine: on hardware a stack's author installs them over what he has pinned.
@@ -87,11 +87,11 @@ class Request:
     @property
     def target(self) -> str:
         """The target in words."""
-        return f"Python {self.python} on {'this machine' if self.host else f'{self.arch} {FOREIGN_PLATFORM}'}"
+        return f"Python {self.python} on {'this machine' if self.host else f'{self.arch} {CROSS_PLATFORM}'}"
 
     def arguments(self) -> list[str]:
         """uv's arguments for the target."""
-        platform = [] if self.host else ["--python-platform", f"{self.arch}-{FOREIGN_PLATFORM}"]
+        platform = [] if self.host else ["--python-platform", f"{self.arch}-{CROSS_PLATFORM}"]
         return ["--python-version", self.python, *platform]
 
     def write(self, folder: Path) -> None:
@@ -105,7 +105,7 @@ class Request:
         folder.joinpath("overrides.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def names(requirements: Sequence[str]) -> tuple[str, ...]:
+def requirement_names(requirements: Sequence[str]) -> tuple[str, ...]:
     """The normal names of requirements."""
     return tuple(_name(requirement) for requirement in requirements)
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from harness.compat.surface.call_signature import Arguments, Signature, arguments_of, signature_of
-from harness.compat.surface.class_facts import (
-    HARMLESS,
+from harness.compat.surface.call_signature import CallArguments, CallSignature, arguments_of, signature_of
+from harness.compat.surface.decorators_and_bases import (
+    NAME_PRESERVING,
     PLAIN_BASES,
+    SIGNATURE_PRESERVING,
     STANDARD_BASES,
     TORCH_MODULE,
-    TRANSPARENT,
 )
 from harness.compat.surface.dynamic_attributes import Openness, openness
 from harness.compat.surface.module_names import (
@@ -29,20 +29,20 @@ from harness.compat.surface.module_names import (
     class_attributes,
     decorators,
     dotted,
-    flat,
+    flat_statements,
     read_names,
 )
+from harness.compat.surface.package_text import PackageText
 from harness.compat.surface.syntax_walk import parse, walk
-from harness.compat.surface.text_mentions import Mentions
 from harness.errors import InputError, Location
 
-DEPTH = 40
+MAX_DEPTH = 40
 COMPILED = (".so", ".pyd")
 # What a module or class has without anybody writing it down.
 DUNDER = re.compile(r"__\w+__")
 
 
-class Standing(enum.Enum):
+class Presence(enum.Enum):
     """Whether a name is there."""
 
     FOUND = "found"
@@ -51,12 +51,12 @@ class Standing(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class ApiDefinition:
     """A function or class where it is written. `signatures` is empty when how it is called is not known."""
 
     module: str
     node: ast.stmt
-    signatures: tuple[Signature, ...] = ()
+    signatures: tuple[CallSignature, ...] = ()
 
     @property
     def is_class(self) -> bool:
@@ -65,24 +65,24 @@ class Definition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class NameLookup:
     """What stands at a dotted name: a definition, a `module`, or something else that is there.
 
     When it is missing, `missing` was not in `where`.
     """
 
-    standing: Standing
+    presence: Presence
     where: str = ""
     missing: str = ""
-    definition: Definition | None = None
+    definition: ApiDefinition | None = None
     module: str = ""
 
 
-UNKNOWN = Answer(standing=Standing.UNKNOWN)
-THERE = Answer(standing=Standing.FOUND)
+UNKNOWN = NameLookup(presence=Presence.UNKNOWN)
+PRESENT = NameLookup(presence=Presence.FOUND)
 
 
-class Surface:
+class ApiSurface:
     """The importable packages inside one zip of sources. Modules are parsed when somebody asks."""
 
     def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
@@ -101,8 +101,8 @@ class Surface:
         self._names: dict[str, ModuleNames | None] = {}
         self._attributes: dict[ast.ClassDef, set[str]] = {}
         self._open: dict[ast.ClassDef, Openness] = {}
-        self._mentions: dict[str, Mentions] = {}
-        self._calls: dict[str, tuple[tuple[str, Arguments], ...]] = {}
+        self._mentions: dict[str, PackageText] = {}
+        self._calls: dict[str, tuple[tuple[str, CallArguments], ...]] = {}
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -133,37 +133,37 @@ class Surface:
         """Whether the module is there, as a source, a folder or compiled."""
         return module in self._members or module in self._folders or module in self._compiled
 
-    def find(self, dotted: str, depth: int = 0) -> Answer:
+    def find(self, dotted: str, depth: int = 0) -> NameLookup:
         """What stands at `package.module.Class.attribute`."""
         parts = dotted.split(".")
-        if depth > DEPTH or parts[0] not in self.packages:
+        if depth > MAX_DEPTH or parts[0] not in self.packages:
             return UNKNOWN
-        walked = self._walk(Answer(standing=Standing.FOUND, module=parts[0]), parts[:1], parts[1:], depth)
-        if walked.standing is not Standing.MISSING:
+        walked = self._walk(NameLookup(presence=Presence.FOUND, module=parts[0]), parts[:1], parts[1:], depth)
+        if walked.presence is not Presence.MISSING:
             return walked
         # An import statement goes by the modules even where a package has bound one of their names.
         end = next(n for n in range(len(parts), 0, -1) if self.has_module(".".join(parts[:n])))
-        module = Answer(standing=Standing.FOUND, module=".".join(parts[:end]))
+        module = NameLookup(presence=Presence.FOUND, module=".".join(parts[:end]))
         return self._walk(module, parts[:end], parts[end:], depth)
 
-    def _walk(self, answer: Answer, done: list[str], rest: list[str], depth: int) -> Answer:
+    def _walk(self, answer: NameLookup, done: list[str], rest: list[str], depth: int) -> NameLookup:
         for position, attribute in enumerate(rest):
             answer = self._inside(answer, attribute, ".".join([*done, *rest[:position]]), depth + 1)
-            if answer.standing is not Standing.FOUND:
+            if answer.presence is not Presence.FOUND:
                 break
         return answer
 
-    def _in_module(self, module: str, name: str, depth: int) -> Answer:
-        if DUNDER.fullmatch(name) or depth > DEPTH or module in self._compiled:
+    def _in_module(self, module: str, name: str, depth: int) -> NameLookup:
+        if DUNDER.fullmatch(name) or depth > MAX_DEPTH or module in self._compiled:
             return UNKNOWN
         found = self._lookup(module, name, depth, set())
-        if found.standing is Standing.MISSING and self._may_be_set(module, name):
+        if found.presence is Presence.MISSING and self._may_be_set(module, name):
             return UNKNOWN
         return found
 
-    def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> Answer:
-        if module in seen or depth > DEPTH:
-            return Answer(standing=Standing.MISSING, where=module, missing=name)
+    def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> NameLookup:
+        if module in seen or depth > MAX_DEPTH:
+            return NameLookup(presence=Presence.MISSING, where=module, missing=name)
         seen.add(module)
         names = self.names(module)
         if names is None:
@@ -173,9 +173,9 @@ class Surface:
         if name in names.imported:
             return self._imported(module, names.imported[name], depth + 1)
         if name in names.other:
-            return THERE
+            return PRESENT
         if self.has_module(f"{module}.{name}"):
-            return Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+            return NameLookup(presence=Presence.FOUND, module=f"{module}.{name}")
         unsure = names.dynamic
         for written in names.stars:
             # For a type checker alone some write a sibling as if it stood at the top.
@@ -189,11 +189,11 @@ class Surface:
             if name.encode() not in source and b"import *" not in source and b"__getattr__" not in source:
                 continue
             answer = self._lookup(star, name, depth + 1, seen)
-            if answer.standing is Standing.FOUND and self._exports(star, name):
+            if answer.presence is Presence.FOUND and self._exports(star, name):
                 return answer
-            unsure = unsure or answer.standing is Standing.UNKNOWN
-        standing = Standing.UNKNOWN if unsure else Standing.MISSING
-        return Answer(standing=standing, where=module, missing=name)
+            unsure = unsure or answer.presence is Presence.UNKNOWN
+        presence = Presence.UNKNOWN if unsure else Presence.MISSING
+        return NameLookup(presence=presence, where=module, missing=name)
 
     def _exports(self, module: str, name: str) -> bool:
         """Whether `from module import *` brings a name the module has."""
@@ -202,44 +202,44 @@ class Surface:
             return not name.startswith("_")
         return name in names.exported
 
-    def _imported(self, into: str, sources: list[tuple[str, str]], depth: int) -> Answer:
+    def _imported(self, into: str, sources: list[tuple[str, str]], depth: int) -> NameLookup:
         """What an import within the package leads to; there in any case, since its module binds it."""
         for module, name in sources:
             if module == into and self.has_module(f"{module}.{name}"):
-                answer = Answer(standing=Standing.FOUND, module=f"{module}.{name}")
+                answer = NameLookup(presence=Presence.FOUND, module=f"{module}.{name}")
             elif name and self.has_module(module):
                 answer = self._in_module(module, name, depth + 1)
             else:
                 answer = self.find(f"{module}.{name}" if name else module, depth + 1)
-            if answer.standing is Standing.FOUND:
+            if answer.presence is Presence.FOUND:
                 return answer
-        return THERE
+        return PRESENT
 
-    def _definition(self, module: str, nodes: list[ast.stmt]) -> Answer:
+    def _definition(self, module: str, nodes: list[ast.stmt]) -> NameLookup:
         node = nodes[-1]
-        signatures: list[Signature] = []
+        signatures: list[CallSignature] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
             usable = [one for one in functions if "overload" not in decorators(one)]
             if len(functions) == len(nodes) and all(_transparent(one) for one in usable):
                 signatures = [signature_of(one) for one in usable]
-        definition = Definition(module=module, node=node, signatures=tuple(signatures))
-        return Answer(standing=Standing.FOUND, where=module, definition=definition)
+        definition = ApiDefinition(module=module, node=node, signatures=tuple(signatures))
+        return NameLookup(presence=Presence.FOUND, where=module, definition=definition)
 
-    def _inside(self, holder: Answer, name: str, dotted: str, depth: int) -> Answer:
+    def _inside(self, holder: NameLookup, name: str, dotted: str, depth: int) -> NameLookup:
         if holder.module:
             return self._in_module(holder.module, name, depth)
         definition = holder.definition
         if definition is None or not definition.is_class or DUNDER.fullmatch(name):
             return UNKNOWN
         answer = self.member(definition, name, depth)
-        if answer.standing is not Standing.MISSING:
+        if answer.presence is not Presence.MISSING:
             return answer
         if self._may_be_set(definition.module, name):
             return UNKNOWN
-        return Answer(standing=Standing.MISSING, where=dotted, missing=name)
+        return NameLookup(presence=Presence.MISSING, where=dotted, missing=name)
 
-    def find_method(self, dotted: str) -> Answer:
+    def find_method(self, dotted: str) -> NameLookup:
         """What stands at `package.module.Class.method`, given that it is called.
 
         Objects may get values under names that nobody can know; methods they do not get that way.
@@ -249,28 +249,28 @@ class Surface:
         if answer.definition is None or not answer.definition.is_class or DUNDER.fullmatch(name):
             return UNKNOWN
         found = self.member(answer.definition, name, openest=Openness.DATA)
-        if found.standing is not Standing.MISSING:
+        if found.presence is not Presence.MISSING:
             return found
         if self._may_be_set(answer.definition.module, name):
             return UNKNOWN
-        return Answer(standing=Standing.MISSING, where=holder, missing=name)
+        return NameLookup(presence=Presence.MISSING, where=holder, missing=name)
 
     def member(
-        self, definition: Definition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
-    ) -> Answer:
+        self, definition: ApiDefinition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
+    ) -> NameLookup:
         """A method or attribute of a class or of the classes it is made from.
 
         openest: how open a class may be that does not name it, for the answer to be that it has none.
         """
         node = definition.node
-        if not isinstance(node, ast.ClassDef) or depth > DEPTH:
+        if not isinstance(node, ast.ClassDef) or depth > MAX_DEPTH:
             return UNKNOWN
-        nodes = [one for one in flat(node.body) if getattr(one, "name", None) == name]
+        nodes = [one for one in flat_statements(node.body) if getattr(one, "name", None) == name]
         if nodes:
             return self._definition(definition.module, nodes)
         if name in self._class_attributes(node):
-            return THERE
-        if node.keywords or decorators(node) - HARMLESS or self._openness(node) > openest:
+            return PRESENT
+        if node.keywords or decorators(node) - NAME_PRESERVING or self._openness(node) > openest:
             return UNKNOWN
         unsure = False
         for base in node.bases:
@@ -285,12 +285,12 @@ class Surface:
             parent = self.base(definition.module, written, depth + 1)
             answer = self.member(parent, name, depth + 1, openest) if parent else UNKNOWN
             if standard is not None:
-                answer = THERE
-            if answer.standing is Standing.FOUND:
+                answer = PRESENT
+            if answer.presence is Presence.FOUND:
                 # An earlier base that cannot be read may have its own.
-                return THERE if unsure else answer
-            unsure = unsure or answer.standing is Standing.UNKNOWN
-        return UNKNOWN if unsure else Answer(standing=Standing.MISSING, where=node.name, missing=name)
+                return PRESENT if unsure else answer
+            unsure = unsure or answer.presence is Presence.UNKNOWN
+        return UNKNOWN if unsure else NameLookup(presence=Presence.MISSING, where=node.name, missing=name)
 
     def _standard(self, module: str, written: str) -> frozenset[str] | None:
         """The names a class of the standard library has, if `written` means one; None for all others."""
@@ -300,7 +300,7 @@ class Surface:
         found = {".".join(filter(None, (*origin, rest))) for origin in origins}
         return STANDARD_BASES.get(found.pop()) if len(found) == 1 else None
 
-    def base(self, module: str, written: str, depth: int = 0) -> Definition | None:
+    def base(self, module: str, written: str, depth: int = 0) -> ApiDefinition | None:
         """The class a module means by `written`, if this package defines it."""
         head, _, rest = written.partition(".")
         if not head:
@@ -330,21 +330,21 @@ class Surface:
             return True
         return self.mentions(module).is_set(name)
 
-    def mentions(self, module: str) -> Mentions:
+    def mentions(self, module: str) -> PackageText:
         """The text of the top-level package that a module is in."""
         top = module.partition(".")[0]
         if top not in self._mentions:
             inside = [other for other in self._members if other.partition(".")[0] == top]
-            self._mentions[top] = Mentions(lambda: map(self.source, inside))
+            self._mentions[top] = PackageText(lambda: map(self.source, inside))
         return self._mentions[top]
 
-    def calls_of(self, method: str) -> tuple[tuple[str, Arguments], ...]:
+    def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
         """Every `something.method(...)` of the package with its place; `super().method(...)` is left out."""
         if method not in self._calls:
             self._calls[method] = tuple(self._find_calls(method))
         return self._calls[method]
 
-    def _find_calls(self, method: str) -> Iterator[tuple[str, Arguments]]:
+    def _find_calls(self, method: str) -> Iterator[tuple[str, CallArguments]]:
         word = f".{method}(".encode()
         for module, file in self.files():
             tree = parse(self.source(module)) if word in self.source(module) else None
@@ -367,7 +367,7 @@ class Surface:
 
 
 def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return decorators(node) <= TRANSPARENT
+    return decorators(node) <= SIGNATURE_PRESERVING
 
 
 def _modules(names: list[str]) -> dict[str, str]:

@@ -7,38 +7,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signature:
+class CallSignature:
     """Parameters by kind. `needed` must be given; `any_*`: takes any further arguments or keywords."""
 
     positional_only: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
     keyword_only: tuple[str, ...] = ()
     needed: frozenset[str] = frozenset()
-    any_positional: bool = False
-    any_keywords: bool = False
+    var_positional: bool = False
+    var_keywords: bool = False
 
-    def bound(self) -> Signature:
+    def bound(self) -> CallSignature:
         """The signature without its first parameter, as a method is called on its object."""
         if self.positional_only:
             first, rest = self.positional_only[0], self.positional_only[1:]
-            return Signature(**{**vars(self), "positional_only": rest, "needed": self.needed - {first}})
+            return CallSignature(**{**vars(self), "positional_only": rest, "needed": self.needed - {first}})
         if not self.positional:
             return self
         first, rest = self.positional[0], self.positional[1:]
-        return Signature(**{**vars(self), "positional": rest, "needed": self.needed - {first}})
+        return CallSignature(**{**vars(self), "positional": rest, "needed": self.needed - {first}})
 
-    def problem(self, call: Arguments) -> str:
+    def problem(self, call: CallArguments) -> str:
         """Why the call does not fit, or ""."""
         places = (*self.positional_only, *self.positional)
-        if call.positional > len(places) and not self.any_positional:
+        if call.positional > len(places) and not self.var_positional:
             return f"takes {len(places)} positional arguments, {call.positional} are given"
         given = set(places[: call.positional])
         for keyword in call.keywords:
             if keyword in given and keyword not in self.positional_only:
                 return f"gets {keyword!r} twice"
-            if keyword not in (*self.positional, *self.keyword_only) and not self.any_keywords:
+            if keyword not in (*self.positional, *self.keyword_only) and not self.var_keywords:
                 return f"has no parameter {keyword!r}"
-        if call.open_positional or call.open_keywords:
+        if call.unpacks_positional or call.unpacks_keywords:
             return ""
         missing = [name for name in (*places, *self.keyword_only) if name in self.needed - given]
         missing = [name for name in missing if name not in call.keywords or name in self.positional_only]
@@ -51,22 +51,22 @@ class Signature:
         parts = [shown(name) for name in self.positional_only]
         parts += ["/"] if self.positional_only else []
         parts += [shown(name) for name in self.positional]
-        parts += ["*args"] if self.any_positional else ["*"] if self.keyword_only else []
+        parts += ["*args"] if self.var_positional else ["*"] if self.keyword_only else []
         parts += [shown(name) for name in self.keyword_only]
-        return f"({', '.join([*parts, *(['**kwargs'] if self.any_keywords else [])])})"
+        return f"({', '.join([*parts, *(['**kwargs'] if self.var_keywords else [])])})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class CallArguments:
     """The arguments of a call. `open_*`: there are more, which only running would tell (`*args`)."""
 
     positional: int
     keywords: tuple[str, ...] = ()
-    open_positional: bool = False
-    open_keywords: bool = False
+    unpacks_positional: bool = False
+    unpacks_keywords: bool = False
 
 
-def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
+def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> CallSignature:
     """The signature as it is written."""
     arguments = node.args
     places = [*arguments.posonlyargs, *arguments.args]
@@ -77,21 +77,21 @@ def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
         a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
     }
     every = [*places, *arguments.kwonlyargs]
-    return Signature(
+    return CallSignature(
         positional_only=tuple(a.arg for a in arguments.posonlyargs),
         positional=tuple(a.arg for a in arguments.args),
         keyword_only=tuple(a.arg for a in arguments.kwonlyargs),
         needed=frozenset(a.arg for a in every if a.arg not in optional),
-        any_positional=arguments.vararg is not None,
-        any_keywords=arguments.kwarg is not None,
+        var_positional=arguments.vararg is not None,
+        var_keywords=arguments.kwarg is not None,
     )
 
 
-def arguments_of(call: ast.Call) -> Arguments:
+def arguments_of(call: ast.Call) -> CallArguments:
     """The arguments as they are written."""
-    return Arguments(
+    return CallArguments(
         positional=sum(not isinstance(a, ast.Starred) for a in call.args),
         keywords=tuple(keyword.arg for keyword in call.keywords if keyword.arg),
-        open_positional=any(isinstance(a, ast.Starred) for a in call.args),
-        open_keywords=any(keyword.arg is None for keyword in call.keywords),
+        unpacks_positional=any(isinstance(a, ast.Starred) for a in call.args),
+        unpacks_keywords=any(keyword.arg is None for keyword in call.keywords),
     )

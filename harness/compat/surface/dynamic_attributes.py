@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from harness.compat.surface.syntax_walk import children, walk
 
-ANSWERING = ("__getattr__", "__getattribute__")
+GETATTR_METHODS = ("__getattr__", "__getattribute__")
 # They give an object back what it had.
-RESTORING = ("__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__")
+COPY_METHODS = ("__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__")
 # What reads a dictionary and leaves it as it is.
 READERS = frozenset(
     {"bool", "dict", "frozenset", "iter", "len", "list", "repr", "set", "sorted", "str", "tuple"}
@@ -34,9 +34,9 @@ def openness(node: ast.ClassDef) -> Openness:
 def _of_body(node: ast.ClassDef) -> Iterator[Openness]:
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            if statement.name in ANSWERING:
+            if statement.name in GETATTR_METHODS:
                 yield Openness.ANY
-            elif statement.name not in RESTORING:
+            elif statement.name not in COPY_METHODS:
                 yield from _of_method(statement)
         elif any(map(_may_write, walk(statement))):
             yield Openness.ANY

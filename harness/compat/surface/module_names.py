@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from harness.compat.surface.syntax_walk import walk
 
 # What a module can make names with that are not written in it.
-WRITERS = frozenset({"globals", "vars", "locals", "exec"})
+NAMESPACE_FUNCTIONS = frozenset({"globals", "vars", "locals", "exec"})
 
 
 @dataclass
@@ -24,7 +24,7 @@ class ModuleNames:
     dynamic: bool = False
 
 
-class _Reader:
+class _ModuleReader:
     """Collects what a module's top level binds, in every branch of its conditions."""
 
     def __init__(self, module: str, *, package: bool) -> None:
@@ -33,7 +33,7 @@ class _Reader:
         self._names = ModuleNames()
 
     def read(self, tree: ast.Module) -> ModuleNames:
-        for node in flat(tree.body):
+        for node in flat_statements(tree.body):
             self._statement(node)
         return self._names
 
@@ -48,7 +48,7 @@ class _Reader:
                     target = alias.name if alias.asname else alias.name.partition(".")[0]
                     names.imported.setdefault(alias.asname or target, []).append((target, ""))
             case ast.ImportFrom():
-                origin = absolute(self._module, node, package=self._package)
+                origin = absolute_module(self._module, node, package=self._package)
                 for alias in node.names:
                     if alias.name == "*":
                         names.stars.append(origin)
@@ -67,7 +67,7 @@ class _Reader:
             elif isinstance(inner, ast.Name):
                 if isinstance(inner.ctx, ast.Store):
                     names.other.add(inner.id)
-                names.dynamic = names.dynamic or (inner.id in WRITERS and id(inner) not in read)
+                names.dynamic = names.dynamic or (inner.id in NAMESPACE_FUNCTIONS and id(inner) not in read)
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and target.id == "__all__" and value is not None:
@@ -89,10 +89,10 @@ class _Reader:
 
 def read_names(tree: ast.Module, module: str, *, package: bool) -> ModuleNames:
     """What the module called `module` binds; `package`: it is the `__init__` of one."""
-    return _Reader(module, package=package).read(tree)
+    return _ModuleReader(module, package=package).read(tree)
 
 
-def absolute(module: str, node: ast.ImportFrom, *, package: bool) -> str:
+def absolute_module(module: str, node: ast.ImportFrom, *, package: bool) -> str:
     """The module an import takes from, relative ones resolved."""
     if not node.level:
         return node.module or ""
@@ -101,20 +101,20 @@ def absolute(module: str, node: ast.ImportFrom, *, package: bool) -> str:
     return ".".join([*kept, *([node.module] if node.module else [])])
 
 
-def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def flat_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a body, of all branches of its conditions too."""
     for node in body:
         match node:
             case ast.If() | ast.For() | ast.While() | ast.AsyncFor():
-                yield from flat([*node.body, *node.orelse])
+                yield from flat_statements([*node.body, *node.orelse])
                 if isinstance(node, ast.For | ast.AsyncFor):
                     yield ast.Expr(value=node.target)
             case ast.Try() | ast.TryStar():
                 handlers = [inner for handler in node.handlers for inner in handler.body]
-                yield from flat([*node.body, *handlers, *node.orelse, *node.finalbody])
+                yield from flat_statements([*node.body, *handlers, *node.orelse, *node.finalbody])
             case ast.With() | ast.AsyncWith():
                 yield from (ast.Expr(value=item.optional_vars) for item in node.items if item.optional_vars)
-                yield from flat(node.body)
+                yield from flat_statements(node.body)
             case _:
                 yield node
 

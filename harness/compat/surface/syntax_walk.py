@@ -61,7 +61,7 @@ def _handler(visitor: Any, kind: Any) -> Callable[[Any, ast.AST], None] | None:
     return None if kind in LEAVES else getattr(visitor, f"visit_{kind.__name__}", None)
 
 
-class Visitor(ast.NodeVisitor):
+class SyntaxVisitor(ast.NodeVisitor):
     """`ast.NodeVisitor`, faster: `visit_KIND` gets the nodes of its kind, the others are gone through."""
 
     def visit(self, node: ast.AST) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from harness.compat.surface.module_names import absolute, class_attributes, decorators
+from harness.compat.surface.module_names import absolute_module, class_attributes, decorators
 from harness.compat.surface.syntax_walk import children, walk
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meaning:
+class Binding:
     """What a name or expression stands for: something of a provider, or an object of a class of it.
 
     holder: "" for the thing itself, `made` for an object made by calling it, `declared` for one that is said
@@ -25,7 +25,7 @@ class Meaning:
     unsure: str = ""
 
 
-def imports(
+def bound_names(
     body: Iterable[ast.AST], module: str, *, package: bool, known: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
     """Names a scope binds, each with what it imports: the dotted name, "" for anything not `known`."""
@@ -38,7 +38,7 @@ def imports(
                     top = alias.name.partition(".")[0]
                     yield alias.asname or top, known(alias.name if alias.asname else top)
             case ast.ImportFrom():
-                origin = absolute(module, node, package=package)
+                origin = absolute_module(module, node, package=package)
                 for alias in node.names:
                     yield alias.asname or alias.name, known(f"{origin}.{alias.name}")
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -71,7 +71,7 @@ def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterat
                     yield from assigned_once(getattr(node, part, []), counts)
 
 
-def set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
+def attributes_set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
     """Attributes that `__init__` sets to something called or to a plain name: the value, and `__init__`."""
     values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
     for method in node.body:
@@ -87,7 +87,7 @@ def set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef
     return values
 
 
-def times_set(node: ast.ClassDef) -> Counter[str]:
+def assignment_counts(node: ast.ClassDef) -> Counter[str]:
     """How often a class's text assigns an attribute or name."""
     counts: Counter[str] = Counter()
     for inner in walk(node):
@@ -103,27 +103,27 @@ def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
     methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
         return None
-    return frozenset(names_of(node))
+    return frozenset(class_names(node))
 
 
-def names_of(node: ast.ClassDef) -> set[str]:
+def class_names(node: ast.ClassDef) -> set[str]:
     """The names a class's text gives its objects."""
     return class_attributes(node) | {getattr(one, "name", "") for one in node.body}
 
 
-def annotated(annotation: ast.expr | None) -> ast.expr | None:
+def annotated_class(annotation: ast.expr | None) -> ast.expr | None:
     """The one class an annotation names, None for anything else; `| None` and quotes do not count."""
     match annotation:
         case ast.Constant(value=str(text)):
             try:
-                return annotated(ast.parse(text, mode="eval").body)
+                return annotated_class(ast.parse(text, mode="eval").body)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
         case ast.BinOp(op=ast.BitOr(), left=left, right=right):
             sides = [side for side in (left, right) if not _is_none(side)]
-            return annotated(sides[0]) if len(sides) == 1 else None
+            return annotated_class(sides[0]) if len(sides) == 1 else None
         case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
-            return annotated(inner)
+            return annotated_class(inner)
         case ast.Name() | ast.Attribute():
             return annotation
     return None
@@ -133,23 +133,23 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def below(meaning: Meaning, parts: list[str]) -> Meaning:
+def attribute_of(meaning: Binding, parts: list[str]) -> Binding:
     """What stands at attributes (the last one first) of what is meant."""
-    return Meaning(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
+    return Binding(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
 
 
-def is_class(meaning: Meaning | None) -> TypeGuard[Meaning]:
+def may_be_class(meaning: Binding | None) -> TypeGuard[Binding]:
     """Whether this can be the class of an object; that it is one, its provider's sources tell."""
     return meaning is not None and not meaning.holder and not meaning.unsure and "." in meaning.target
 
 
-def parameters(arguments: ast.arguments) -> list[ast.arg]:
+def all_parameters(arguments: ast.arguments) -> list[ast.arg]:
     """All parameters of a function."""
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]
 
 
-def super_method(function: ast.expr) -> str:
+def super_method_name(function: ast.expr) -> str:
     """The method that `super().method` names, or ""."""
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
         return ""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 
-from harness.compat.surface.api_surface import Definition, Standing, Surface
-from harness.compat.surface.call_signature import Arguments, Signature
-from harness.compat.surface.module_names import decorators, flat
+from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, Presence
+from harness.compat.surface.call_signature import CallArguments, CallSignature
+from harness.compat.surface.module_names import decorators, flat_statements
 
 
-def wrong_override(
-    name: str, offers: Signature, now: Definition | None, then: Definition | None, surface: Surface
+def override_problem(
+    name: str,
+    offers: CallSignature,
+    now: ApiDefinition | None,
+    then: ApiDefinition | None,
+    surface: ApiSurface,
 ) -> str:
     """How an override that fitted the base class it was made for (`then`) does not fit this one, or "".
 
@@ -32,25 +36,27 @@ def wrong_override(
     return ""
 
 
-def _signatures(definition: Definition) -> tuple[Signature, ...]:
+def _signatures(definition: ApiDefinition) -> tuple[CallSignature, ...]:
     """How a method is called on its object; empty when that is not known."""
     marks = decorators(definition.node) if isinstance(definition.node, ast.FunctionDef) else set()
     return tuple(s if "staticmethod" in marks else s.bound() for s in definition.signatures)
 
 
-def _shapes(signatures: tuple[Signature, ...]) -> list[Arguments]:
+def _shapes(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
     """The calls with most and with fewest arguments that signatures allow."""
     shapes = []
     for base in signatures:
         places = (*base.positional_only, *base.positional)
         least = sum(name in base.needed for name in places)
         needed = tuple(name for name in base.keyword_only if name in base.needed)
-        shapes.append(Arguments(positional=len(places), keywords=base.keyword_only))
-        shapes.append(Arguments(positional=least, keywords=needed))
+        shapes.append(CallArguments(positional=len(places), keywords=base.keyword_only))
+        shapes.append(CallArguments(positional=least, keywords=needed))
     return shapes
 
 
-def unfinished(definition: Definition, defines: frozenset[str], surface: Surface) -> list[str]:
+def missing_abstract_methods(
+    definition: ApiDefinition, defines: frozenset[str], surface: ApiSurface
+) -> list[str]:
     """The abstract methods that a class made from `definition` and these names would still lack.
 
     Empty too when a base class cannot be read.
@@ -62,13 +68,13 @@ def unfinished(definition: Definition, defines: frozenset[str], surface: Surface
     )
 
 
-def _abstract(definition: Definition, surface: Surface, depth: int) -> set[str]:
+def _abstract(definition: ApiDefinition, surface: ApiSurface, depth: int) -> set[str]:
     node = definition.node
     if not isinstance(node, ast.ClassDef) or depth > 20:
         return set()
     found = {
         one.name
-        for one in flat(node.body)
+        for one in flat_statements(node.body)
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(one)
     }
     for base in node.bases:
@@ -77,9 +83,9 @@ def _abstract(definition: Definition, surface: Surface, depth: int) -> set[str]:
     return found
 
 
-def _is_abstract(definition: Definition, name: str, surface: Surface) -> bool:
+def _is_abstract(definition: ApiDefinition, name: str, surface: ApiSurface) -> bool:
     answer = surface.member(definition, name)
-    if answer.standing is not Standing.FOUND or answer.definition is None:
+    if answer.presence is not Presence.FOUND or answer.definition is None:
         return False
     node = answer.definition.node
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(node)

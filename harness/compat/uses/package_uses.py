@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from harness.compat.operators.operator_calls import OperatorCall, operator_calls
-from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.use import Reference
-from harness.compat.uses.use_visitor import own_imports, references_in
+from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
+from harness.compat.uses.use import Use
+from harness.compat.uses.use_visitor import own_imports_in_file, uses_in_file
 from harness.digest import digest_bytes, digest_json
 
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 
 #: Answers for questions: those that are known, the others made from the questions left and then kept.
-Shelf = Callable[[Mapping[str, Callable[[], Any]]], Mapping[str, Any]]
+ComputeAll = Callable[[Mapping[str, Callable[[], Any]]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class PackageUses:
     """The uses found, and the files that name a provider and that this Python cannot parse.
 
     calls: of NPU operators. imports: module -> what it imports of its own package as it is imported.
     """
 
-    uses: tuple[Reference, ...]
+    uses: tuple[Use, ...]
     unparsed: tuple[str, ...]
     calls: tuple[OperatorCall, ...]
     imports: Mapping[str, tuple[str, ...]]
@@ -43,10 +43,10 @@ class Reach:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Reach:
+    def from_json(cls, data: Mapping[str, Any]) -> PackageUses:
         """The inverse; ValueError, KeyError or TypeError for anything else."""
         return cls(
-            uses=tuple(map(Reference.from_json, data["uses"])),
+            uses=tuple(map(Use.from_json, data["uses"])),
             unparsed=tuple(data["unparsed"]),
             calls=tuple(
                 OperatorCall(**{**call, "keywords": tuple(call["keywords"])}) for call in data["calls"]
@@ -59,7 +59,7 @@ def _make_all(questions: Mapping[str, Callable[[], Any]]) -> Mapping[str, Any]:
     return {key: make() for key, make in questions.items()}
 
 
-def reach(consumer: Surface, providers: Collection[str], shelf: Shelf = _make_all) -> Reach:
+def find_uses(consumer: ApiSurface, providers: Collection[str], shelf: ComputeAll = _make_all) -> PackageUses:
     """Every use of the `providers` (top-level names) in a package's own modules.
 
     shelf: where what was found in a file of the same text and place is kept.
@@ -77,7 +77,7 @@ def reach(consumer: Surface, providers: Collection[str], shelf: Shelf = _make_al
             questions[key] = partial(_in_file, source, module, file, providers)
     answers = shelf(questions)
     parts = [answers[key] for key in questions]
-    return Reach.from_json(
+    return PackageUses.from_json(
         {
             **{
                 name: [item for part in parts for item in part[name]]
@@ -94,8 +94,35 @@ def _in_file(source: bytes, module: str, file: str, providers: Collection[str]) 
     if tree is None:
         return {"uses": [], "unparsed": [file], "calls": [], "imports": []}
     return {
-        "uses": [use.to_json() for use in references_in(tree, source, module, file, providers)],
+        "uses": [use.to_json() for use in uses_in_file(tree, source, module, file, providers)],
         "unparsed": [],
-        "calls": [asdict(call) for call in operator_calls(tree, file)] if b"npu" in source else [],
-        "imports": list(own_imports(tree, source, module, file)),
+        "calls": [asdict(call) for call in find_operator_calls(tree, file)] if b"npu" in source else [],
+        "imports": list(own_imports_in_file(tree, source, module, file)),
     }
+
+
+def imported_modules(
+    consumer: ApiSurface, roots: Sequence[str], known: Mapping[str, Sequence[str]]
+) -> frozenset[str]:
+    """The package's modules that importing the roots imports, unless a guard stands before it.
+
+    known: of modules that somebody has read already, what each imports.
+    """
+    files = dict(consumer.files())
+    waiting = [root for root in roots if root in files]
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in reached or module not in files:
+            continue
+        reached.add(module)
+        waiting.append(module.rpartition(".")[0])
+        for target in known[module] if module in known else _read(consumer, module, files[module]):
+            waiting += [target, target.rpartition(".")[0]]
+    return frozenset(reached)
+
+
+def _read(consumer: ApiSurface, module: str, file: str) -> tuple[str, ...]:
+    source = consumer.source(module)
+    tree = parse(source)
+    return own_imports_in_file(tree, source, module, file) if tree else ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compat.surface.call_signature import Arguments, Signature
+from harness.compat.surface.call_signature import CallArguments, CallSignature
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class Use:
     """One use of another package.
 
     kind: `import`, `attribute`, `call`, `subclass`, `super` (a method of the base class), `override` (a
@@ -23,11 +23,11 @@ class Reference:
     target: str
     file: str
     line: int
-    arguments: Arguments | None = None
+    arguments: CallArguments | None = None
     guarded: str = ""
     at_import: bool = False
     holder: str = ""
-    offers: Signature | None = None
+    offers: CallSignature | None = None
     written: str = ""
     defines: frozenset[str] | None = None
 
@@ -36,18 +36,19 @@ class Reference:
         given, offers = self.arguments, self.offers
         return [
             *(self.kind, self.target, self.file, self.line, self.guarded, self.at_import, self.holder),
-            given and [given.positional, list(given.keywords), given.open_positional, given.open_keywords],
+            given
+            and [given.positional, list(given.keywords), given.unpacks_positional, given.unpacks_keywords],
             offers
             and [
                 *(list(offers.positional_only), list(offers.positional), list(offers.keyword_only)),
-                *(sorted(offers.needed), offers.any_positional, offers.any_keywords),
+                *(sorted(offers.needed), offers.var_positional, offers.var_keywords),
             ],
             self.written,
             None if self.defines is None else sorted(self.defines),
         ]
 
     @classmethod
-    def from_json(cls, data: list[Any]) -> Reference:
+    def from_json(cls, data: list[Any]) -> Use:
         """The inverse; ValueError or TypeError for anything else."""
         kind, target, file, line, guarded, at_import, holder, given, offers, written, defines = data
         return cls(
@@ -59,20 +60,20 @@ class Reference:
             at_import=at_import,
             holder=holder,
             arguments=given
-            and Arguments(
+            and CallArguments(
                 positional=given[0],
                 keywords=tuple(given[1]),
-                open_positional=given[2],
-                open_keywords=given[3],
+                unpacks_positional=given[2],
+                unpacks_keywords=given[3],
             ),
             offers=offers
-            and Signature(
+            and CallSignature(
                 positional_only=tuple(offers[0]),
                 positional=tuple(offers[1]),
                 keyword_only=tuple(offers[2]),
                 needed=frozenset(offers[3]),
-                any_positional=offers[4],
-                any_keywords=offers[5],
+                var_positional=offers[4],
+                var_keywords=offers[5],
             ),
             written=written,
             defines=None if defines is None else frozenset(defines),

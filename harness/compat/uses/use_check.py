@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.compat.surface.api_surface import Answer, Definition, Standing, Surface
-from harness.compat.surface.call_signature import Signature
-from harness.compat.uses.method_overrides import unfinished, wrong_override
-from harness.compat.uses.use import Reference
+from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, NameLookup, Presence
+from harness.compat.surface.call_signature import CallSignature
+from harness.compat.uses.method_overrides import missing_abstract_methods, override_problem
+from harness.compat.uses.use import Use
 
 # Names that torch_npu adds to torch as it is imported (`rename_privateuse1_backend`, `is_hccl_available`).
-BACKEND = re.compile(r"(?i)npu|hccl|cann|ascend")
+NPU_NAME = re.compile(r"(?i)npu|hccl|cann|ascend")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BorderFinding:
+class UseFinding:
     """A use that this version of the provider does not bear.
 
     kind: `missing` (an import or attribute), `arguments` (a call), `override` (the provider calls a method
@@ -47,17 +47,17 @@ class BorderFinding:
         return {**asdict(self), "breaks": self.breaks}
 
 
-def check_border(
-    uses: Iterable[Reference],
-    providers: Mapping[str, tuple[str, Surface]],
-    consumer: Surface,
-    made_for: Mapping[str, Surface] | None = None,
-) -> tuple[BorderFinding, ...]:
+def check_uses(
+    uses: Iterable[Use],
+    providers: Mapping[str, tuple[str, ApiSurface]],
+    consumer: ApiSurface,
+    made_for: Mapping[str, ApiSurface] | None = None,
+) -> tuple[UseFinding, ...]:
     """What the `providers` (top-level name -> "name version" and its surface) do not have, by place.
 
     made_for: of providers that the consumer was published with another version of, that one's surface.
     """
-    answers: dict[str, Answer] = {}
+    answers: dict[str, NameLookup] = {}
     found = []
     for use in uses:
         top = use.target.partition(".")[0]
@@ -67,13 +67,13 @@ def check_border(
         if use.target not in answers:
             answers[use.target] = surface.find(use.target)
         answer = answers[use.target]
-        if answer.standing is Standing.UNKNOWN and use.kind in ("call", "super"):
+        if answer.presence is Presence.UNKNOWN and use.kind in ("call", "super"):
             answer = surface.find_method(use.target)
         then = (made_for or {}).get(top)
-        kind, text = _Border(use, answer, surface, consumer, then).problem()
+        kind, text = _UseCheck(use, answer, surface, consumer, then).problem()
         if text:
             found.append(
-                BorderFinding(
+                UseFinding(
                     kind=kind,
                     file=use.file,
                     line=use.line,
@@ -85,7 +85,7 @@ def check_border(
                 )
             )
     # One missing import makes every use of that name wrong; the first says it.
-    unique: dict[tuple[str, str, str], BorderFinding] = {}
+    unique: dict[tuple[str, str, str], UseFinding] = {}
     for finding in sorted(found, key=lambda f: (f.file, bool(f.guarded), f.line)):
         key = (finding.file, finding.text, "" if finding.kind == "missing" else str(finding.line))
         unique.setdefault(key, finding)
@@ -93,20 +93,20 @@ def check_border(
 
 
 @dataclass(frozen=True)
-class _Border:
+class _UseCheck:
     """One use, what stands at its target, and the two packages."""
 
-    use: Reference
-    answer: Answer
-    surface: Surface
-    consumer: Surface
-    made_for: Surface | None
+    use: Use
+    answer: NameLookup
+    surface: ApiSurface
+    consumer: ApiSurface
+    made_for: ApiSurface | None
 
     def problem(self) -> tuple[str, str]:
         """Kind and text of what is wrong, or two empty strings."""
         if self.use.kind == "override":
             return self._of_override()
-        if self.answer.standing is Standing.MISSING:
+        if self.answer.presence is Presence.MISSING:
             return self._of_missing()
         if self.use.kind == "subclass" and self.use.defines is not None:
             return self._of_subclass()
@@ -116,7 +116,7 @@ class _Border:
 
     def _of_missing(self) -> tuple[str, str]:
         missing = self.answer.missing
-        if self.use.target.startswith("torch.") and BACKEND.search(missing):
+        if self.use.target.startswith("torch.") and NPU_NAME.search(missing):
             return "", ""
         # An object may be of a class that has more than the one the text speaks of.
         if self.use.holder and self._bound(missing):
@@ -125,8 +125,8 @@ class _Border:
         # What is assigned need not be there before; what holds it must.
         if self.use.kind != "patch" or self.use.target != f"{self.answer.where}.{missing}":
             return "missing", text
-        then = self.made_for.find(self.use.target).standing if self.made_for else Standing.UNKNOWN
-        if then is Standing.FOUND and not self._own("is_read", missing):
+        then = self.made_for.find(self.use.target).presence if self.made_for else Presence.UNKNOWN
+        if then is Presence.FOUND and not self._own("is_read", missing):
             return "lost-patch", f"{text}, which this assignment replaces in the version it was made for"
         if self._read(missing):
             return "patch", text
@@ -148,7 +148,7 @@ class _Border:
     def _makes_itself(self) -> bool:
         """Whether what the class makes is of it, and not of another that it chooses."""
         made = self.surface.find(self.answer.where).definition
-        return made is not None and self.surface.member(made, "__new__").standing is Standing.MISSING
+        return made is not None and self.surface.member(made, "__new__").presence is Presence.MISSING
 
     def _read(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]
@@ -161,24 +161,24 @@ class _Border:
         )
 
     def _of_override(self) -> tuple[str, str]:
-        if self.made_for is None or self.use.offers is None or self.answer.standing is Standing.UNKNOWN:
+        if self.made_for is None or self.use.offers is None or self.answer.presence is Presence.UNKNOWN:
             return "", ""
         name = self.use.target.rpartition(".")[2]
-        if self.answer.standing is Standing.MISSING:
+        if self.answer.presence is Presence.MISSING:
             theirs = self.surface.mentions(self.use.target.partition(".")[0])
             if self.answer.missing != name or theirs.is_there(name) or self._own("is_read", name):
                 return "", ""
         elif self.answer.definition is None:
             return "", ""
         then = self.made_for.find(self.use.target).definition
-        text = wrong_override(name, self.use.offers, self.answer.definition, then, self.surface)
+        text = override_problem(name, self.use.offers, self.answer.definition, then, self.surface)
         return ("override", text) if text else ("", "")
 
     def _of_subclass(self) -> tuple[str, str]:
         definition = self.answer.definition
         if definition is None or not definition.is_class or not self._own("is_called", self.use.written):
             return "", ""
-        left = unfinished(definition, self.use.defines or frozenset(), self.surface)
+        left = missing_abstract_methods(definition, self.use.defines or frozenset(), self.surface)
         if not left:
             return "", ""
         return (
@@ -186,7 +186,7 @@ class _Border:
             f"a class without {', '.join(left)}, which {self.use.target} leaves to its subclasses",
         )
 
-    def _of_call(self, definition: Definition) -> tuple[str, str]:
+    def _of_call(self, definition: ApiDefinition) -> tuple[str, str]:
         use = self.use
         signatures = self._signatures(definition)
         problems = [signature.problem(use.arguments) for signature in signatures if use.arguments]
@@ -201,7 +201,7 @@ class _Border:
             return False
         return self.surface.mentions(top).definitions(name) > 1 or self._own("is_bound", name)
 
-    def _signatures(self, definition: Definition) -> tuple[Signature, ...]:
+    def _signatures(self, definition: ApiDefinition) -> tuple[CallSignature, ...]:
         """The signatures a call of the definition must fit one of; none when they are not known."""
         bound = self.use.kind == "super" or bool(self.use.holder)
         if not definition.is_class:
@@ -211,9 +211,9 @@ class _Border:
         return _makers(definition, self.surface)
 
 
-def _makers(definition: Definition, surface: Surface) -> tuple[Signature, ...]:
+def _makers(definition: ApiDefinition, surface: ApiSurface) -> tuple[CallSignature, ...]:
     if any(
-        surface.member(definition, name).standing is not Standing.MISSING for name in ("__new__", "__call__")
+        surface.member(definition, name).presence is not Presence.MISSING for name in ("__new__", "__call__")
     ):
         return ()
     if getattr(definition.node, "keywords", ()) or getattr(definition.node, "decorator_list", ()):

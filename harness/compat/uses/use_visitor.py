@@ -8,38 +8,44 @@ from collections import Counter
 from collections.abc import Collection
 
 from harness.compat.surface.api_surface import DUNDER
-from harness.compat.surface.call_signature import Arguments, Signature, arguments_of, signature_of
-from harness.compat.surface.class_facts import TRANSPARENT
-from harness.compat.surface.module_names import absolute, decorators
-from harness.compat.surface.syntax_walk import Visitor
+from harness.compat.surface.call_signature import CallArguments, CallSignature, arguments_of, signature_of
+from harness.compat.surface.decorators_and_bases import SIGNATURE_PRESERVING
+from harness.compat.surface.module_names import absolute_module, decorators
+from harness.compat.surface.syntax_walk import SyntaxVisitor
 from harness.compat.uses.bindings import (
-    Meaning,
-    annotated,
+    Binding,
+    all_parameters,
+    annotated_class,
     assigned_once,
-    below,
+    assignment_counts,
+    attribute_of,
+    attributes_set_in_init,
+    bound_names,
+    class_names,
     concrete_names,
-    imports,
-    is_class,
-    names_of,
-    parameters,
-    set_in_init,
-    super_method,
-    times_set,
+    may_be_class,
+    super_method_name,
 )
-from harness.compat.uses.guards import CALL_ERRORS, IMPORT_ERRORS, Questions, caught_by, leaves
-from harness.compat.uses.use import Reference
+from harness.compat.uses.guards import (
+    CALL_ERRORS,
+    IMPORT_ERRORS,
+    AvailabilityTests,
+    caught_errors,
+    leaves_block,
+)
+from harness.compat.uses.use import Use
 
 
-def references_in(
+def uses_in_file(
     tree: ast.Module, source: bytes, module: str, file: str, providers: Collection[str]
-) -> tuple[Reference, ...]:
+) -> tuple[Use, ...]:
     """Every use of the providers in one file; `tree` is that of `source`."""
-    visitor = _Visitor(module, file, frozenset(providers), source)
+    visitor = _UseVisitor(module, file, frozenset(providers), source)
     visitor.enter(tree.body)
     return tuple(dict.fromkeys(visitor.found))
 
 
-def own_imports(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
+def own_imports_in_file(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
     """The modules and names, unless a guard stands before the import."""
     visitor = _ImportVisitor(module, file, frozenset({module.partition(".")[0]}), source)
     visitor.enter(tree.body)
@@ -47,24 +53,24 @@ def own_imports(tree: ast.Module, source: bytes, module: str, file: str) -> tupl
     return tuple(dict.fromkeys(found))
 
 
-class _Visitor(Visitor, ast.NodeVisitor):
+class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
     """Finds uses scope by scope: what names mean, and what stands behind a guard."""
 
     def __init__(self, module: str, file: str, providers: frozenset[str], source: bytes) -> None:
-        self.found: list[Reference] = []
+        self.found: list[Use] = []
         self._module = module
         self._file = file
         self._package = file.endswith("/__init__.py")
         self._providers = providers
         lines = source.decode("utf-8", "replace").splitlines()
-        self._questions = Questions(lines)
+        self._questions = AvailabilityTests(lines)
         # Names that some function gives another value to.
         self._globals = {
             name for line in lines if line.lstrip().startswith("global ") for name in re.findall(r"\w+", line)
         }
         self._scopes: list[dict[str, set[str]]] = []
-        self._objects: list[dict[str, Meaning]] = []
-        self._fields: list[dict[str, Meaning]] = []
+        self._objects: list[dict[str, Binding]] = []
+        self._fields: list[dict[str, Binding]] = []
         self._owns: list[set[str]] = []
         self._guards: list[str] = []
         self._functions = 0
@@ -79,7 +85,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
     def _open(self, body: list[ast.stmt], parameters: Collection[ast.arg] = ()) -> None:
         scope: dict[str, set[str]] = {parameter.arg: {""} for parameter in parameters}
         counts = Counter(scope.keys())
-        for name, target in imports(body, self._module, package=self._package, known=self._known):
+        for name, target in bound_names(body, self._module, package=self._package, known=self._known):
             scope.setdefault(name, set()).add(target)
             counts[name] += 1
         objects = {
@@ -98,21 +104,21 @@ class _Visitor(Visitor, ast.NodeVisitor):
         self._scopes.pop()
         self._objects.pop()
 
-    def _declared(self, annotation: ast.expr | None) -> Meaning | None:
+    def _declared(self, annotation: ast.expr | None) -> Binding | None:
         """An object of the class that an annotation names."""
-        named = annotated(annotation)
+        named = annotated_class(annotation)
         meaning = self._meaning(named) if named else None
-        return Meaning(target=meaning.target, holder="declared") if is_class(meaning) else None
+        return Binding(target=meaning.target, holder="declared") if may_be_class(meaning) else None
 
-    def _given(self, node: ast.stmt) -> Meaning | None:
+    def _given(self, node: ast.stmt) -> Binding | None:
         """What an assignment gives: an object of a class of a provider, if the text says so."""
         if isinstance(node, ast.AnnAssign):
             return self._declared(node.annotation)
         return self._made(node.value) if isinstance(node, ast.Assign) else None
 
-    def _made(self, value: ast.expr) -> Meaning | None:
+    def _made(self, value: ast.expr) -> Binding | None:
         meaning = self._meaning(value.func) if isinstance(value, ast.Call) else None
-        return Meaning(target=meaning.target, holder="made") if is_class(meaning) else None
+        return Binding(target=meaning.target, holder="made") if may_be_class(meaning) else None
 
     def _block(self, body: list[ast.stmt], guard: str = "") -> None:
         """Visit statements in order; a test that leaves the block guards what follows it."""
@@ -121,7 +127,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
             self._guards.append(guard)
         for node in body:
             self.visit(node)
-            if isinstance(node, ast.If) and self._questions.asked_by(node.test) and leaves(node.body):
+            if isinstance(node, ast.If) and self._questions.asked_by(node.test) and leaves_block(node.body):
                 self._guards.append(f"after the test at line {node.lineno}")
         del self._guards[depth:]
 
@@ -131,15 +137,15 @@ class _Visitor(Visitor, ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             if self._known(alias.name):
-                self._add("import", Meaning(target=alias.name), alias)
+                self._add("import", Binding(target=alias.name), alias)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        origin = absolute(self._module, node, package=self._package)
+        origin = absolute_module(self._module, node, package=self._package)
         if not self._known(origin):
             return
         for alias in node.names:
             target = origin if alias.name == "*" else f"{origin}.{alias.name}"
-            self._add("import", Meaning(target=target), alias)
+            self._add("import", Binding(target=target), alias)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._function(node)
@@ -153,12 +159,12 @@ class _Visitor(Visitor, ast.NodeVisitor):
             self.visit(outside)
         self._functions += 1
         # A guard around a definition also stands around what it does when called.
-        self.enter(node.body, parameters(arguments))
+        self.enter(node.body, all_parameters(arguments))
         self._functions -= 1
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._functions += 1
-        self._open([], parameters(node.args))
+        self._open([], all_parameters(node.args))
         self.visit(node.body)
         self._close()
         self._functions -= 1
@@ -176,7 +182,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
                 names = concrete_names(node) if alone else None
                 self._add("subclass", meaning, node, written=node.name, defines=names)
         self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
-        self._owns.append(names_of(node) if self._bases[-1] else set())
+        self._owns.append(class_names(node) if self._bases[-1] else set())
         self._fields.append(self._own_fields(node))
         self._add_overrides(node)
         # Methods do not see the names of the class around them.
@@ -185,20 +191,20 @@ class _Visitor(Visitor, ast.NodeVisitor):
         self._owns.pop()
         self._fields.pop()
 
-    def _own_fields(self, node: ast.ClassDef) -> dict[str, Meaning]:
+    def _own_fields(self, node: ast.ClassDef) -> dict[str, Binding]:
         """Attributes that hold an object of a provider's class and are set nowhere else."""
-        fields: dict[str, Meaning] = {}
-        values = set_in_init(node)
+        fields: dict[str, Binding] = {}
+        values = attributes_set_in_init(node)
         if not values:
             return fields
         method = next(iter(values.values()))[1]
-        self._open(method.body, parameters(method.args))
+        self._open(method.body, all_parameters(method.args))
         for name, (value, _method) in values.items():
             given = self._made(value) if isinstance(value, ast.Call) else self._object(value)
             if given:
                 fields[name] = given
         self._close()
-        counts = times_set(node) if fields else Counter()
+        counts = assignment_counts(node) if fields else Counter()
         return {name: given for name, given in fields.items() if counts[name] == 1}
 
     def _add_overrides(self, node: ast.ClassDef) -> None:
@@ -207,13 +213,13 @@ class _Visitor(Visitor, ast.NodeVisitor):
             if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or DUNDER.match(method.name):
                 continue
             marks = decorators(method)
-            if marks <= TRANSPARENT | {"override"}:
+            if marks <= SIGNATURE_PRESERVING | {"override"}:
                 written = signature_of(method)
                 offers = written if "staticmethod" in marks else written.bound()
-                self._add("override", Meaning(target=f"{base}.{method.name}"), method, offers=offers)
+                self._add("override", Binding(target=f"{base}.{method.name}"), method, offers=offers)
 
     def visit_Try(self, node: ast.Try) -> None:
-        caught = {name for handler in node.handlers for name in caught_by(handler)}
+        caught = {name for handler in node.handlers for name in caught_errors(handler)}
         guard = f"in the try at line {node.lineno}" if caught & IMPORT_ERRORS else ""
         self._block(node.body, guard or (f"call:{node.lineno}" if caught & CALL_ERRORS else ""))
         for handler in node.handlers:
@@ -269,8 +275,8 @@ class _Visitor(Visitor, ast.NodeVisitor):
         meaning = self._meaning(node.func)
         if meaning and "." in meaning.target:
             self._add("call", meaning, node, arguments=arguments_of(node))
-        elif (method := super_method(node.func)) and self._bases and self._bases[-1]:
-            target = Meaning(target=f"{self._bases[-1]}.{method}")
+        elif (method := super_method_name(node.func)) and self._bases and self._bases[-1]:
+            target = Binding(target=f"{self._bases[-1]}.{method}")
             self._add("super", target, node, arguments=arguments_of(node))
         else:
             self.visit(node.func)
@@ -286,7 +292,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
         elif not meaning.holder:
             self._add("patch", meaning, node)
 
-    def _meaning(self, node: ast.expr) -> Meaning | None:
+    def _meaning(self, node: ast.expr) -> Binding | None:
         """What of a provider an expression means; None for everything else, and for an object as a whole."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -298,23 +304,23 @@ class _Visitor(Visitor, ast.NodeVisitor):
             targets = scope.get(node.id, set()) - {""}
             if targets:
                 unsure = f"{node.id} has another meaning too" if len(scope[node.id]) > 1 else ""
-                return Meaning(target=".".join([min(targets), *reversed(parts)]), unsure=unsure)
+                return Binding(target=".".join([min(targets), *reversed(parts)]), unsure=unsure)
             if node.id in scope:
                 break
         if node.id == "self" and parts and self._bases and self._functions:
             return self._of_self(parts)
         held = self._object(node)
-        return below(held, parts) if held and parts else None
+        return attribute_of(held, parts) if held and parts else None
 
-    def _of_self(self, parts: list[str]) -> Meaning | None:
+    def _of_self(self, parts: list[str]) -> Binding | None:
         name = parts[-1]
         if name in self._fields[-1]:
-            return below(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
+            return attribute_of(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
         if not self._bases[-1] or name in self._owns[-1]:
             return None
-        return below(Meaning(target=self._bases[-1], holder="inherited"), parts)
+        return attribute_of(Binding(target=self._bases[-1], holder="inherited"), parts)
 
-    def _object(self, node: ast.expr) -> Meaning | None:
+    def _object(self, node: ast.expr) -> Binding | None:
         """The object of a provider's class that a plain name holds."""
         if isinstance(node, ast.Name):
             for scope, objects in zip(reversed(self._scopes), reversed(self._objects), strict=True):
@@ -325,11 +331,11 @@ class _Visitor(Visitor, ast.NodeVisitor):
     def _add(
         self,
         kind: str,
-        meaning: Meaning,
+        meaning: Binding,
         node: ast.stmt | ast.expr | ast.alias,
         *,
-        arguments: Arguments | None = None,
-        offers: Signature | None = None,
+        arguments: CallArguments | None = None,
+        offers: CallSignature | None = None,
         written: str = "",
         defines: frozenset[str] | None = None,
     ) -> None:
@@ -339,7 +345,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
                 f"in the try at line {guard[5:]}" for guard in self._guards if guard.startswith("call:")
             ]
         self.found.append(
-            Reference(
+            Use(
                 kind=kind,
                 target=meaning.target,
                 file=self._file,
@@ -355,7 +361,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
         )
 
 
-class _ImportVisitor(_Visitor, ast.NodeVisitor):
+class _ImportVisitor(_UseVisitor, ast.NodeVisitor):
     """Finds only the imports that run with the module: functions and expressions are left out."""
 
     def visit(self, node: ast.AST) -> None:

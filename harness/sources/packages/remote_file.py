@@ -16,8 +16,8 @@ TIMEOUT_S = 60.0
 #: The end of a zip archive; its directory is there, and one more request fetches what is missing of it.
 TAIL_BYTES = 512 << 10
 #: Two members nearer than this cost less in one request than in two.
-NEAR_BYTES = 256 << 10
-LEAST_BYTES = 64 << 10
+MERGE_GAP_BYTES = 256 << 10
+MIN_REQUEST_BYTES = 64 << 10
 TOO_LARGE = "it is larger than"
 
 
@@ -45,12 +45,12 @@ class RemoteFile(io.RawIOBase):
         """Fetch byte spans (start, end), near ones together."""
         merged: list[list[int]] = []
         for start, end in sorted(spans):
-            if merged and start - merged[-1][1] <= NEAR_BYTES:
+            if merged and start - merged[-1][1] <= MERGE_GAP_BYTES:
                 merged[-1][1] = max(merged[-1][1], end)
             else:
                 merged.append([start, end])
         for start, end in merged:
-            if self._held(start, end) is None:
+            if self._buffered(start, end) is None:
                 self._spans.append((start, self._fetch(start, end)))
 
     def readable(self) -> bool:
@@ -76,15 +76,17 @@ class RemoteFile(io.RawIOBase):
         end = self.size if size < 0 else min(self.size, self._position + size)
         if end <= self._position:
             return b""
-        data = self._held(self._position, end)
+        data = self._buffered(self._position, end)
         if data is None:
             start = self._position
-            self._spans.append((start, self._fetch(start, min(self.size, max(end, start + LEAST_BYTES)))))
-            data = self._held(start, end) or b""
+            self._spans.append(
+                (start, self._fetch(start, min(self.size, max(end, start + MIN_REQUEST_BYTES))))
+            )
+            data = self._buffered(start, end) or b""
         self._position += len(data)
         return data
 
-    def _held(self, start: int, end: int) -> bytes | None:
+    def _buffered(self, start: int, end: int) -> bytes | None:
         for first, data in self._spans:
             if first <= start and end <= first + len(data):
                 return data[start - first : end - first]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from harness.compat.surface.analysis_cache import Shelf
-from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.package_pairs import Answers, Package
-from harness.compat.uses.package_uses import Reach, reach
+from harness.compat.uses.analysis_cache import SqliteCache
+from harness.compat.uses.package_pairs import AnalysisCache, Package
+from harness.compat.uses.package_uses import PackageUses, find_uses
 
 USER = {
     "user/__init__.py": "",
@@ -46,29 +46,31 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[bytes]) -> None:
-    answers = Answers(folder=tmp_path / "pairs", code="1")
+    answers = AnalysisCache(folder=tmp_path / "pairs", code="1")
     package(tmp_path / "1.zip", USER).reach(answers)
     assert len(parsed) == 3
     newer = package(tmp_path / "2.zip", {**USER, "user/a.py": "import torch\ntorch.sub(1)\n"})
     found = newer.reach(answers)
     assert parsed[3:] == [b"import torch\ntorch.sub(1)\n"]
-    assert found == reach(newer.surface, {"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})
+    assert found == find_uses(
+        newer.surface, {"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"}
+    )
     assert {use.target for use in found.uses} >= {"torch.sub", "torch_npu"}
 
 
 def test_other_code_reads_again(tmp_path: Path, parsed: list[bytes]) -> None:
     for code in ("1", "2"):
-        package(tmp_path / "1.zip", USER).reach(Answers(folder=tmp_path / "pairs", code=code))
+        package(tmp_path / "1.zip", USER).reach(AnalysisCache(folder=tmp_path / "pairs", code=code))
     assert len(parsed) == 6
 
 
 def test_one_parse_answers_every_question(tmp_path: Path) -> None:
-    found = reach(Surface(package(tmp_path / "1.zip", USER).file), {"torch", "torch_npu"})
+    found = find_uses(ApiSurface(package(tmp_path / "1.zip", USER).file), {"torch", "torch_npu"})
     [call] = found.calls
     assert (call.operator, call.keywords, call.guarded) == ("npu_cast", ("x",), True)
     assert found.imports == {"user.a": ("user.b",), "user.b": (), "user.broken": ()}
     assert found.unparsed == ("user/broken.py",)
-    assert Reach.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert PackageUses.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize("damage", ["not a database", "another table", "a folder"])
@@ -82,17 +84,17 @@ def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
         with sqlite3.connect(file) as database:
             database.execute("CREATE TABLE answers (x)")
         database.close()
-    with Shelf(file, "1") as shelf:
+    with SqliteCache(file, "1") as shelf:
         assert shelf.get(["a"]) == {}
         shelf.put({"a": [1]})
-    with Shelf(file, "1") as shelf:
+    with SqliteCache(file, "1") as shelf:
         assert shelf.get(["a"]) == ({"a": [1]} if damage == "not a database" else {})
 
 
 def test_many_answers_of_two_kinds_do_not_mix(tmp_path: Path) -> None:
     wanted = {str(number): number for number in range(1200)}
-    with Shelf(tmp_path / "files.sqlite", "one") as shelf:
+    with SqliteCache(tmp_path / "files.sqlite", "one") as shelf:
         shelf.put(wanted)
         assert shelf.get(wanted) == wanted
-    with Shelf(tmp_path / "files.sqlite", "two") as shelf:
+    with SqliteCache(tmp_path / "files.sqlite", "two") as shelf:
         assert shelf.get(wanted) == {}

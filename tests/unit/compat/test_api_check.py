@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
-from harness.compat.surface.analysis_process import analyse
-from harness.compat.surface.api_surface import Surface
-from harness.compat.uses.api_check import judge, run, stated_versions
-from harness.compat.uses.api_diff import api_changes
+from harness.compat.api.api_check import judge, run, stated_versions
+from harness.compat.api.api_diff import api_changes
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.uses.analysis_process import analyse
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 
@@ -117,10 +117,10 @@ def test_an_override_wins_and_a_range_states_nothing() -> None:
     assert stated_versions(pins) == {"a": "1", "d": "4"}
 
 
-def surface(path: Path, text: str) -> Surface:
+def surface(path: Path, text: str) -> ApiSurface:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("lib/__init__.py", text)
-    return Surface(path)
+    return ApiSurface(path)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: 
         "misfits": [],
     }
     with pytest.raises(InputError, match="cannot be read"):
-        analyse(context({}), "api", request)
+        analyse(context({}), "harness.compat.api.api_analysis", request)
 
 
 def test_an_analysis_that_dies_is_no_verdict(context: Any) -> None:
     with pytest.raises(InfrastructureError, match="exit code"):
-        analyse(context({}), "api", {})
+        analyse(context({}), "harness.compat.api.api_analysis", {})

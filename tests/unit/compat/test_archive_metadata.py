@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.compat.resolve import resolution
-from harness.compat.resolve.archive_metadata import read_archive
+from harness.compat.resolve import resolve_check
+from harness.compat.resolve.archive_metadata import read_archive_metadata
 from harness.errors import InputError
 from harness.outcome import Evidence, Outcome, State, Status, Tier
 
@@ -38,7 +38,9 @@ def test_a_limit_of_python_versions_is_told_to_those_outside_it(
     tmp_path: Path, stated: str, python: str, refused: bool
 ) -> None:
     text = HEAD + (f"Requires-Python: {stated}\n" if stated else "")
-    found = read_archive("verl", "0.9.1", sources(tmp_path / "a.zip", **{"v-1.dist-info/METADATA": text}))
+    found = read_archive_metadata(
+        "verl", "0.9.1", sources(tmp_path / "a.zip", **{"v-1.dist-info/METADATA": text})
+    )
     said = found.refusals(python)
     assert bool(said) is refused
     assert not said or stated in said[0]
@@ -50,7 +52,7 @@ def test_a_limit_of_python_versions_is_told_to_those_outside_it(
 )
 def test_a_wheel_with_kernels_of_one_chip_is_said_to_be_for_it(tmp_path: Path, text: str, chip: str) -> None:
     file = sources(tmp_path / "a.zip", **{"vllm_ascend/_build_info.py": text})
-    found = read_archive("vllm-ascend", "0.23.0", file)
+    found = read_archive_metadata("vllm-ascend", "0.23.0", file)
     assert found.built_for == chip
     assert bool(found.remarks()) is bool(chip)
     assert not found.refusals("3.11")
@@ -60,20 +62,20 @@ def test_metadata_that_is_not_the_index_s_is_told_with_both_sides(tmp_path: Path
     own = HEAD + "Requires-Dist: torch==2.7.1\nRequires-Dist: numpy<2,>=1\nRequires-Python: >=3.9\n"
     index = HEAD + "Requires-Dist: torch==2.8.0\nRequires-Dist: numpy>=1,<2\nRequires-Python: >=3.9\n"
     members = {"v-1.dist-info/METADATA": own, "index-metadata/METADATA": index}
-    found = read_archive("verl", "0.9.1", sources(tmp_path / "a.zip", **members))
+    found = read_archive_metadata("verl", "0.9.1", sources(tmp_path / "a.zip", **members))
     assert found.differences == (
         "only the archive wants torch==2.7.1",
         "only the index wants torch==2.8.0",
     )
     spelled = own.replace(">=3.9", " >=3.9").replace("numpy<2,>=1", "NumPy >=1,<2")
     same = {**members, "index-metadata/METADATA": spelled}
-    assert not read_archive("verl", "0.9.1", sources(tmp_path / "b.zip", **same)).differences
+    assert not read_archive_metadata("verl", "0.9.1", sources(tmp_path / "b.zip", **same)).differences
 
 
 def test_what_is_no_archive_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InputError, match="cannot be read"):
-        read_archive("verl", "0.9.1", tmp_path / "a.zip")
+        read_archive_metadata("verl", "0.9.1", tmp_path / "a.zip")
 
 
 def test_a_python_that_a_package_of_the_stack_is_not_for_fails_though_uv_installs_it(
@@ -82,13 +84,13 @@ def test_a_python_that_a_package_of_the_stack_is_not_for_fails_though_uv_install
     wheels.add("base", "2.0", python=">=3.8,<3.12")
     pins = {"requirements": ["base==2.0"], "overrides": []}
     platform = {"python": "3.13", "arch": "x86_64", "host": False}
-    measured = resolution.run(context({"pins": pins, "platform": platform}))
-    judgement = resolution.judge(measured.measurements, {})
+    measured = resolve_check.run(context({"pins": pins, "platform": platform}))
+    judgement = resolve_check.judge(measured.measurements, {})
     assert judgement.status is Status.FAIL
     assert any("base 2.0" in reason and "pip refuses" in reason for reason in judgement.reasons)
     assert judgement.remedies
-    inside = resolution.run(context({"pins": pins, "platform": {**platform, "python": "3.11"}}))
-    assert resolution.judge(inside.measurements, {}).status is Status.PASS
+    inside = resolve_check.run(context({"pins": pins, "platform": {**platform, "python": "3.11"}}))
+    assert resolve_check.judge(inside.measurements, {}).status is Status.PASS
 
 
 def stored(age_s: float, unreachable: list[str]) -> Outcome:
@@ -106,6 +108,6 @@ def stored(age_s: float, unreachable: list[str]) -> Outcome:
 
 def test_a_silent_index_is_asked_again_after_a_day_and_not_before() -> None:
     silent = ["https://vendor.example/simple"]
-    assert not resolution.holds(stored(3600, silent))
-    assert "vendor.example" in resolution.holds(stored(25 * 3600, silent))
-    assert not resolution.holds(stored(25 * 3600, []))
+    assert not resolve_check.holds(stored(3600, silent))
+    assert "vendor.example" in resolve_check.holds(stored(25 * 3600, silent))
+    assert not resolve_check.holds(stored(25 * 3600, []))

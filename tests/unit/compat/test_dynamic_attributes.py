@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.compat.surface.dynamic_attributes import Openness, openness
-from harness.compat.uses.package_uses import reach
-from harness.compat.uses.use_check import check_border
+from harness.compat.uses.package_uses import find_uses
+from harness.compat.uses.use_check import check_uses
 
 
 def of(body: str) -> Openness:
@@ -87,8 +87,8 @@ def texts(tmp_path: Path, text: str) -> list[str]:
     for name, source in (("lib/__init__.py", LIB), ("user/a.py", text)):
         with zipfile.ZipFile(tmp_path / f"{name[:3]}.zip", "w") as archive:
             archive.writestr(name, source)
-    user, lib = Surface(tmp_path / "use.zip"), Surface(tmp_path / "lib.zip")
-    found = check_border(reach(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
+    user, lib = ApiSurface(tmp_path / "use.zip"), ApiSurface(tmp_path / "lib.zip")
+    found = check_uses(find_uses(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
     return [one.text for one in found if one.breaks]
 
 
@@ -118,6 +118,6 @@ def test_objects_are_told_from_words(tmp_path: Path, text: str, said: list[str])
 def test_an_attribute_kept_in_an_objects_dictionary_is_there(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
         archive.writestr("lib/__init__.py", "class A:\n  def f(self): self.__dict__['kept'] = 1\n")
-    surface = Surface(tmp_path / "lib.zip")
-    assert surface.find("lib.A.kept").standing is Standing.FOUND
-    assert surface.find("lib.A.other").standing is Standing.MISSING
+    surface = ApiSurface(tmp_path / "lib.zip")
+    assert surface.find("lib.A.kept").presence is Presence.FOUND
+    assert surface.find("lib.A.other").presence is Presence.MISSING

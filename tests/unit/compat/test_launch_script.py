@@ -138,7 +138,7 @@ def test_values_entry_and_places_are_read() -> None:
     assert recipe.entry == "recipe.one_step_off_policy.main_ppo"
     assert (recipe.nodes, recipe.cards, recipe.device) == (1, 1, "npu")
     length = recipe.overrides["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"]
-    assert length.plain() == 34816
+    assert length.parsed() == 34816
     assert str(length.where) == "run.sh:22:5"
     assert recipe.env["VLLM_ASCEND_ENABLE_NZ"].text == "0"
     assert "NGPUS_PER_NODE" not in recipe.env

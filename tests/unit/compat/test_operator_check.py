@@ -1,186 +1,151 @@
+"""The check `npu-ops`: verl and vllm-ascend against a torch_npu, on small wheels."""
+
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from harness.compat.operators.operator_calls import OperatorCall, check_calls, operator_calls
-from harness.compat.operators.operator_schema import Operators, parse_schema, read_operators, schema_changes
-from harness.compat.surface.api_surface import Surface
-from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.package_uses import reach
-from harness.errors import InputError
+from harness.compat.checks import CHECKS
+from harness.compat.operators.operator_check import holds, judge, run
+from harness.outcome import Evidence, Outcome, State, Status, Tier
 
-OLD = [
-    "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
-    "npu_rotary(Tensor(a!) query, Tensor cos, *, str layout='BSH', int[2] pad=[0, 0]) -> (Tensor(a!), Tensor)",
-    "npu_gone(Tensor x) -> Tensor",
-    "npu_cast(Tensor self, int format, int? dtype=None) -> Tensor",
-    "npu_cast.Tensor(Tensor self, Tensor dst) -> Tensor",
-]
-NEW = [
-    "npu_swiglu(Tensor self, int dim=-1, int limit=0) -> Tensor",
-    "npu_rotary(Tensor(a!) query, Tensor cos, *, str layout='BSND', int[2] pad=[0, 0]) -> (Tensor(a!), Tensor)",
-    "npu_cast(Tensor self, int format, *, int? dtype=None) -> Tensor",
-    "npu_cast.Tensor(Tensor self, Tensor dst) -> Tensor",
-    "npu_added(Tensor x) -> ()",
-]
+CHECK = next(check for check in CHECKS if check.name == "npu-ops")
+OLD = ["npu_swiglu(Tensor self, int dim=-1) -> Tensor", "npu_rope(Tensor q, *, str layout='BSH') -> Tensor"]
+NEW = [OLD[0], "npu_rope(Tensor q, *, str layout='BSND') -> Tensor", "npu_quant(Tensor x) -> Tensor"]
 
 
-def wheel(path: Path, schemas: Iterable[str]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        lines = "".join(f'- func: "{schema}"\n' for schema in schemas)
-        archive.writestr(
-            "torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml", f"backend: NPU\ncustom:\n{lines}"
-        )
-        archive.writestr("torch_npu/op_plugin/atb/_atb_api_docs.py", "_npu_atb_only = 1\n")
-    return path
+def schemas(lines: list[str], memory: str = "") -> dict[str, str]:
+    return {
+        "torch_npu/csrc/aten/npu_native_functions.yaml": "custom:\n"
+        + "".join(f'- func: "{s}"\n' for s in lines),
+        "torch_npu/npu/__init__.py": "from . import memory\n",
+        "torch_npu/npu/memory.py": f"def empty_cache(): ...\n{memory}",
+    }
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Operators:
-    return read_operators(wheel(tmp_path / "old.whl", OLD))
+def stack(wheels: Any) -> Any:
+    wheels.add("torch-npu", "2.7.1", files=schemas(OLD))
+    wheels.add("torch-npu", "2.9.0", files=schemas(NEW, "def trim(): ...\n"))
+    return wheels
 
 
-@pytest.fixture
-def new(tmp_path: Path) -> Operators:
-    return read_operators(wheel(tmp_path / "new.whl", NEW))
+def consumer(stack: Any, name: str, text: str, *requires: str) -> None:
+    module = name.replace("-", "_")
+    stack.add(name, "1.0", *requires, files={f"{module}/ops.py": f"import torch\nimport torch_npu\n{text}\n"})
 
 
-def calls_in(source: str) -> tuple[OperatorCall, ...]:
-    tree = parse(source.encode("utf-8", "replace"))
-    return operator_calls(tree, "a.py") if tree else ()
+def release(version: str) -> dict[str, str]:
+    return {"package": "x", "kind": "release", "version": version}
 
 
-def problems(source: str, operators: Operators) -> list[str]:
-    calls = calls_in(f"import torch, torch_npu\n{source}")
-    return [finding.text for finding in check_calls(calls, operators)]
+def asked(context: Any, torch_npu: str, **versions: str) -> Any:
+    facets = {"torch_npu": release(torch_npu), "verl_tree": release(""), "vllm_ascend": release("")}
+    measured = run(context({**facets, **{name: release(version) for name, version in versions.items()}}))
+    return measured.measurements, judge(measured.measurements, {})
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "torch_npu.npu_swiglu(x)",
-        "torch_npu.npu_swiglu(x, dim=1)",
-        "torch_npu.npu_swiglu(input=x, dim=1)",
-        "torch.ops.npu.npu_swiglu(x, 1)",
-        "torch.ops.npu.npu_cast.Tensor(x, y)",
-        "torch_npu.npu_rotary(q, c, layout='BSH')",
-        "torch_npu.npu_swiglu(*arguments)",
-        "torch_npu.npu_swiglu(x, **options)",
-        "torch_npu._npu_atb_only(x)",
-        "torch_npu.Format(x)",
-        "other.npu_nothing(x)",
-    ],
-)
-def test_calls_that_fit_or_cannot_be_judged_are_left_in_peace(source: str, old: Operators) -> None:
-    assert problems(source, old) == []
+def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "torch_npu.npu_swiglu(x, dim=1)\ntorch.npu.memory.empty_cache()")
+    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert judgement.status is Status.PASS
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("line", "said"),
     [
-        ("torch_npu.npu_swiglu(x, dims=1)", "has no argument 'dims'"),
-        ("torch_npu.npu_swiglu(self=x)", "has no argument 'self'"),
-        ("torch_npu.npu_swiglu()", "misses input"),
-        ("torch_npu.npu_swiglu(x, 1, dim=1)", "gets 'dim' twice"),
-        ("torch_npu.npu_rotary(q, c, 'BSH')", "takes 2 positional arguments, 3 are given"),
-        ("torch_npu.npu_mla_process(x)", "npu_mla_process is not in this torch_npu"),
-        ("import torch_npu as t\nt.npu_swiglu(a, b, c)", "takes 2 positional"),
-        ("from torch_npu import npu_swiglu as s\ns(a, b, c)", "takes 2 positional"),
-        ("torch.ops.npu.npu_absent(x)", "not in this torch_npu"),
+        ("torch_npu.npu_quant(x)", "verl/ops.py:3: npu_quant is not in this torch_npu"),
+        ("torch_npu.npu_swiglu(x, dims=1)", "npu_swiglu has no argument 'dims'"),
+        ("torch.npu.memory.trim()", "torch_npu.npu.memory has no trim"),
     ],
 )
-def test_calls_that_cannot_work_are_found(source: str, said: str, old: Operators) -> None:
-    [text] = problems(source, old)
-    assert said in text
+def test_calls_that_do_not_fit_fail_with_their_place(stack: Any, context: Any, line: str, said: str) -> None:
+    consumer(stack, "verl", line)
+    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert judgement.status is Status.FAIL
+    assert said in judgement.reasons[0]
 
 
-def test_an_operator_of_another_version_is_missing_or_understood_by_version(
-    old: Operators, new: Operators
+def test_a_guarded_call_does_not_fail(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "try:\n    torch_npu.npu_quant(x)\nexcept AttributeError:\n    pass")
+    measurements, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    assert [use["guarded"] for use in measurements["uses"]] == [True]
+    assert judgement.status is Status.PASS
+
+
+def test_what_a_package_lacks_with_its_own_torch_npu_too_is_no_matter_of_versions(
+    stack: Any, context: Any
 ) -> None:
-    assert problems("torch_npu.npu_swiglu(x, limit=3)", old)
-    assert not problems("torch_npu.npu_swiglu(x, limit=3)", new)
-    assert problems("torch_npu.npu_gone(x)", new)
-    assert problems("torch_npu.npu_cast(x, 2, torch.float)", new)
+    consumer(stack, "vllm-ascend", "torch_npu.npu_nowhere(x)\ntorch_npu.npu_quant(x)", "torch-npu==2.9.0")
+    _, own = asked(context, "2.9.0", vllm_ascend="1.0")
+    assert own.status is Status.PASS
+    assert any("npu_nowhere" in reason for reason in own.reasons)
+    _, other = asked(context, "2.7.1", vllm_ascend="1.0")
+    assert other.status is Status.FAIL
+    assert "npu_quant" in other.reasons[0]
+    assert other.remedies == ("vllm-ascend is made for torch_npu 2.9.0.",)
 
 
 @pytest.mark.parametrize(
-    ("source", "guarded"),
+    ("call", "status"),
     [
-        ("try:\n    torch_npu.npu_absent(x)\nexcept AttributeError:\n    pass", True),
-        ("try:\n    pass\nexcept AttributeError:\n    torch_npu.npu_absent(x)", False),
-        ("try:\n    torch_npu.npu_absent(x)\nexcept KeyError:\n    pass", False),
-        ("if hasattr(torch_npu, 'npu_absent'):\n    torch_npu.npu_absent(x)", True),
-        ("if ready:\n    torch_npu.npu_absent(x)", False),
+        ("torch_npu.npu_rope(q)", Status.FAIL),
+        ("torch_npu.npu_rope(q, layout='BSH')", Status.PASS),
+        ("torch_npu.npu_rope(q, **options)", Status.PASS),
     ],
 )
-def test_guards_are_seen(source: str, guarded: bool, old: Operators) -> None:
-    [finding] = check_calls(calls_in(f"import torch_npu\n{source}"), old)
-    assert finding.guarded is guarded
-
-
-def test_changes_between_versions_say_what_breaks_and_what_changes_silently(
-    old: Operators, new: Operators
+def test_a_default_that_changed_silently_is_found_where_a_call_relies_on_it(
+    stack: Any, context: Any, call: str, status: Status
 ) -> None:
-    changes = {(change.name, change.text): change for change in schema_changes(old, new)}
-    assert changes["npu_gone", "removed"].breaking
-    assert not changes["npu_added", "added"].breaking
-    assert not changes["npu_swiglu", "argument limit added"].breaking
-    assert changes["npu_cast", "argument dtype became keyword-only"].breaking
-    silent = changes["npu_rotary", "default of layout went from 'BSH' to 'BSND'"]
-    assert silent.silent
-    assert not silent.breaking
-    assert not schema_changes(old, old)
+    consumer(stack, "vllm-ascend", call, "torch-npu==2.7.1")
+    _, judgement = asked(context, "2.9.0", vllm_ascend="1.0")
+    assert judgement.status is status
+    if status is Status.FAIL:
+        assert "default of layout went from 'BSH' to 'BSND'" in judgement.reasons[0]
 
 
-def test_every_argument_without_a_default_is_needed(old: Operators) -> None:
-    """Reading every argument as optional is a mistake that hides itself; this would show it."""
-    needed = {a.name for o in old.schemas["npu_rotary"] for a in o.arguments if a.default is None}
-    assert needed == {"query", "cos"}
+def test_what_is_not_on_the_index_was_not_looked_at(stack: Any, context: Any) -> None:
+    consumer(stack, "verl", "torch_npu.npu_swiglu(x)")
+    for torch_npu, verl in (("2.7.1", "9.9"), ("9.9", "1.0")):
+        _, judgement = asked(context, torch_npu, verl_tree=verl)
+        assert judgement.status is Status.NOT_RUN
+        assert "9.9" in judgement.reasons[0]
 
 
-def test_results_and_brackets_are_counted() -> None:
-    schema = parse_schema("npu_x(Tensor a, int[3] b=[1, 2, 3], str s='a, b') -> (Tensor(a!), Tensor[], int)")
-    assert [argument.name for argument in schema.arguments] == ["a", "b", "s"]
-    assert schema.returns == 3
-    assert parse_schema("npu_y() -> ()").returns == 0
+def test_a_commit_is_not_looked_at_until_there_is_a_mirror(
+    stack: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = {"package": "verl", "kind": "commit", "version": "0.6.1", "commit": "d" * 40, "repository": "r"}
+    facets = {"torch_npu": release("2.7.1"), "verl_tree": commit, "vllm_ascend": release("")}
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    measured = run(context(facets))
+    assert judge(measured.measurements, {}).status is Status.NOT_RUN
+    outcome = Outcome(
+        key="k",
+        check="npu-ops",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measured.measurements,
+    )
+    assert not holds(outcome)
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", "/somewhere")
+    assert holds(outcome)
 
 
-def test_calls_are_read_from_a_packages_sources_and_broken_ones_said(tmp_path: Path, old: Operators) -> None:
-    path = tmp_path / "verl.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("verl/a.py", "import torch_npu\ntorch_npu.npu_absent(1)\n")
-        archive.writestr("verl/broken.py", "def torch_npu(:\n")
-        archive.writestr("verl/data.bin", b"npu")
-    found = reach(Surface(path), {"torch_npu"})
-    [finding] = check_calls(found.calls, old)
-    assert found.unparsed == ("verl/broken.py",)
-    assert (finding.file, finding.line, finding.kind) == ("verl/a.py", 2, "missing")
-
-
-@pytest.mark.parametrize("data", [b"no zip", b"PK\x03\x04"])
-def test_broken_wheels_are_named(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "x.whl"
-    path.write_bytes(data)
-    for read in (read_operators, Surface):
-        with pytest.raises(InputError) as caught:
-            read(path)
-        assert str(path) in str(caught.value)
-
-
-def test_a_wheel_without_signatures_is_no_torch_npu(tmp_path: Path) -> None:
-    path = tmp_path / "other.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.py", "")
-    with pytest.raises(InputError):
-        read_operators(path)
-
-
-@given(text=st.text(max_size=120))
-def test_no_source_breaks_the_reader(text: str) -> None:
-    calls_in(text)
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"torch_npu": release("")}, "no torch_npu"),
+        ({"torch_npu": {"kind": "commit", "version": "2.6.0", "commit": "v7.2"}}, "v7.2"),
+        ({"verl_tree": release("")}, "neither verl nor vllm-ascend"),
+        ({}, ""),
+    ],
+)
+def test_a_cell_without_such_packages_is_not_asked(changed: dict[str, Any], said: str) -> None:
+    facets = {"torch_npu": release("2.7.1"), "verl_tree": release("1.0"), "vllm_ascend": release("")}
+    answer = CHECK.applies({**facets, **changed})
+    assert said in answer
+    assert bool(said) == bool(answer)

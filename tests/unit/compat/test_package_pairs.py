@@ -12,9 +12,9 @@ import pytest
 
 from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses import package_pairs
-from harness.compat.uses.package_pairs import Answers, Borders, Package
-from harness.compat.uses.use import Reference
-from harness.compat.uses.use_visitor import references_in
+from harness.compat.uses.package_pairs import AnalysisCache, ConsumerAnalysis, Package
+from harness.compat.uses.use import Use
+from harness.compat.uses.use_visitor import uses_in_file
 
 LIB = {"lib/__init__.py": "def make(size): ...\n"}
 USER = {
@@ -35,20 +35,20 @@ def package(path: Path, name: str, files: Mapping[str, str], **changes: str) -> 
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The files of each look at a pair that really happens."""
     seen: list[set[str]] = []
-    real = package_pairs.check_border
+    real = package_pairs.check_uses
 
     def counting(uses: Any, *rest: Any) -> Any:
         seen.append({use.file for use in uses})
         return real(uses, *rest)
 
-    monkeypatch.setattr(package_pairs, "check_border", counting)
+    monkeypatch.setattr(package_pairs, "check_uses", counting)
     monkeypatch.setattr(package_pairs, "PROVIDERS", frozenset({"lib"}))
     return seen
 
 
 def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> dict[str, Any]:
-    borders = Borders(user, Answers(folder=folder / "pairs", code=code))
-    return borders.with_provider(lib, None)
+    borders = ConsumerAnalysis(user, AnalysisCache(folder=folder / "pairs", code=code))
+    return borders.check_provider(lib, None)
 
 
 def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[set[str]]) -> None:
@@ -110,7 +110,7 @@ def test_what_importing_an_entry_imports_stops_at_guards_and_functions(tmp_path:
         "user/c.py": "",
     }
     user = package(tmp_path / "u.zip", "user", files)
-    borders = Borders(user, Answers(folder=tmp_path / "pairs", code="1"))
+    borders = ConsumerAnalysis(user, AnalysisCache(folder=tmp_path / "pairs", code="1"))
     assert borders.imported(("user.entry", "user.absent")) == {"user", "user.entry", "user.a"}
 
 
@@ -130,6 +130,6 @@ except AttributeError:
 def test_uses_come_back_from_the_store_as_they_went_in() -> None:
     tree = parse(REACHES.encode())
     assert tree is not None
-    uses = references_in(tree, REACHES.encode(), "user.a", "user/a.py", {"lib"})
+    uses = uses_in_file(tree, REACHES.encode(), "user.a", "user/a.py", {"lib"})
     assert {use.kind for use in uses} >= {"import", "subclass", "super", "override", "call", "patch"}
-    assert tuple(Reference.from_json(json.loads(json.dumps(use.to_json()))) for use in uses) == uses
+    assert tuple(Use.from_json(json.loads(json.dumps(use.to_json()))) for use in uses) == uses

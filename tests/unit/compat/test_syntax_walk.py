@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.compat.surface.api_surface import Surface
+from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import children, parse, walk
-from harness.compat.uses.package_uses import reach
+from harness.compat.uses.package_uses import find_uses
 
 GOOD = b"import torch\ntorch.add(1)\n"
 
@@ -31,7 +31,7 @@ def test_a_file_that_cannot_be_read_is_said_and_the_rest_is_looked_at(tmp_path: 
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("user/bad.py", source)
         archive.writestr("user/good.py", GOOD)
-    found = reach(Surface(tmp_path / "a.zip"), {"torch"})
+    found = find_uses(ApiSurface(tmp_path / "a.zip"), {"torch"})
     assert found.unparsed == ("user/bad.py",)
     assert {use.file for use in found.uses} == {"user/good.py"}
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compat.surface.api_surface import Standing, Surface
+from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.package_uses import reach
-from harness.compat.uses.use_check import BorderFinding, check_border
-from harness.compat.uses.use_visitor import references_in
+from harness.compat.uses.package_uses import find_uses
+from harness.compat.uses.use_check import UseFinding, check_uses
+from harness.compat.uses.use_visitor import uses_in_file
 from harness.errors import InputError
 
 PROVIDER = {
@@ -45,58 +45,58 @@ PROVIDER = {
 NUMBERS = itertools.count()
 
 
-def sources(path: Path, files: Mapping[str, str | bytes]) -> Surface:
+def sources(path: Path, files: Mapping[str, str | bytes]) -> ApiSurface:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
-    return Surface(path)
+    return ApiSurface(path)
 
 
 @pytest.fixture
-def lib(tmp_path: Path) -> Surface:
+def lib(tmp_path: Path) -> ApiSurface:
     return sources(tmp_path / "lib.zip", PROVIDER)
 
 
-def findings(lib: Surface, text: str) -> list[BorderFinding]:
+def findings(lib: ApiSurface, text: str) -> list[UseFinding]:
     tree = parse(text.encode())
     assert tree is not None
     source = text.encode("utf-8", "surrogatepass")
-    uses = references_in(tree, source, "user.a", "user/a.py", {"lib"})
+    uses = uses_in_file(tree, source, "user.a", "user/a.py", {"lib"})
     user = sources(lib.file.with_name(f"user-{next(NUMBERS)}.zip"), {"user/a.py": source})
-    return list(check_border(uses, {"lib": ("lib 1", lib)}, user))
+    return list(check_uses(uses, {"lib": ("lib 1", lib)}, user))
 
 
 @pytest.mark.parametrize(
-    ("name", "standing"),
+    ("name", "presence"),
     [
-        ("lib.make", Standing.FOUND),
-        ("lib.build", Standing.FOUND),
-        ("lib.hidden", Standing.MISSING),
-        ("lib.core.hidden", Standing.FOUND),
-        ("lib.core.Model.run", Standing.FOUND),
-        ("lib.core.Model.size", Standing.FOUND),
-        ("lib.core.Model.limit", Standing.FOUND),
-        ("lib.core.Model.absent", Standing.MISSING),
-        ("lib.core.Layer.absent", Standing.MISSING),
-        ("lib.core.Layer.state_dict", Standing.UNKNOWN),
-        ("lib.core.Flag.absent", Standing.UNKNOWN),
-        ("lib.core.make.absent", Standing.UNKNOWN),
-        ("lib.core.added", Standing.UNKNOWN),
-        ("lib.lazy.anything", Standing.UNKNOWN),
-        ("lib.table.a", Standing.UNKNOWN),
-        ("lib.either.go", Standing.FOUND),
-        ("lib.star.anything", Standing.UNKNOWN),
-        ("lib.torn.anything", Standing.UNKNOWN),
-        ("lib.native.anything", Standing.UNKNOWN),
-        ("lib.sub.sub.mark", Standing.FOUND),
-        ("lib.sub.mark", Standing.MISSING),
-        ("lib.gone.name", Standing.MISSING),
-        ("lib.core.__version__", Standing.UNKNOWN),
-        ("other.name", Standing.UNKNOWN),
+        ("lib.make", Presence.FOUND),
+        ("lib.build", Presence.FOUND),
+        ("lib.hidden", Presence.MISSING),
+        ("lib.core.hidden", Presence.FOUND),
+        ("lib.core.Model.run", Presence.FOUND),
+        ("lib.core.Model.size", Presence.FOUND),
+        ("lib.core.Model.limit", Presence.FOUND),
+        ("lib.core.Model.absent", Presence.MISSING),
+        ("lib.core.Layer.absent", Presence.MISSING),
+        ("lib.core.Layer.state_dict", Presence.UNKNOWN),
+        ("lib.core.Flag.absent", Presence.UNKNOWN),
+        ("lib.core.make.absent", Presence.UNKNOWN),
+        ("lib.core.added", Presence.UNKNOWN),
+        ("lib.lazy.anything", Presence.UNKNOWN),
+        ("lib.table.a", Presence.UNKNOWN),
+        ("lib.either.go", Presence.FOUND),
+        ("lib.star.anything", Presence.UNKNOWN),
+        ("lib.torn.anything", Presence.UNKNOWN),
+        ("lib.native.anything", Presence.UNKNOWN),
+        ("lib.sub.sub.mark", Presence.FOUND),
+        ("lib.sub.mark", Presence.MISSING),
+        ("lib.gone.name", Presence.MISSING),
+        ("lib.core.__version__", Presence.UNKNOWN),
+        ("other.name", Presence.UNKNOWN),
     ],
 )
-def test_names_are_found_missing_or_not_known(lib: Surface, name: str, standing: Standing) -> None:
-    assert lib.find(name).standing is standing
+def test_names_are_found_missing_or_not_known(lib: ApiSurface, name: str, presence: Presence) -> None:
+    assert lib.find(name).presence is presence
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_names_are_found_missing_or_not_known(lib: Surface, name: str, standing:
         "from lib.lazy import anything",
     ],
 )
-def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: Surface, text: str) -> None:
+def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: ApiSurface, text: str) -> None:
     assert not [finding for finding in findings(lib, text) if finding.breaks]
 
 
@@ -132,7 +132,9 @@ def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: Surface, text:
         ("from lib.gone import thing\nthing()", 1, "lib has no gone"),
     ],
 )
-def test_uses_that_cannot_work_are_found_at_their_line(lib: Surface, text: str, line: int, said: str) -> None:
+def test_uses_that_cannot_work_are_found_at_their_line(
+    lib: ApiSurface, text: str, line: int, said: str
+) -> None:
     [finding] = [finding for finding in findings(lib, text) if finding.breaks]
     assert finding.line == line
     assert said in finding.text
@@ -152,13 +154,13 @@ def test_uses_that_cannot_work_are_found_at_their_line(lib: Surface, text: str, 
         "import lib\nx = lib.gone if hasattr(lib, 'gone') else None",
     ],
 )
-def test_what_is_behind_a_guard_breaks_nothing_and_is_said(lib: Surface, text: str) -> None:
+def test_what_is_behind_a_guard_breaks_nothing_and_is_said(lib: ApiSurface, text: str) -> None:
     found = findings(lib, text)
     assert found
     assert not [finding for finding in found if finding.breaks]
 
 
-def test_an_assignment_to_what_is_not_there_is_told_apart(lib: Surface) -> None:
+def test_an_assignment_to_what_is_not_there_is_told_apart(lib: ApiSurface) -> None:
     [dead] = findings(lib, "import lib.core\nlib.core.Model.gone = f\nlib.core.Model.run = f")
     assert (dead.kind, dead.line, dead.breaks) == ("dead-patch", 2, False)
     [read] = findings(lib, "import lib.core\nlib.core.Model.gone = f\ndef g(m): return m.gone()")
@@ -167,12 +169,12 @@ def test_an_assignment_to_what_is_not_there_is_told_apart(lib: Surface) -> None:
     assert broken.breaks
 
 
-def test_only_what_runs_as_a_file_is_imported_is_said_to_break_its_import(lib: Surface) -> None:
+def test_only_what_runs_as_a_file_is_imported_is_said_to_break_its_import(lib: ApiSurface) -> None:
     text = "from lib import gone\ndef f():\n    from lib import away\n"
     assert [(f.name, f.at_import) for f in findings(lib, text)] == [("lib.gone", True), ("lib.away", False)]
 
 
-def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: Surface) -> None:
+def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: ApiSurface) -> None:
     user = sources(
         tmp_path / "user.zip",
         {
@@ -183,7 +185,7 @@ def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: Surface)
             "tests/test_a.py": "from lib import gone\n",
         },
     )
-    found = check_border(reach(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
+    found = check_uses(find_uses(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
     assert [(f.file, f.line) for f in found] == [("user/a.py", 1)]
 
 
@@ -192,7 +194,7 @@ def test_what_is_no_archive_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.zip"
     path.write_bytes(data)
     with pytest.raises(InputError) as caught:
-        Surface(path)
+        ApiSurface(path)
     assert str(path) in str(caught.value)
 
 
@@ -213,7 +215,7 @@ NAMES = st.sampled_from(["lib", "make", "core", "x", "Model"])
 def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     tree = parse(text.encode("utf-8", "surrogatepass"))
     if tree is not None:
-        references_in(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
+        uses_in_file(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
 
 
 @pytest.mark.parametrize(
@@ -228,10 +230,10 @@ def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPat
     ],
 )
 def test_files_of_other_pythons_and_encodings_are_read_or_named(
-    tmp_path: Path, lib: Surface, source: bytes, parsed: bool
+    tmp_path: Path, lib: ApiSurface, source: bytes, parsed: bool
 ) -> None:
     user = sources(tmp_path / "user.zip", {"user/a.py": source, "user/b.py": "from lib import make\n"})
-    found = reach(user, {"lib"})
+    found = find_uses(user, {"lib"})
     assert ("lib.gone" in {use.target for use in found.uses}) is parsed
     assert found.unparsed == (() if parsed else ("user/a.py",))
     assert "lib.make" in {use.target for use in found.uses}

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from harness.digest import digest_json, digest_tree
+from harness.package import PACKAGE_ROOT
 
 WAIT_S = 30.0
 #: Variables of one statement; SQLite allows 999 in every version.
 AT_ONCE = 500
 
 
-class Shelf:
+class SqliteCache:
     """A context in which answers (JSON) can be looked up and kept, each by its question.
 
     about: what all of them depend on, such as the code that answers. A file that cannot be read or written is
@@ -84,3 +91,47 @@ class Shelf:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", rows)
             self._database.execute("COMMIT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisCache:
+    """Answers in a folder, each under the digest of its question and of all that it was read from.
+
+    code: digest of the code that answers; another code asks again.
+    """
+
+    folder: Path
+    code: str
+
+    def get(self, question: str, about: Sequence[str], make: Callable[[], Any]) -> Any:
+        """The answer (JSON), made when it is not there yet or cannot be read."""
+        key = digest_json([question, self.code, list(sys.version_info[:2]), list(about)])
+        file = self.folder / f"{key.removeprefix('sha256:')}.json"
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            answer = make()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as temporary:
+            json.dump(answer, temporary)
+        # Whoever comes second writes the same.
+        Path(temporary.name).replace(file)
+        return answer
+
+    def get_many(self, questions: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """The answers (JSON) to many small questions, those made that are not there yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        about = digest_json([self.code, list(sys.version_info[:2])])
+        with SqliteCache(self.folder / "files.sqlite", about) as shelf:
+            known = shelf.get(questions)
+            made = {key: make() for key, make in questions.items() if key not in known}
+            shelf.put(made)
+        return {**known, **made}
+
+
+@functools.cache
+def analysis_code() -> str:
+    """Digest of the code that reads packages and checks uses: the sub-packages `surface` and `uses`."""
+    compat = PACKAGE_ROOT / "compat"
+    files = [file for folder in ("surface", "uses") for file in sorted((compat / folder).glob("*.py"))]
+    return digest_tree(PACKAGE_ROOT.parent, files)

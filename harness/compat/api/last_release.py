@@ -9,15 +9,15 @@ from functools import partial
 
 from packaging.version import InvalidVersion, Version
 
-from harness.compat.surface.api_surface import Standing, Surface
-from harness.compat.uses.consumers import Source
+from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.sources.packages.pip_download import pip_command, pip_environment
+from harness.sources.packages.release_sources import SourceFetcher
 
 LIST_TIMEOUT_S = 120.0
 AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
 
 
-def last_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str:
+def last_version_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str:
     """The last of `versions` (oldest first) that has something which the next one lacks, or "".
 
     Looks back in growing steps, then halves: it asks about few of them and finds one such place of several.
@@ -34,24 +34,26 @@ def last_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str
     return versions[low]
 
 
-def last_versions(package: str, before: str, names: Iterable[str], source: Source) -> dict[str, str]:
+def last_releases_with(
+    package: str, before: str, names: Iterable[str], source: SourceFetcher
+) -> dict[str, str]:
     """Dotted name -> the last final release before `before` that has it; names that none has are left out."""
     versions = earlier_releases(package, before, source)
-    surfaces: dict[str, Surface | None] = {}
+    surfaces: dict[str, ApiSurface | None] = {}
 
     def has(name: str, version: str) -> bool | None:
         if version not in surfaces:
-            file = source.of(package, version)
-            surfaces[version] = Surface(file) if file else None
+            file = source.fetch(package, version)
+            surfaces[version] = ApiSurface(file) if file else None
         surface = surfaces[version]
-        standing = surface.find(name).standing if surface else Standing.UNKNOWN
-        return None if standing is Standing.UNKNOWN else standing is Standing.FOUND
+        presence = surface.find(name).presence if surface else Presence.UNKNOWN
+        return None if presence is Presence.UNKNOWN else presence is Presence.FOUND
 
-    found = {name: last_with(versions, partial(has, name)) for name in sorted(names)}
+    found = {name: last_version_with(versions, partial(has, name)) for name in sorted(names)}
     return {name: version for name, version in found.items() if version}
 
 
-def earlier_releases(package: str, before: str, source: Source) -> list[str]:
+def earlier_releases(package: str, before: str, source: SourceFetcher) -> list[str]:
     """The final releases on the index before a version, oldest first; none when pip does not list them."""
     argv = [*pip_command(), "index", "versions", "--disable-pip-version-check", "--no-input", package]
     done = source.command(argv, env=pip_environment(os.environ), timeout=LIST_TIMEOUT_S)

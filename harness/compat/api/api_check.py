@@ -13,18 +13,18 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from harness.check import TaskContext
-from harness.compat.surface.analysis_process import analyse
-from harness.compat.surface.api_surface import Surface
-from harness.compat.surface.release_sources import newest_version, required
-from harness.compat.uses.consumers import CONSUMERS, Source, reading_code
-from harness.compat.uses.name_lifetime import last_versions
-from harness.compat.uses.package_pairs import Answers, Borders, Package
-from harness.compat.uses.patched_sources import with_patches
+from harness.compat.api.consumers import CONSUMERS
+from harness.compat.api.last_release import last_releases_with
+from harness.compat.api.patched_sources import with_patches
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.uses.analysis_cache import analysis_code
+from harness.compat.uses.analysis_process import analyse
 from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.pip_download import ReleaseNotFoundError
+from harness.sources.packages.release_sources import SourceFetcher, newest_version, release_requirements
 
 MOST_SAID = 12
 #: Package -> the facet with our patches of it.
@@ -33,7 +33,7 @@ TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
 
 
 def gather(
-    packages: Mapping[str, str], facets: Mapping[str, Any], source: Source, root: Path
+    packages: Mapping[str, str], facets: Mapping[str, Any], source: SourceFetcher, root: Path
 ) -> dict[str, Any]:
     """What `examine` needs, with the sources of the consumers among `packages` (name -> version) fetched."""
     versions = {normal_name(name): version for name, version in packages.items()}
@@ -52,10 +52,12 @@ def gather(
         for name in (consumer.package, *consumer.providers)
         if name in versions
     ]
-    files = {name: source.of(name, versions[name], commits.get(name, "")) for name in dict.fromkeys(wanted)}
+    files = {
+        name: source.fetch(name, versions[name], commits.get(name, "")) for name in dict.fromkeys(wanted)
+    }
     request: dict[str, Any] = {
         "cache": str(source.cache),
-        "code": reading_code(),
+        "code": analysis_code(),
         "versions": {name: versions[name] for name in files},
         "files": {name: str(file) for name, file in files.items() if file},
         "not_read": [
@@ -68,14 +70,16 @@ def gather(
     return {**request, **_our_patches(facets, request["files"], root)}
 
 
-def _made_for(versions: Mapping[str, str], commits: Mapping[str, str], source: Source) -> dict[str, Any]:
+def _made_for(
+    versions: Mapping[str, str], commits: Mapping[str, str], source: SourceFetcher
+) -> dict[str, Any]:
     """Consumer -> provider -> version and file it was published for, where the cell has another version."""
     found: dict[str, Any] = {}
     for consumer in CONSUMERS:
         if consumer.package not in versions or commits.get(consumer.package):
             continue
         for name, version in consumer.made_for(versions[consumer.package]).items():
-            file = source.of(name, version) if name in versions and versions[name] != version else None
+            file = source.fetch(name, version) if name in versions and versions[name] != version else None
             if file:
                 found.setdefault(consumer.package, {})[name] = [version, str(file)]
     return found
@@ -88,14 +92,16 @@ def _our_patches(facets: Mapping[str, Any], files: Mapping[str, str], root: Path
         selected = facets.get(facet) or ()
         if not selected or package not in files:
             continue
-        surface = Surface(Path(files[package]))
+        surface = ApiSurface(Path(files[package]))
         by_file = {file: module for module, file in surface.files()}
         bodies = [
             (patch["id"], (root / patch["file"]).read_bytes().decode("utf-8", "replace"))
             for patch in selected
         ]
 
-        def read(path: str, surface: Surface = surface, by_file: Mapping[str, str] = by_file) -> str | None:
+        def read(
+            path: str, surface: ApiSurface = surface, by_file: Mapping[str, str] = by_file
+        ) -> str | None:
             return surface.source(by_file[path]).decode("utf-8", "replace") if path in by_file else None
 
         texts, changed_by, left = with_patches(bodies, read)
@@ -103,53 +109,6 @@ def _our_patches(facets: Mapping[str, Any], files: Mapping[str, str], root: Path
         patches.update(changed_by)
         misfits += left
     return {"changes": changes, "patches": patches, "misfits": misfits}
-
-
-def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the consumers use that the others do not have: the measurements of check `api`."""
-    answers = Answers(folder=Path(request["cache"]) / "pairs", code=request["code"])
-    packages = {
-        name: Package(
-            name=name,
-            version=request["versions"][name],
-            file=Path(file),
-            changes=request["changes"].get(name, {}),
-        )
-        for name, file in request["files"].items()
-    }
-    facts: dict[str, Any] = {
-        **{name: request[name] for name in ("not_read", "misfits")},
-        "pairs": [],
-        "findings": [],
-        "uses": {},
-        "unparsed": [],
-    }
-    for consumer in CONSUMERS:
-        own = packages.get(consumer.package)
-        providers = [packages[name] for name in consumer.providers if name in packages]
-        if own is None or not providers:
-            continue
-        borders = Borders(own, answers)
-        reached = borders.imported(consumer.roots)
-        for provider in providers:
-            then = request["made_for"].get(own.name, {}).get(provider.name)
-            made_for = Package(name=provider.name, version=then[0], file=Path(then[1])) if then else None
-            found = borders.with_provider(provider, made_for)
-            facts["uses"][own.name] = facts["uses"].get(own.name, 0) + found["uses"]
-            facts["unparsed"] = sorted({*facts["unparsed"], *found["unparsed"]})
-            facts["pairs"].append([own.name, own.version, provider.name, provider.version])
-            for finding in found["findings"]:
-                imported = finding["at_import"] and _module(finding["file"]) in reached
-                facts["findings"].append(
-                    {
-                        **finding,
-                        "consumer": own.name,
-                        "always": finding["breaks"] and imported,
-                        "patches": request["patches"].get(finding["file"], []),
-                        "last": "",
-                    }
-                )
-    return facts
 
 
 def stated_versions(pins: Mapping[str, Any]) -> dict[str, str]:
@@ -164,15 +123,15 @@ def stated_versions(pins: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_newest(
-    packages: Mapping[str, str], pins: Mapping[str, Any], tree: Mapping[str, Any], source: Source
+    packages: Mapping[str, str], pins: Mapping[str, Any], tree: Mapping[str, Any], source: SourceFetcher
 ) -> dict[str, str]:
     """The same with the newest version of what verl takes names from, where only a range is stated.
 
     That is the version a resolution takes, unless a third package stands against it.
     """
-    file = source.of("verl", tree["version"], tree.get("commit", ""))
+    file = source.fetch("verl", tree["version"], tree.get("commit", ""))
     ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in packages}
-    for text in (*pins["requirements"], *(required(file) if file else ())):
+    for text in (*pins["requirements"], *(release_requirements(file) if file else ())):
         wanted = Requirement(text)
         if normal_name(wanted.name) in ranges and (wanted.marker is None or wanted.marker.evaluate()):
             ranges[normal_name(wanted.name)].append(str(wanted.specifier))
@@ -184,16 +143,12 @@ def with_newest(
     return {**packages, **newest}
 
 
-def newest_release(package: str, specifier: str, source: Source) -> str:
+def newest_release(package: str, specifier: str, source: SourceFetcher) -> str:
     """The newest release within a range, or "" when the index has none."""
     try:
         return newest_version(f"{package}{specifier}", cache=source.cache, command=source.command)
     except ReleaseNotFoundError:
         return ""
-
-
-def _module(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def holds(outcome: Outcome) -> str:
@@ -204,19 +159,19 @@ def holds(outcome: Outcome) -> str:
 
 def run(ctx: TaskContext) -> Measured:
     """Hold the packages of facet `pins` against each other."""
-    source = Source(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
+    source = SourceFetcher(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
     tree = ctx.facets["verl_tree"]
     packages = stated_versions(ctx.facets["pins"])
-    if source.of("verl", tree["version"], tree.get("commit", "")):
+    if source.fetch("verl", tree["version"], tree.get("commit", "")):
         packages = with_newest(packages, ctx.facets["pins"], tree, source)
-    facts = analyse(ctx, "api", gather(packages, ctx.facets, source, ctx.root))
+    facts = analyse(ctx, "harness.compat.api.api_analysis", gather(packages, ctx.facets, source, ctx.root))
     with_last_versions(facts, source, everything=False)
     for finding in facts["findings"]:
         ctx.log(f"{'breaks' if finding['breaks'] else finding['kind']}: {said(finding)}")
     return Measured(measurements=facts, evidence=Evidence.STATIC)
 
 
-def with_last_versions(facts: dict[str, Any], source: Source, *, everything: bool) -> None:
+def with_last_versions(facts: dict[str, Any], source: SourceFetcher, *, everything: bool) -> None:
     """Add to findings the last earlier release that had the name, which may have to be fetched.
 
     `everything`: of all that are not guarded; otherwise of those that fail the cell.
@@ -228,7 +183,7 @@ def with_last_versions(facts: dict[str, Any], source: Source, *, everything: boo
             wanted.setdefault(finding["provider"], []).append(finding)
     for provider, findings in wanted.items():
         name, _, version = provider.partition(" ")
-        found = last_versions(name, version, {finding["name"] for finding in findings}, source)
+        found = last_releases_with(name, version, {finding["name"] for finding in findings}, source)
         for finding in findings:
             finding["last"] = found.get(finding["name"], "")
 
@@ -285,12 +240,12 @@ def said(finding: Mapping[str, Any]) -> str:
     return f"{finding['file']}:{finding['line']}: {finding['text']} ({finding['provider']}{had}{ours})"
 
 
-def read_release(spec: str, source: Source) -> tuple[str, Surface]:
+def read_release(spec: str, source: SourceFetcher) -> tuple[str, ApiSurface]:
     """`name==version` as "name version" and its surface; InputError when it is no such thing."""
     name, equals, version = spec.partition("==")
     if not equals:
         raise InputError(f"{spec!r} names no release", fix="write it like transformers==5.5.4")
-    file = source.of(name, version)
+    file = source.fetch(name, version)
     if file is None:
         raise InputError(f"the package index has no {name} {version}", fix="choose a published version")
-    return f"{name} {version}", Surface(file)
+    return f"{name} {version}", ApiSurface(file)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.compat.resolve import resolution
-from harness.compat.resolve.resolve_remedies import remedy
-from harness.compat.resolve.resolve_request import Request
-from harness.compat.resolve.resolver_errors import explain
+from harness.compat.resolve import resolve_check
+from harness.compat.resolve.resolve_problems import remedy
+from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 from harness.sources.packages.lockfile import parse_lock
+from harness.sources.packages.uv_errors import parse_uv_failure
 
 HERE = {
     "python": f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -39,8 +39,8 @@ def measure(
     context: Any, chosen: dict[str, Any], target: dict[str, Any] = HERE
 ) -> tuple[dict[str, Any], Any, Any]:
     ctx = context({"pins": chosen, "platform": target})
-    measured = resolution.run(ctx)
-    return dict(measured.measurements), resolution.judge(measured.measurements, {}), (ctx, measured)
+    measured = resolve_check.run(ctx)
+    return dict(measured.measurements), resolve_check.judge(measured.measurements, {}), (ctx, measured)
 
 
 def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
@@ -55,10 +55,10 @@ def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: An
 
 
 def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
-    request = Request.of_facets(pins("engine==1.0"), HERE)
-    written = explain("error: Couldn't parse requirement in `requirements.in` at position 0")
+    request = ResolveRequest.from_facets(pins("engine==1.0"), HERE)
+    written = parse_uv_failure("error: Couldn't parse requirement in `requirements.in` at position 0")
     assert remedy(written, request) == "Correct the requirement in matrix.yaml."
-    assert remedy(explain("error: the dog ate it"), request) == ""
+    assert remedy(parse_uv_failure("error: the dog ate it"), request) == ""
 
 
 def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, context: Any) -> None:
@@ -160,7 +160,7 @@ def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_un
 
 def test_an_override_without_a_reason_at_hand_does_not_claim_that_none_was_given(tmp_path: Path) -> None:
     chosen = {"requirements": ["base==2.0"], "overrides": ["torch==2.7.1"]}
-    Request.of_facets(chosen, {"python": "3.11", "arch": "x86_64"}).write(tmp_path)
+    ResolveRequest.from_facets(chosen, {"python": "3.11", "arch": "x86_64"}).write(tmp_path)
     assert (tmp_path / "overrides.txt").read_text() == "torch==2.7.1\n"
 
 
@@ -187,14 +187,16 @@ def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
     without, _judgement, _ = measure(context, chosen)
     assert [package["name"] for package in without["packages"]] == ["torch"]
-    assert resolution.sources_at_hand(without, None) == ""
-    assert "a mirror now has the commit of verl" in resolution.sources_at_hand(without, tmp_path / "mirrors")
+    assert resolve_check.newly_available_sources(without, None) == ""
+    assert "a mirror now has the commit of verl" in resolve_check.newly_available_sources(
+        without, tmp_path / "mirrors"
+    )
 
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
     found, judgement, _ = measure(context, chosen)
     assert [package["name"] for package in found["packages"]] == ["ray", "torch"]
     assert "what it requires is" in judgement.reasons[0]
-    assert resolution.sources_at_hand(found, tmp_path / "mirrors") == ""
+    assert resolve_check.newly_available_sources(found, tmp_path / "mirrors") == ""
 
     elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
     assert [package["name"] for package in elsewhere["packages"]] == ["torch"]

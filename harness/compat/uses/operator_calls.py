@@ -6,10 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compat.operators.operator_schema import Operators
-from harness.compat.surface.syntax_walk import Visitor, walk
+from harness.compat.surface.syntax_walk import SyntaxVisitor, walk
 
-OPERATOR_PREFIXES = ("npu_", "_npu_")
 GUARD_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError")
 
 
@@ -23,7 +21,7 @@ class OperatorCall:
     line: int
     positional: int | None
     keywords: tuple[str, ...]
-    open_keywords: bool
+    unpacks_keywords: bool
     guarded: bool
 
     @classmethod
@@ -32,49 +30,14 @@ class OperatorCall:
         return cls(**{**data, "keywords": tuple(data["keywords"])})
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorFinding:
-    """A call that this torch_npu does not have or does not understand."""
-
-    kind: str
-    operator: str
-    file: str
-    line: int
-    text: str
-    guarded: bool
-
-
-def operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
+def find_operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
     """Operator calls of one source file."""
-    visitor = _Visitor(file)
+    visitor = _OperatorVisitor(file)
     visitor.visit(tree)
     return tuple(visitor.calls)
 
 
-def check_calls(calls: tuple[OperatorCall, ...], operators: Operators) -> tuple[OperatorFinding, ...]:
-    """Calls that fit no overload, and operators that are not there; names set at run time are not judged."""
-    return tuple(finding for call in calls if (finding := _finding(call, operators)))
-
-
-def _finding(call: OperatorCall, operators: Operators) -> OperatorFinding | None:
-    overloads = operators.schemas.get(call.operator)
-    if overloads is None:
-        if call.operator in operators.unsigned or not call.operator.startswith(OPERATOR_PREFIXES):
-            return None
-        kind, text = "missing", f"{call.operator} is not in this torch_npu"
-    elif call.positional is None or call.open_keywords:
-        return None
-    else:
-        problems = [overload.problem(call.positional, call.keywords) for overload in overloads]
-        if not all(problems):
-            return None
-        kind, text = "arguments", f"{call.operator} {problems[0]}"
-    return OperatorFinding(
-        kind=kind, operator=call.operator, file=call.file, line=call.line, text=text, guarded=call.guarded
-    )
-
-
-class _Visitor(Visitor, ast.NodeVisitor):
+class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
     """Follows what names mean torch_npu and its operators in one file."""
 
     def __init__(self, file: str) -> None:
@@ -99,7 +62,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        self._visit_guarded(node.body, any(_asks(inner) for inner in walk(node.test)))
+        self._visit_guarded(node.body, any(_is_hasattr(inner) for inner in walk(node.test)))
         self._visit_guarded(node.orelse, False)
 
     def _visit_guarded(self, statements: list[ast.stmt], guarded: bool) -> None:
@@ -118,7 +81,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
                     line=node.lineno,
                     positional=None if any(isinstance(a, ast.Starred) for a in node.args) else len(node.args),
                     keywords=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
-                    open_keywords=any(keyword.arg is None for keyword in node.keywords),
+                    unpacks_keywords=any(keyword.arg is None for keyword in node.keywords),
                     guarded=self._guards > 0,
                 )
             )
@@ -136,7 +99,7 @@ class _Visitor(Visitor, ast.NodeVisitor):
         return ""
 
 
-def _asks(node: ast.AST) -> bool:
+def _is_hasattr(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "hasattr"
 
 

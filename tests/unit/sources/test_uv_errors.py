@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compat.resolve.resolver_errors import Kind, explain
+from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
 
 CONFLICT = """\
 error: No solution found when resolving dependencies
@@ -72,27 +72,29 @@ error: Couldn't parse requirement in `i.in` at position 0
 @pytest.mark.parametrize(
     ("text", "kind", "subject", "blamed"),
     [
-        (CONFLICT, Kind.CONFLICT, "", ("vllm-ascend", "verl", "transformers")),
-        (NARROWED, Kind.CONFLICT, "", ("verl", "transformers")),
-        (NO_VERSION, Kind.MISSING_VERSION, "torch==2.7.1+cpu", ("torch", "torch-npu")),
-        (WRONG_PYTHON, Kind.WRONG_TARGET, "triton-ascend==3.2.0", ("triton-ascend",)),
-        (NO_WHEEL, Kind.NO_WHEEL, "vllm==0.18.0", ("vllm",)),
-        (UNREACHABLE, Kind.NETWORK, "", ()),
-        (OFFLINE, Kind.NETWORK, "", ()),
-        (BAD_REQUIREMENT, Kind.REQUIREMENT, "", ()),
-        ("error: something else\n", Kind.OTHER, "", ()),
+        (CONFLICT, UvFailureKind.CONFLICT, "", ("vllm-ascend", "verl", "transformers")),
+        (NARROWED, UvFailureKind.CONFLICT, "", ("verl", "transformers")),
+        (NO_VERSION, UvFailureKind.MISSING_VERSION, "torch==2.7.1+cpu", ("torch", "torch-npu")),
+        (WRONG_PYTHON, UvFailureKind.WRONG_TARGET, "triton-ascend==3.2.0", ("triton-ascend",)),
+        (NO_WHEEL, UvFailureKind.NO_WHEEL, "vllm==0.18.0", ("vllm",)),
+        (UNREACHABLE, UvFailureKind.NETWORK, "", ()),
+        (OFFLINE, UvFailureKind.NETWORK, "", ()),
+        (BAD_REQUIREMENT, UvFailureKind.REQUIREMENT, "", ()),
+        ("error: something else\n", UvFailureKind.OTHER, "", ()),
     ],
-    ids=lambda value: value.value if isinstance(value, Kind) else None,
+    ids=lambda value: value.value if isinstance(value, UvFailureKind) else None,
 )
-def test_what_uv_says_is_understood(text: str, kind: Kind, subject: str, blamed: tuple[str, ...]) -> None:
-    found = explain("warning: something before\n" + text)
+def test_what_uv_says_is_understood(
+    text: str, kind: UvFailureKind, subject: str, blamed: tuple[str, ...]
+) -> None:
+    found = parse_uv_failure("warning: something before\n" + text)
     assert found.kind is kind
     assert found.subject + found.subject_versions == subject
     assert found.blamed[: len(blamed)] == blamed
 
 
 def test_a_conflict_is_a_chain_of_causes() -> None:
-    found = explain(CONFLICT)
+    found = parse_uv_failure(CONFLICT)
     assert found.contested == ("transformers",)
     assert [step.conclusion for step in found.chain] == [
         "verl>=0.9.1 and vllm-ascend==0.11.0 are incompatible",
@@ -103,18 +105,18 @@ def test_a_conflict_is_a_chain_of_causes() -> None:
 
 
 def test_the_address_that_could_not_be_fetched_is_kept() -> None:
-    assert explain(UNREACHABLE).url == "https://index.example/simple/pandas/"
+    assert parse_uv_failure(UNREACHABLE).url == "https://index.example/simple/pandas/"
 
 
 @given(text=st.text(max_size=300))
 def test_any_text_is_read_without_an_exception(text: str) -> None:
-    explain(text)
-    explain(f"error: No solution found when resolving dependencies\n  cause: Because {text}")
+    parse_uv_failure(text)
+    parse_uv_failure(f"error: No solution found when resolving dependencies\n  cause: Because {text}")
 
 
 def test_what_is_wanted_under_a_marker_is_contested_like_anything_else() -> None:
-    found = explain(MARKED)
-    assert found.kind is Kind.CONFLICT
+    found = parse_uv_failure(MARKED)
+    assert found.kind is UvFailureKind.CONFLICT
     assert found.contested == ("xgrammar",)
     assert set(found.blamed) == {"vllm-ascend", "vllm", "xgrammar"}
     wanted = {d.package: d.needed_versions for d in found.dependencies if d.needs == "xgrammar"}

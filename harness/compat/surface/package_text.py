@@ -16,7 +16,7 @@ DEFINED = re.compile(rb"\b(?:def|class|as)\s+$")
 AROUND = 120
 
 
-class Mentions:
+class PackageText:
     """The text of one package's modules, searched by word; every answer is kept."""
 
     def __init__(self, sources: Callable[[], Iterable[bytes]]) -> None:

@@ -17,14 +17,14 @@ REQUEST = "request.json"
 ANSWER = "answer.json"
 
 
-def analyse(ctx: TaskContext, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of `harness.compat.NAME.examine` to a request, both JSON.
+def analyse(ctx: TaskContext, program: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the module `program` (see `serve`) on a request; both are JSON.
 
     InputError when it is one there, InfrastructureError when the program does not get to an answer.
     """
     ctx.workdir.joinpath(REQUEST).write_text(json.dumps(request), encoding="utf-8")
     done = ctx.command(
-        [sys.executable, "-m", __name__, name, REQUEST, ANSWER],
+        [sys.executable, "-m", program, REQUEST, ANSWER],
         env={"PYTHONPATH": str(IMPORT_ROOT)},
         cwd=ctx.workdir,
     )
@@ -32,7 +32,7 @@ def analyse(ctx: TaskContext, name: str, request: Mapping[str, Any]) -> dict[str
         raise InputError(done.tail.strip() or "a package cannot be read")
     if done.returncode:
         raise InfrastructureError(
-            f"the analysis for {name} ended with exit code {done.returncode}",
+            f"{program} ended with exit code {done.returncode}",
             why="it took too long" if done.timed_out else done.tail.strip()[-1000:],
             fix="run it again; if it stays so, report the log of this task",
         )
@@ -40,26 +40,15 @@ def analyse(ctx: TaskContext, name: str, request: Mapping[str, Any]) -> dict[str
     return answer
 
 
-def main(name: str, request: str, answer: str) -> int:
-    """Read a request, examine it, write the answer."""
-    from harness.compat.operators import operator_check
-    from harness.compat.uses import api_check
-
-    examinations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-        "api": api_check.examine,
-        "npu_ops": operator_check.examine,
-    }
+def serve(examine: Callable[[Mapping[str, Any]], dict[str, Any]], request: str, answer: str) -> int:
+    """The main function of an analysis program: read the request, examine it, write the answer."""
     # Syntax trees are millions of objects without cycles: looking for some costs half of the time, and memory
     # is the same without.
     gc.disable()
     try:
-        found = examinations[name](json.loads(Path(request).read_text(encoding="utf-8")))
+        found = examine(json.loads(Path(request).read_text(encoding="utf-8")))
     except InputError as error:
         print(error)
         return EXIT_BAD_INPUT
     Path(answer).write_text(json.dumps(found), encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -31,7 +31,7 @@ CLAUSES = re.compile(
 HINT = re.compile(r"^hint:\s+(?P<text>.*(?:\n(?!hint:|error:|\s*$).*)*)", re.MULTILINE)
 
 
-class Kind(str, enum.Enum):
+class UvFailureKind(str, enum.Enum):
     """Why there is no lock."""
 
     CONFLICT = "conflict"
@@ -46,7 +46,7 @@ class Kind(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dependency:
+class UvDependency:
     """`package` in `versions` needs `needs`; an empty `package` is the cell itself."""
 
     package: str
@@ -56,7 +56,7 @@ class Dependency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class UvDerivation:
     """One inference: facts and what follows from them, in uv's words on one line."""
 
     facts: str
@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class UvFailure:
     """A failed resolution.
 
     subject: the package the kind speaks of, with its version specifier ("" for a conflict between several).
@@ -72,11 +72,11 @@ class Explanation:
     contested: packages that others want in incompatible versions.
     """
 
-    kind: Kind
+    kind: UvFailureKind
     subject: str = ""
     subject_versions: str = ""
-    chain: tuple[Step, ...] = ()
-    dependencies: tuple[Dependency, ...] = ()
+    chain: tuple[UvDerivation, ...] = ()
+    dependencies: tuple[UvDependency, ...] = ()
     blamed: tuple[str, ...] = ()
     contested: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -84,27 +84,27 @@ class Explanation:
     text: str = ""
 
 
-def explain(output: str) -> Explanation:
+def parse_uv_failure(output: str) -> UvFailure:
     """Read the error output of a failed `uv pip compile`; never raises, an unknown text is `Kind.OTHER`."""
     text = _only_error(output)
     hints = tuple(" ".join(found["text"].split()) for found in HINT.finditer(text))
     if "No solution found when resolving" in text:
         return _no_solution(text, hints)
     if failure := fetch_failure(text):
-        return Explanation(kind=Kind.NETWORK, url=failure.url, hints=hints, text=text)
+        return UvFailure(kind=UvFailureKind.NETWORK, url=failure.url, hints=hints, text=text)
     if "Couldn't parse requirement" in text or "is not a valid" in text:
-        return Explanation(kind=Kind.REQUIREMENT, hints=hints, text=text)
+        return UvFailure(kind=UvFailureKind.REQUIREMENT, hints=hints, text=text)
     if found := re.search(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]+?)==([^`\s]+)`?", text):
         name = normal_name(found[1])
-        return Explanation(
-            kind=Kind.BUILD,
+        return UvFailure(
+            kind=UvFailureKind.BUILD,
             subject=name,
             subject_versions=f"=={found[2]}",
             blamed=(name,),
             hints=hints,
             text=text,
         )
-    return Explanation(kind=Kind.OTHER, hints=hints, text=text)
+    return UvFailure(kind=UvFailureKind.OTHER, hints=hints, text=text)
 
 
 def _only_error(output: str) -> str:
@@ -113,20 +113,20 @@ def _only_error(output: str) -> str:
     return "\n".join(line.rstrip() for line in lines).strip()
 
 
-def _no_solution(text: str, hints: tuple[str, ...]) -> Explanation:
+def _no_solution(text: str, hints: tuple[str, ...]) -> UvFailure:
     body = HINT.sub("", text)
     told = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
     flat = " ".join(told.split())
     start = flat.find("Because")
     steps = tuple(
-        Step(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
+        UvDerivation(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
         for found in STEP.finditer(flat[start:] if start >= 0 else "")
     )
     dependencies = tuple(dict.fromkeys(d for step in steps for d in _dependencies(step.facts)))
     kind, subject, versions = _unavailable(steps, hints)
     contested = _contested(dependencies)
     blamed = _blamed(subject, dependencies, contested)
-    return Explanation(
+    return UvFailure(
         kind=kind,
         subject=subject,
         subject_versions=versions,
@@ -140,33 +140,36 @@ def _no_solution(text: str, hints: tuple[str, ...]) -> Explanation:
 
 
 UNAVAILABLE = (
-    (re.compile(r"there (?:is|are) no versions? of (?P<what>\S+)"), Kind.MISSING_VERSION),
+    (re.compile(r"there (?:is|are) no versions? of (?P<what>\S+)"), UvFailureKind.MISSING_VERSION),
     (
         re.compile(r"(?P<what>\S+) was not found in the (?:package registry|provided package)"),
-        Kind.UNKNOWN_PACKAGE,
+        UvFailureKind.UNKNOWN_PACKAGE,
     ),
-    (re.compile(r"(?P<what>\S+) was not found in the cache"), Kind.NETWORK),
-    (re.compile(r"(?P<what>\S+) has no wheels with a matching"), Kind.WRONG_TARGET),
-    (re.compile(r"(?P<what>\S+) has no (?:usable wheels|publicly available wheels|wheels)"), Kind.NO_WHEEL),
-    (re.compile(r"only (?P<what>\S+) (?:is|are) available"), Kind.MISSING_VERSION),
-    (re.compile(r"(?P<what>\S+) requires Python"), Kind.WRONG_TARGET),
-    (re.compile(r"Python version \S+ does not satisfy (?P<what>\S+)"), Kind.WRONG_TARGET),
+    (re.compile(r"(?P<what>\S+) was not found in the cache"), UvFailureKind.NETWORK),
+    (re.compile(r"(?P<what>\S+) has no wheels with a matching"), UvFailureKind.WRONG_TARGET),
+    (
+        re.compile(r"(?P<what>\S+) has no (?:usable wheels|publicly available wheels|wheels)"),
+        UvFailureKind.NO_WHEEL,
+    ),
+    (re.compile(r"only (?P<what>\S+) (?:is|are) available"), UvFailureKind.MISSING_VERSION),
+    (re.compile(r"(?P<what>\S+) requires Python"), UvFailureKind.WRONG_TARGET),
+    (re.compile(r"Python version \S+ does not satisfy (?P<what>\S+)"), UvFailureKind.WRONG_TARGET),
 )
 
 
-def _unavailable(steps: Iterable[Step], hints: tuple[str, ...]) -> tuple[Kind, str, str]:
+def _unavailable(steps: Iterable[UvDerivation], hints: tuple[str, ...]) -> tuple[UvFailureKind, str, str]:
     if any("network was disabled" in hint for hint in hints):
-        return Kind.NETWORK, "", ""
+        return UvFailureKind.NETWORK, "", ""
     for step in steps:
         for pattern, kind in UNAVAILABLE:
             if found := pattern.search(step.facts):
                 name, versions = _package(found["what"])
                 return kind, name, versions
-    return Kind.CONFLICT, "", ""
+    return UvFailureKind.CONFLICT, "", ""
 
 
-def _dependencies(facts: str) -> list[Dependency]:
-    found: list[Dependency] = []
+def _dependencies(facts: str) -> list[UvDependency]:
+    found: list[UvDependency] = []
     for clause in CLAUSES.split(facts):
         subject, _, needed = clause.partition("you require ")
         if not needed:
@@ -177,7 +180,7 @@ def _dependencies(facts: str) -> list[Dependency]:
             name, wanted = _package(item)
             if name:
                 found.append(
-                    Dependency(package=package, versions=versions, needs=name, needed_versions=wanted)
+                    UvDependency(package=package, versions=versions, needs=name, needed_versions=wanted)
                 )
     return found
 
@@ -203,7 +206,7 @@ def _package(text: str) -> tuple[str, str]:
     return normal_name(match["name"]), match["range"] + bar + rest
 
 
-def _contested(dependencies: tuple[Dependency, ...]) -> tuple[str, ...]:
+def _contested(dependencies: tuple[UvDependency, ...]) -> tuple[str, ...]:
     """Packages wanted in more than one way, by parties of which at least one is a package."""
     wanted: dict[str, set[tuple[str, str]]] = {}
     for dependency in dependencies:
@@ -216,7 +219,7 @@ def _contested(dependencies: tuple[Dependency, ...]) -> tuple[str, ...]:
 
 
 def _blamed(
-    subject: str, dependencies: tuple[Dependency, ...], contested: tuple[str, ...]
+    subject: str, dependencies: tuple[UvDependency, ...], contested: tuple[str, ...]
 ) -> tuple[str, ...]:
     wishing = [d.package for d in dependencies if d.package and d.needs in (subject, *contested)]
     parents = [d.package for d in dependencies if d.package]

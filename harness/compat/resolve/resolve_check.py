@@ -15,43 +15,42 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Completed, TaskContext
-from harness.compat.resolve.archive_metadata import read_archive
-from harness.compat.resolve.resolve_remedies import remedy
-from harness.compat.resolve.resolve_request import Request, names
-from harness.compat.resolve.resolver_errors import Explanation, Kind, explain
-from harness.compat.surface.release_sources import fetch_sources
+from harness.compat.resolve.archive_metadata import read_archive_metadata
+from harness.compat.resolve.resolve_problems import problem_json
+from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
 from harness.errors import HarnessError, InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
+from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
 from harness.sources.redact import redact_url
 
-ATTEMPTS = 12
+MAX_ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0
-ASK_AGAIN_S = 24 * 3600.0
-OTHER_ARCHIVE = "Choose a Python, or versions of these packages, that their own metadata allows."
+RETRY_INDEX_AFTER_S = 24 * 3600.0
+ARCHIVE_REMEDY = "Choose a Python, or versions of these packages, that their own metadata allows."
 # What can be left out so that the rest of the stack is judged too.
-SET_ASIDE = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.NO_WHEEL, Kind.BUILD)
-UNAVAILABLE_TEXT = {
-    Kind.MISSING_VERSION: "is on no index that was asked",
-    Kind.UNKNOWN_PACKAGE: "is unknown to every index that was asked",
-    Kind.WRONG_TARGET: "has no file for this target",
-    Kind.NO_WHEEL: "has no wheel for this target and its source package does not say what it needs",
-    Kind.BUILD: "could not be built from its source package",
-}
+EXCLUDABLE = (
+    UvFailureKind.MISSING_VERSION,
+    UvFailureKind.UNKNOWN_PACKAGE,
+    UvFailureKind.WRONG_TARGET,
+    UvFailureKind.NO_WHEEL,
+    UvFailureKind.BUILD,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class ResolveProgress:
     """How far a resolution has come: what was set aside and why, and which indexes did not answer.
 
     Until it is `patient`, a vendor's index is asked once more at most: on many machines none can be reached.
     """
 
     settings: IndexSettings
-    problems: tuple[Explanation, ...] = ()
+    problems: tuple[UvFailure, ...] = ()
     from_sdist: tuple[str, ...] = ()
     unreachable: tuple[str, ...] = ()
     lock: tuple[LockedPackage, ...] | None = None
@@ -68,13 +67,15 @@ def run(ctx: TaskContext) -> Measured:
     InfrastructureError when the user's own index cannot be reached: that says nothing of the cell.
     """
     started = time.monotonic()
-    request = Request.of_facets(ctx.facets["pins"], ctx.facets["platform"]).with_sources(mirrors_folder())
+    request = ResolveRequest.from_facets(ctx.facets["pins"], ctx.facets["platform"]).with_sources(
+        mirrors_folder()
+    )
     settings = index_environment(os.environ).with_indexes(request.indexes)
     for notice in settings.notices:
         ctx.log(notice)
     request.write(ctx.workdir)
-    state = State(settings=settings)
-    while not state.done and state.attempts < ATTEMPTS:
+    state = ResolveProgress(settings=settings)
+    while not state.done and state.attempts < MAX_ATTEMPTS:
         state = replace(state, attempts=state.attempts + 1)
         completed = _compile(ctx, request, state)
         if completed.returncode == 0:
@@ -82,29 +83,29 @@ def run(ctx: TaskContext) -> Measured:
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
-    said = _of_archives(ctx, request, state) if state.lock and not state.problems else ArchivesSay()
+    said = _read_archives(ctx, request, state) if state.lock and not state.problems else ArchiveRemarks()
     return _measured(request, state, time.monotonic() - started, said)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchivesSay:
+class ArchiveRemarks:
     """What the archives of the stack's own packages say: why one is refused, and what else to know."""
 
     refusals: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def _of_archives(ctx: TaskContext, request: Request, state: State) -> ArchivesSay:
+def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> ArchiveRemarks:
     """What the stack's own packages say of themselves; nothing of those whose archives are not to be had."""
     versions = {package.name: package.version for package in state.lock or ()}
-    found = ArchivesSay()
-    for name in names(request.requirements):
+    found = ArchiveRemarks()
+    for name in requirement_names(request.requirements):
         if name not in versions:
             continue
         try:
             file = fetch_sources(name, versions[name], cache=ctx.cache, command=ctx.command)
-            archive = read_archive(name, versions[name], file)
-            found = ArchivesSay(
+            archive = read_archive_metadata(name, versions[name], file)
+            found = ArchiveRemarks(
                 refusals=(*found.refusals, *archive.refusals(request.python)),
                 remarks=(*found.remarks, *archive.remarks()),
             )
@@ -121,12 +122,12 @@ def holds(outcome: Outcome) -> str:
     which the key knows nothing, hides the answer no longer than until tomorrow.
     """
     silent = outcome.measurements.get("unreachable")
-    if silent and time.time() - outcome.finished > ASK_AGAIN_S:
+    if silent and time.time() - outcome.finished > RETRY_INDEX_AFTER_S:
         return f"{', '.join(silent)} did not answer then, and that was over a day ago"
-    return sources_at_hand(outcome.measurements, mirrors_folder())
+    return newly_available_sources(outcome.measurements, mirrors_folder())
 
 
-def sources_at_hand(measurements: Mapping[str, Any], mirrors: Path | None) -> str:
+def newly_available_sources(measurements: Mapping[str, Any], mirrors: Path | None) -> str:
     """Which package's sources are at hand now, that were not when it was resolved for this machine, or ""."""
     if mirrors is None or not measurements.get("host"):
         return ""
@@ -146,7 +147,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
         return Judgement(
             status=Status.FAIL if refusals else Status.PASS,
             reasons=(*refusals, *_remarks(measurements)),
-            remedies=(OTHER_ARCHIVE,) if refusals else (),
+            remedies=(ARCHIVE_REMEDY,) if refusals else (),
         )
     problems = measurements["problems"]
     reasons = [problem["text"] for problem in problems]
@@ -172,7 +173,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
     return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
 
 
-def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
+def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
     # A settings file here keeps uv from taking one of the folders above, which belong to something else.
@@ -180,7 +181,7 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
     # What a source package of the stack needs is read from its metadata; none of its code runs here. Packages
     # further down may be built, as an installer does: without that the resolver silently goes back to
     # releases from before their dependencies became source-only.
-    wheels = [name for name in names(request.requirements) if name not in state.from_sdist]
+    wheels = [name for name in requirement_names(request.requirements) if name not in state.from_sdist]
     builds = [
         argument
         for name in state.from_sdist
@@ -209,29 +210,31 @@ def _compile(ctx: TaskContext, request: Request, state: State) -> Completed:
     return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_PER_ATTEMPT)
 
 
-def _after_failure(ctx: TaskContext, request: Request, state: State, completed: Completed) -> State:
+def _after_failure(
+    ctx: TaskContext, request: ResolveRequest, state: ResolveProgress, completed: Completed
+) -> ResolveProgress:
     """The state with what this failure says; `done` when there is nothing left to try."""
     if completed.timed_out:
         return replace(state, timed_out=True, done=True)
-    explanation = explain(state.settings.hide(completed.tail))
-    if explanation.kind is Kind.NETWORK:
+    explanation = parse_uv_failure(state.settings.hide(completed.tail))
+    if explanation.kind is UvFailureKind.NETWORK:
         return _without_index(ctx, state, explanation)
-    if explanation.kind is Kind.OTHER:
+    if explanation.kind is UvFailureKind.OTHER:
         raise machine_failure(explanation.text) or InfrastructureError(
             "uv could not resolve, and its error is not one of a resolution",
             why=explanation.text[-2000:] or f"exit code {completed.returncode} without a message",
             fix="run the command in the log by hand",
         )
-    if explanation.kind is Kind.NO_WHEEL and explanation.subject not in state.from_sdist:
+    if explanation.kind is UvFailureKind.NO_WHEEL and explanation.subject not in state.from_sdist:
         ctx.log(f"{explanation.subject} has no wheel for {request.target}; reading its source package")
         return replace(state, from_sdist=(*state.from_sdist, explanation.subject))
     problems = (*state.problems, explanation)
-    if explanation.kind in SET_ASIDE and explanation.subject not in ("", *state.excluded):
+    if explanation.kind in EXCLUDABLE and explanation.subject not in ("", *state.excluded):
         return replace(state, problems=problems, excluded=(*state.excluded, explanation.subject))
     return replace(state, problems=problems, done=True)
 
 
-def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> State:
+def _without_index(ctx: TaskContext, state: ResolveProgress, explanation: UvFailure) -> ResolveProgress:
     settings = state.settings
     for url in settings.added_index_urls:
         if explanation.url.startswith(url.rstrip("/")):
@@ -248,7 +251,9 @@ def _without_index(ctx: TaskContext, state: State, explanation: Explanation) -> 
     raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
 
 
-def _measured(request: Request, state: State, seconds: float, said: ArchivesSay) -> Measured:
+def _measured(
+    request: ResolveRequest, state: ResolveProgress, seconds: float, said: ArchiveRemarks
+) -> Measured:
     resolved = state.lock is not None and not state.problems
     files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
     if resolved:
@@ -276,40 +281,6 @@ def _measured(request: Request, state: State, seconds: float, said: ArchivesSay)
         },
         environment={"index": state.settings.redacted()},
     )
-
-
-def problem_json(problem: Explanation, request: Request) -> dict[str, Any]:
-    """A problem as it is stored: kind, packages to blame, uv's chain of causes, a sentence and a remedy."""
-    return {
-        "kind": problem.kind.value,
-        "subject": problem.subject + problem.subject_versions,
-        "blamed": list(problem.blamed),
-        "contested": list(problem.contested),
-        "chain": [asdict(step) for step in problem.chain],
-        "dependencies": [asdict(dependency) for dependency in problem.dependencies],
-        "hints": list(problem.hints),
-        "text": _sentence(problem, request),
-        "remedy": remedy(problem, request),
-    }
-
-
-def _sentence(problem: Explanation, request: Request) -> str:
-    if problem.subject:
-        wanting = [d for d in problem.dependencies if d.needs == problem.subject and d.package]
-        by = f", wanted by {wanting[0].package}{wanting[0].versions}," if wanting else ""
-        why = UNAVAILABLE_TEXT.get(problem.kind, "cannot be had")
-        return f"{problem.subject}{problem.subject_versions}{by} {why} ({request.target})."
-    if problem.kind is Kind.CONFLICT and problem.contested:
-        name = problem.contested[0]
-        wishes = [
-            f"{d.package + d.versions if d.package else 'the stack'} wants {name}{d.needed_versions}"
-            for d in problem.dependencies
-            if d.needs == name
-        ]
-        return f"No version of {name} satisfies everyone: {'; '.join(dict.fromkeys(wishes))}."
-    if problem.chain:
-        return " ".join(f"{step.facts}: {step.conclusion}." for step in problem.chain)
-    return problem.text.splitlines()[0] if problem.text else "The pins cannot be resolved."
 
 
 def _remarks(measurements: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,6 @@ from typing import IO, Any
 import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 
-from harness.compat.resolve.resolver_errors import Kind, explain
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.archive import open_archive, open_zip
@@ -37,6 +36,7 @@ from harness.sources.packages.pip_download import (
     seal_folder,
 )
 from harness.sources.packages.remote_file import TOO_LARGE, NoRangesError, download, open_remote
+from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
 from harness.sources.redact import redact_text, redact_url
 from harness.sources.tree import path_problem
 
@@ -45,30 +45,35 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 # Of compiled modules only the names are kept: what is in them is not known, that they are there is.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
-WANTED = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
+SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
 # Tests and examples are nobody's API.
-UNWANTED = re.compile(
+EXCLUDED_FILES = re.compile(
     r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
 )
-LARGEST_MEMBER = 8 << 20
-LARGEST_TOTAL = 512 << 20
-LARGEST_SDIST = 128 << 20
-LARGEST_SERVED = 96 << 20
-MOST_MEMBERS = 200_000
-ABSENT = (Kind.MISSING_VERSION, Kind.UNKNOWN_PACKAGE, Kind.WRONG_TARGET, Kind.CONFLICT)
-NO_PARTS = "the index serves no parts of files"
+MAX_MEMBER_BYTES = 8 << 20
+MAX_TOTAL_BYTES = 512 << 20
+MAX_SDIST_BYTES = 128 << 20
+MAX_WHEEL_BYTES = 96 << 20
+MAX_MEMBERS = 200_000
+ABSENT = (
+    UvFailureKind.MISSING_VERSION,
+    UvFailureKind.UNKNOWN_PACKAGE,
+    UvFailureKind.WRONG_TARGET,
+    UvFailureKind.CONFLICT,
+)
+NO_RANGES = "the index serves no parts of files"
 # Where the sources keep the metadata that the index gives apart from the wheel (PEP 658).
 INDEX_METADATA = "index-metadata/METADATA"
-LARGEST_METADATA = 1 << 20
-FORM = 3
-COMMIT_FORM = 4
+MAX_METADATA_BYTES = 1 << 20
+RELEASE_LAYOUT = 3
+COMMIT_LAYOUT = 4
 # What a commit needs stands in its own file; building it would put that into its metadata.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class ReleaseFiles:
     """Where the files of one release are; `hashes`: URL -> SHA-256, where the index says one."""
 
     wheels: tuple[str, ...]
@@ -88,7 +93,7 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
     """
     if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
         raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
-    folder = cache / "sources" / f"text-{FORM}-{package.lower()}-{version}"
+    folder = cache / "sources" / f"text-{RELEASE_LAYOUT}-{package.lower()}-{version}"
     cached = cached_file(folder)
     if cached:
         return cached
@@ -110,11 +115,13 @@ def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".asking-") as temporary:
         settings = index_environment(os.environ)
-        found = _ask(requirement, settings, Path(temporary), command, ("--prerelease", "if-necessary"))
+        found = _locked_entry(
+            requirement, settings, Path(temporary), command, ("--prerelease", "if-necessary")
+        )
     return str(found["version"])
 
 
-def required(sources: Path) -> tuple[str, ...]:
+def release_requirements(sources: Path) -> tuple[str, ...]:
     """The requirements in the metadata of a release's sources; none for a commit's."""
     try:
         with zipfile.ZipFile(sources) as archive:
@@ -152,7 +159,7 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
     if repository is None:
         return None
     tree = repository.tree(commit)
-    folder = cache / "sources" / f"text-{COMMIT_FORM}-{tree.commit}"
+    folder = cache / "sources" / f"text-{COMMIT_LAYOUT}-{tree.commit}"
     cached = cached_file(folder)
     if cached:
         return cached
@@ -160,27 +167,45 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
         ready = Path(temporary) / "ready"
         ready.mkdir()
-        members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_wanted(path))
+        members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_source(path))
         stated = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
         _write(ready / "sources.zip", chain(members, ((TREE_REQUIREMENTS, text) for text in stated)))
         return publish_folder(seal_folder(ready, "sources.zip"), folder)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SourceFetcher:
+    """Where sources come from: the index through `command`, and mirrors for commits; kept in `cache`."""
+
+    cache: Path
+    command: RunCommand
+    mirrors: Path | None
+
+    def fetch(self, package: str, version: str, commit: str = "") -> Path | None:
+        """The sources of a release or commit, None when they are not at hand."""
+        if commit:
+            return commit_sources(commit, cache=self.cache, mirrors=self.mirrors)
+        try:
+            return fetch_sources(package, version, cache=self.cache, command=self.command)
+        except (ReleaseNotFoundError, TooLargeError):
+            return None
+
+
 def _locate(
     package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
-) -> Published:
+) -> ReleaseFiles:
     """Ask the index, as uv does, which files the release has."""
-    found = _ask(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
+    found = _locked_entry(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
     wheels = [_file(one, work) for one in found.get("wheels", [])]
     sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
-    return Published(
+    return ReleaseFiles(
         wheels=tuple(sorted((url for url, _ in wheels), key=_preference)),
         sdist=sdist[0],
         hashes={url: digest for url, digest in (*wheels, sdist) if digest},
     )
 
 
-def _ask(
+def _locked_entry(
     requirement: str, settings: IndexSettings, work: Path, command: RunCommand, options: tuple[str, str]
 ) -> dict[str, Any]:
     """The entry of the release that uv takes for a requirement, with the URLs of its files."""
@@ -202,7 +227,7 @@ def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
     problem = fetch_failure(tail)
     if problem:
         return problem.error()
-    if not timed_out and explain(tail).kind in ABSENT:
+    if not timed_out and parse_uv_failure(tail).kind in ABSENT:
         return ReleaseNotFoundError(
             f"the package index has no {requirement.replace('==', ' ')}",
             why=tail.strip().splitlines()[-1] if tail.strip() else "",
@@ -226,21 +251,21 @@ def _preference(url: str) -> tuple[int, str]:
     return (0 if "-none-any" in name else 1 if "linux" in name else 2), name
 
 
-def _fetch(published: Published, target: Path, settings: IndexSettings) -> None:
+def _fetch(published: ReleaseFiles, target: Path, settings: IndexSettings) -> None:
     """The wanted members of a wheel by range; else the source package, else the wheel as a whole."""
     wheel = published.wheels[0] if published.wheels else ""
-    ways: list[Callable[[], None]] = [partial(_keep_parts, wheel, settings, target)] if wheel else []
-    for url, limit in ((published.sdist, LARGEST_SDIST), (wheel, LARGEST_SERVED)):
+    ways: list[Callable[[], None]] = [partial(_store_by_range, wheel, settings, target)] if wheel else []
+    for url, limit in ((published.sdist, MAX_SDIST_BYTES), (wheel, MAX_WHEEL_BYTES)):
         if url:
             sha256 = published.hashes.get(url, "")
-            ways.append(partial(_keep_all, url, limit, sha256, settings, target))
+            ways.append(partial(_store_download, url, limit, sha256, settings, target))
     refusals = []
     for way in ways:
-        refusal = _refusal(way)
+        refusal = _try_fetch(way)
         if not refusal:
             return
         refusals.append(refusal)
-    in_parts = NO_PARTS in refusals and len(refusals) > 1 and all(TOO_LARGE in one for one in refusals[1:])
+    in_parts = NO_RANGES in refusals and len(refusals) > 1 and all(TOO_LARGE in one for one in refusals[1:])
     raise (TooLargeError if in_parts else InfrastructureError)(
         f"the sources of {target.stem} could not be fetched",
         why="; ".join(dict.fromkeys(refusals)),
@@ -248,39 +273,39 @@ def _fetch(published: Published, target: Path, settings: IndexSettings) -> None:
     )
 
 
-def _refusal(way: Callable[[], None]) -> str:
+def _try_fetch(way: Callable[[], None]) -> str:
     """Why this way did not lead to the sources, or ""."""
     try:
         way()
     except NoRangesError:
-        return NO_PARTS
+        return NO_RANGES
     except OSError as error:
         return redact_text(str(error)) or type(error).__name__
     return ""
 
 
-def _keep_parts(url: str, settings: IndexSettings, target: Path) -> None:
+def _store_by_range(url: str, settings: IndexSettings, target: Path) -> None:
     with open_remote(url, settings) as stream:
-        _keep_wheel(stream, url, target, _index_metadata(url, settings))
+        _store_wheel(stream, url, target, _index_metadata(url, settings))
 
 
-def _keep_all(url: str, limit: int, sha256: str, settings: IndexSettings, target: Path) -> None:
-    _keep_whole(url, download(url, settings, limit), sha256, target)
+def _store_download(url: str, limit: int, sha256: str, settings: IndexSettings, target: Path) -> None:
+    _store_archive(url, download(url, settings, limit), sha256, target)
 
 
 def _index_metadata(url: str, settings: IndexSettings) -> bytes:
     """The wheel's metadata as the index gives it, empty where it gives none."""
     try:
-        return download(f"{url.partition('#')[0]}.metadata", settings, LARGEST_METADATA)
+        return download(f"{url.partition('#')[0]}.metadata", settings, MAX_METADATA_BYTES)
     except OSError:
         return b""
 
 
-def _keep_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"") -> None:
+def _store_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"") -> None:
     where = Location(redact_url(url).rpartition("/")[2])
     try:
         with open_zip(stream, Path(where.file)) as wheel:
-            members = _chosen(wheel, where)
+            members = _source_members(wheel, where)
             if not members:
                 raise InputError("this wheel has no Python sources", where=where)
             prefetch = getattr(stream, "prefetch", None)
@@ -306,25 +331,25 @@ def _keep_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b""
         raise InputError("this wheel cannot be read", where=where, why=str(error)) from error
 
 
-def _chosen(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.ZipInfo]:
+def _source_members(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.ZipInfo]:
     infos = wheel.infolist()
-    if len(infos) > MOST_MEMBERS:
+    if len(infos) > MAX_MEMBERS:
         raise InputError("this wheel is not used: it has too many files", where=where)
     chosen = []
     for info in infos:
-        if info.is_dir() or not _is_wanted(_installed(info.filename)) or info.file_size > LARGEST_MEMBER:
+        if info.is_dir() or not _is_source(_installed(info.filename)) or info.file_size > MAX_MEMBER_BYTES:
             continue
         problem = path_problem(info.filename)
         if problem:
             raise InputError(f"this wheel is not used: {info.filename!r} has {problem}", where=where)
         chosen.append(info)
-    if sum(info.file_size for info in chosen) > LARGEST_TOTAL:
+    if sum(info.file_size for info in chosen) > MAX_TOTAL_BYTES:
         raise InputError("this wheel is not used: its sources are larger than any known", where=where)
     return chosen
 
 
-def _is_wanted(name: str) -> bool:
-    return WANTED.fullmatch(name) is not None and UNWANTED.fullmatch(name) is None
+def _is_source(name: str) -> bool:
+    return SOURCE_FILES.fullmatch(name) is not None and EXCLUDED_FILES.fullmatch(name) is None
 
 
 def _installed(name: str) -> str:
@@ -334,12 +359,12 @@ def _installed(name: str) -> str:
     return inner if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner else name
 
 
-def _keep_whole(url: str, data: bytes, sha256: str, target: Path) -> None:
+def _store_archive(url: str, data: bytes, sha256: str, target: Path) -> None:
     name = redact_url(url).rpartition("/")[2]
     if sha256 and hashlib.sha256(data).hexdigest() != sha256:
         raise InputError("this file is not the one the index lists", where=Location(name), why="its SHA-256")
     if name.endswith(".whl"):
-        _keep_wheel(io.BytesIO(data), url, target)
+        _store_wheel(io.BytesIO(data), url, target)
         return
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         file = Path(folder) / Path(name).name
@@ -353,11 +378,11 @@ def _keep_whole(url: str, data: bytes, sha256: str, target: Path) -> None:
         kept = [
             (path, path.removeprefix(top))
             for path in paths
-            if path.startswith(top) and _is_wanted(path.removeprefix(top))
+            if path.startswith(top) and _is_source(path.removeprefix(top))
         ]
         _write(
             target,
-            ((name, tree.read(path)) for path, name in kept if tree.members[path].size <= LARGEST_MEMBER),
+            ((name, tree.read(path)) for path, name in kept if tree.members[path].size <= MAX_MEMBER_BYTES),
         )
 
 

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.compat.surface.api_surface import Surface
-from harness.compat.surface.call_signature import Signature, signature_of
-from harness.compat.surface.module_names import flat
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.surface.call_signature import CallSignature, signature_of
+from harness.compat.surface.module_names import flat_statements
 
 SKIPPED = ("tests", "testing", "conftest")
 
@@ -25,7 +25,7 @@ class ApiChange:
         return f"{self.name}: {self.text}"
 
 
-def api_changes(before: Surface, after: Surface) -> tuple[ApiChange, ...]:
+def api_changes(before: ApiSurface, after: ApiSurface) -> tuple[ApiChange, ...]:
     """Public differences, by name. Modules that only one side can parse are left out."""
     old, new = set(_public(before)), set(_public(after))
     gone = sorted(old - new)
@@ -46,13 +46,13 @@ def api_changes(before: Surface, after: Surface) -> tuple[ApiChange, ...]:
     return tuple(sorted(changes, key=lambda change: change.name))
 
 
-def _public(surface: Surface) -> Iterator[str]:
+def _public(surface: ApiSurface) -> Iterator[str]:
     for module, _file in surface.files():
         if not any(part.startswith("_") or part in SKIPPED for part in module.split(".")):
             yield module
 
 
-def _module_changes(module: str, before: Surface, after: Surface) -> Iterator[ApiChange]:
+def _module_changes(module: str, before: ApiSurface, after: ApiSurface) -> Iterator[ApiChange]:
     old, new = before.names(module), after.names(module)
     if old is None or new is None:
         return
@@ -78,9 +78,11 @@ def _node_changes(name: str, old: ast.stmt, new: ast.stmt) -> Iterator[ApiChange
     if not isinstance(old, ast.ClassDef) or not isinstance(new, ast.ClassDef):
         return
     methods = {
-        one.name: one for one in flat(new.body) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        one.name: one
+        for one in flat_statements(new.body)
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for one in flat(old.body):
+    for one in flat_statements(old.body):
         if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if one.name in methods:
@@ -90,14 +92,14 @@ def _node_changes(name: str, old: ast.stmt, new: ast.stmt) -> Iterator[ApiChange
             yield ApiChange(name=f"{name}.{one.name}", text="no longer defined here", breaking=False)
 
 
-def signature_changes(name: str, old: Signature, new: Signature) -> Iterator[ApiChange]:
+def signature_changes(name: str, old: CallSignature, new: CallSignature) -> Iterator[ApiChange]:
     """How a function is called differently."""
     places_old = (*old.positional_only, *old.positional)
     places_new = (*new.positional_only, *new.positional)
     known = {*places_new, *new.keyword_only}
     for parameter in (*places_old, *old.keyword_only):
         if parameter not in known:
-            yield ApiChange(name=name, text=f"parameter {parameter} removed", breaking=not new.any_keywords)
+            yield ApiChange(name=name, text=f"parameter {parameter} removed", breaking=not new.var_keywords)
         elif parameter in places_old and parameter in new.keyword_only:
             yield ApiChange(name=name, text=f"parameter {parameter} became keyword-only", breaking=True)
     for parameter in (*places_new, *new.keyword_only):

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from harness.compat.operators.operator_check import pinned_torch_npu
-from harness.compat.resolve import resolution
-from harness.compat.surface import release_sources as module
-from harness.compat.surface.release_sources import commit_sources, fetch_sources, tree_requirements
+from harness.compat.resolve import resolve_check
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
+from harness.sources.packages import release_sources as module
 from harness.sources.packages.index_settings import IndexSettings
 from harness.sources.packages.pip_download import ReleaseNotFoundError
+from harness.sources.packages.release_sources import commit_sources, fetch_sources, tree_requirements
 from harness.sources.packages.remote_file import NoRangesError, RemoteFile, download, open_remote
 
 
@@ -183,7 +183,7 @@ def test_a_wheel_that_would_leave_its_folder_is_refused(index: Any, context: Any
 
 @pytest.mark.parametrize(
     ("limit", "value", "said"),
-    [("MOST_MEMBERS", 3, "too many files"), ("LARGEST_TOTAL", 100, "larger than any known")],
+    [("MAX_MEMBERS", 3, "too many files"), ("MAX_TOTAL_BYTES", 100, "larger than any known")],
 )
 def test_a_wheel_of_a_size_that_no_package_has_is_refused(
     index: Any, context: Any, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, said: str
@@ -198,7 +198,7 @@ def test_a_source_that_unpacks_to_more_than_any_module_is_left_out(
     index: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     big_wheel(index, **{"big/zeros.py": "#" * 20_000})
-    monkeypatch.setattr(module, "LARGEST_MEMBER", 10_000)
+    monkeypatch.setattr(module, "MAX_MEMBER_BYTES", 10_000)
     assert "big/zeros.py" not in fetched(context)[0].namelist()
 
 
@@ -252,10 +252,10 @@ def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_chec
     for version in ("1.0", "2.0"):
         index.add("base", version)
     pins = {"requirements": ["big==1.0"], "overrides": []}
-    measured = resolution.run(
+    measured = resolve_check.run(
         context({"pins": pins, "platform": {"python": "3.11", "arch": "aarch64", "host": False}})
     )
-    judgement = resolution.judge(measured.measurements, {})
+    judgement = resolve_check.judge(measured.measurements, {})
     assert judgement.status is status
     assert any("only the archive wants base==1.0" in reason for reason in judgement.reasons) is (
         status is Status.FAIL

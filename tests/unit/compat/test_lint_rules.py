@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.compat.lint.job_settings import Recipe
-from harness.compat.lint.lint_check import lint_recipe
-from harness.compat.lint.ruleset import load_rules
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_check import lint_job
+from harness.compat.lint.ruleset import load_ruleset
 from harness.errors import InputError
 
 A, R, REF, ALG = (
@@ -187,11 +187,11 @@ def findings(*changes: dict[str, Any]) -> set[str]:
                 recipe[part] = value
     for part in ("overrides", "env"):
         recipe[part] = {name: value for name, value in recipe[part].items() if value is not ...}
-    return {finding.rule for finding in lint_recipe(Recipe.of_facet(recipe), versions).findings}
+    return {finding.rule for finding in lint_job(JobSettings.from_facet(recipe), versions).findings}
 
 
 def test_every_rule_has_a_case() -> None:
-    rules = load_rules().rules
+    rules = load_ruleset().rules
     assert {rule.id for rule in rules} == set(CASES)
     assert len(rules) == 37
 
@@ -207,14 +207,14 @@ def test_a_rule_fires_on_its_problem_and_not_when_it_is_put_right(rule: str) -> 
     assert rule not in findings(wrong, right)
 
 
-@pytest.mark.parametrize("rule", load_rules().rules, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", load_ruleset().rules, ids=lambda rule: rule.id)
 def test_every_rule_says_why_what_to_do_and_how_it_is_known(rule: Any) -> None:
     assert all((rule.message, rule.why, rule.fix, rule.source, rule.verified))
 
 
 def test_without_versions_a_rule_that_needs_one_is_undecided_and_names_it() -> None:
-    recipe = Recipe.of_facet({**GOOD, "overrides": {**GOOD["overrides"], **TOKEN}})
-    result = lint_recipe(recipe, {})
+    recipe = JobSettings.from_facet({**GOOD, "overrides": {**GOOD["overrides"], **TOKEN}})
+    result = lint_job(recipe, {})
     assert not {finding.rule for finding in result.findings} & {"GSPO-AGG", "GSPO-AGG-IGNORED"}
     assert {item.rule: item.unknown for item in result.undecided}["GSPO-AGG"] == ("verl",)
 
@@ -242,6 +242,6 @@ def test_a_wrong_rule_is_named_with_its_file(tmp_path: Path, text: str, said: st
         (tmp_path / name).write_text("{}" if name == "names.yaml" else "[]")
     (tmp_path / "gspo.yaml").write_text(text)
     with pytest.raises(InputError) as caught:
-        load_rules(tmp_path)
+        load_ruleset(tmp_path)
     assert said in str(caught.value)
     assert "gspo.yaml" in str(caught.value)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compat.surface.api_surface import Surface
-from harness.compat.surface.text_mentions import Mentions
-from harness.compat.uses.name_lifetime import last_with
-from harness.compat.uses.package_uses import reach
-from harness.compat.uses.patched_sources import with_patches
-from harness.compat.uses.use_check import BorderFinding, check_border
+from harness.compat.api.last_release import last_version_with
+from harness.compat.api.patched_sources import with_patches
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.surface.package_text import PackageText
+from harness.compat.uses.package_uses import find_uses
+from harness.compat.uses.use_check import UseFinding, check_uses
 
 LIB = {
     "lib/__init__.py": "from .core import *\n",
@@ -47,19 +47,19 @@ LIB = {
 ABSENT = "  def f(self):\n    self.c.absent()"
 
 
-def package(path: Path, files: Mapping[str, str]) -> Surface:
+def package(path: Path, files: Mapping[str, str]) -> ApiSurface:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
-    return Surface(path)
+    return ApiSurface(path)
 
 
-def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> list[BorderFinding]:
+def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> list[UseFinding]:
     lib = package(tmp_path / "lib.zip", LIB)
     user = package(tmp_path / "user.zip", {"user/a.py": text})
     made_for = {"lib": package(tmp_path / "then.zip", {**LIB, **then})} if then else None
-    uses = reach(user, {"lib"}).uses
-    return [f for f in check_border(uses, {"lib": ("lib 1", lib)}, user, made_for) if f.breaks]
+    uses = find_uses(user, {"lib"}).uses
+    return [f for f in check_uses(uses, {"lib": ("lib 1", lib)}, user, made_for) if f.breaks]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_last_version_with_a_name_has_it_and_the_next_one_does_not(
         asked.append(version)
         return there[int(version)]
 
-    last = last_with(versions, has)
+    last = last_version_with(versions, has)
     if last:
         assert there[int(last)] is True
         assert int(last) + 1 == count or there[int(last) + 1] is not True
@@ -168,7 +168,7 @@ def test_the_last_version_with_a_name_has_it_and_the_next_one_does_not(
 
 @pytest.mark.parametrize(("gone_at", "last"), [(1, "0"), (7, "6"), (20, "19"), (0, "")])
 def test_a_name_that_went_for_good_is_found_in_the_version_before(gone_at: int, last: str) -> None:
-    assert last_with([str(n) for n in range(20)], lambda version: int(version) < gone_at) == last
+    assert last_version_with([str(n) for n in range(20)], lambda version: int(version) < gone_at) == last
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_name_that_went_for_good_is_found_in_the_version_before(gone_at: int, 
     ],
 )
 def test_words_are_told_by_what_stands_around_them(text: str, question: str, answer: bool) -> None:
-    assert getattr(Mentions(lambda: [text.encode()]), question)("word") is answer
+    assert getattr(PackageText(lambda: [text.encode()]), question)("word") is answer
 
 
 PATCH = """\

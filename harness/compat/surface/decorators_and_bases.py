@@ -6,7 +6,7 @@ import collections.abc
 import re
 
 # Decorators that leave the way a function is called as it is written.
-TRANSPARENT = frozenset(
+SIGNATURE_PRESERVING = frozenset(
     [
         "abstractmethod",
         "cache",
@@ -21,7 +21,7 @@ TRANSPARENT = frozenset(
     ]
 )
 # Decorators of classes that add no names.
-HARMLESS = frozenset(
+NAME_PRESERVING = frozenset(
     [
         "dataclass",
         "final",
