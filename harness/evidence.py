@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from harness.outcome import Evidence
@@ -59,16 +60,57 @@ def device_count(library: ctypes.CDLL) -> int:
     return number.value if library.aclrtGetDeviceCount(ctypes.byref(number)) == 0 else 0
 
 
-def evidence_of(facts: Mapping[str, Any]) -> Evidence:
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """What a program reports of the device it ran on.
+
+    device: as torch names it ("cpu", "npu:0"). kind: its first part. runtime: what the process's CANN runtime
+    turned out to be. available: False when torch was asked for the device and does not see it. count: devices
+    that the runtime lets the process see.
+    """
+
+    device: str = ""
+    kind: str = ""
+    simulated: bool = False
+    runtime: Runtime = Runtime.NONE
+    soc: str = ""
+    cann: str = ""
+    torch: str = ""
+    torch_npu: str = ""
+    count: int = 0
+    available: bool = True
+
+    @property
+    def title(self) -> str:
+        """The device in words, for tables: `simulated Ascend910B3`, `npu:0`."""
+        return f"{'simulated ' if self.simulated else ''}{self.soc or self.device}".strip()
+
+
+def read_device_facts(stored: Mapping[str, Any]) -> DeviceFacts:
+    """Device facts from JSON, also from the environment probe's; what is missing there proves nothing."""
+    runtime = stored.get("runtime")
+    return DeviceFacts(
+        device=str(stored.get("device", "")),
+        kind=str(stored.get("kind", "")),
+        simulated=bool(stored.get("simulated", False)),
+        runtime=Runtime(runtime) if runtime in set(Runtime) else Runtime.NONE,
+        soc=str(stored.get("soc", "")),
+        cann=str(stored.get("cann", "")),
+        torch=str(stored.get("torch", "")),
+        torch_npu=str(stored.get("torch_npu", "")),
+        count=int(stored.get("count", 0)),
+        available=bool(stored.get("available", True)),
+    )
+
+
+def evidence_of(facts: DeviceFacts) -> Evidence:
     """What an outcome with these facts of its device proves.
 
-    facts: `kind` ("npu", "cpu", ...), `runtime` (a `Runtime`), `simulated`, and `available` where it was
-    asked. Hardware has to be shown: an NPU of which they do not say that CANN drives it proves no more than
-    a CPU.
+    Hardware has to be shown: an NPU that is not known to be driven by CANN proves no more than a CPU.
     """
-    if facts.get("kind") != "npu":
-        return Evidence.SIMULATED if facts.get("simulated") else Evidence.CPU
-    if facts.get("simulated") or facts.get("runtime") == Runtime.SIMULATED:
+    if facts.kind != "npu":
+        return Evidence.SIMULATED if facts.simulated else Evidence.CPU
+    if facts.simulated or facts.runtime is Runtime.SIMULATED:
         return Evidence.SIMULATED
-    shown = facts.get("runtime") == Runtime.CANN and facts.get("available", True)
+    shown = facts.runtime is Runtime.CANN and facts.available
     return Evidence.HARDWARE if shown else Evidence.CPU

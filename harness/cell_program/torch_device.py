@@ -1,47 +1,43 @@
-"""The device a program runs on."""
+"""What a program reports of the device that it runs on."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
-from harness.evidence import FACTS_VARIABLE, Runtime, runtime_kind
+from harness.evidence import FACTS_VARIABLE, DeviceFacts, Runtime, read_device_facts, runtime_kind
 
 
-def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Facts about `device` ("cpu", "npu:0", ...): name, simulated or not, what its runtime shows itself to
-    be, SoC, versions of torch and torch_npu.
+def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> DeviceFacts:
+    """Facts about `device` ("cpu", "npu:0", ...), with what the simulated device's launcher published.
 
-    An NPU is simulated when its launcher says so or nothing shows that CANN drives it; a launcher's "not
-    simulated" is not believed over that. What the facts prove: `harness.evidence.evidence_of`.
+    An NPU counts as simulated when its launcher says so or when no CANN runtime drives it. A launcher's claim
+    that it is not simulated is not trusted.
     """
     kind = device.split(":", maxsplit=1)[0]
-    told = _told(environ)
+    published = _published(environ)
     runtime = runtime_kind() if kind == "npu" else Runtime.NONE
-    simulated = bool(told.get("simulated")) or (kind == "npu" and runtime is not Runtime.CANN)
-    facts = {
-        **told,
-        "device": device,
-        "kind": kind,
-        "simulated": simulated,
-        "runtime": runtime.value,
-        "torch": _version("torch"),
-        "torch_npu": _version("torch-npu"),
-    }
-    if kind == "npu" and not facts.get("soc"):
-        facts["soc"] = _soc(device)
-    return facts
+    return replace(
+        published,
+        device=device,
+        kind=kind,
+        simulated=published.simulated or (kind == "npu" and runtime is not Runtime.CANN),
+        runtime=runtime,
+        soc=published.soc or (_soc(device) if kind == "npu" else ""),
+        torch=_version("torch"),
+        torch_npu=_version("torch-npu"),
+    )
 
 
-def _told(environ: Mapping[str, str]) -> dict[str, Any]:
+def _published(environ: Mapping[str, str]) -> DeviceFacts:
     try:
-        told = json.loads(environ.get(FACTS_VARIABLE, "{}"))
+        facts = json.loads(environ.get(FACTS_VARIABLE, "{}"))
     except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
+        return DeviceFacts()
+    return read_device_facts(facts) if isinstance(facts, dict) else DeviceFacts()
 
 
 def _version(distribution: str) -> str:

@@ -1,11 +1,11 @@
-"""Operators that an error names as having no reference on the simulated device."""
+"""Recognizes errors about operators that the simulated device does not implement."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from harness.evidence import DeviceFacts
 from harness.outcome import Judgement, Status
 
 _NAME = r"(\w+(?:::?\w+)*(?:\.\w+)*)"
@@ -19,20 +19,20 @@ _PATTERNS = (
 
 
 def unsimulated_operators(text: str) -> list[str]:
-    """The operators that the text of an error says are not simulated; none where it says something else."""
+    """The operators that an error's text reports as not simulated; none where it is another error."""
     return sorted({match for pattern in _PATTERNS for match in pattern.findall(text)})
 
 
-def judge_unsimulated(names: Sequence[str]) -> Judgement:
-    """Neither pass nor fail: the simulation has no answer, which says nothing of the cell."""
+def judge_unsimulated(operators: Sequence[str]) -> Judgement:
+    """Inconclusive: that the simulated device lacks operators says nothing about the cell."""
     return Judgement(
         status=Status.INCONCLUSIVE,
-        reasons=tuple(f"not simulated: {name}" for name in names),
+        reasons=tuple(f"not simulated: {operator}" for operator in operators),
         remedies=("Run this cell on an NPU, or write the reference in harness/devices/sim/references.",),
     )
 
 
-def judge_unsimulated_error(device: Mapping[str, Any], text: str) -> Judgement | None:
-    """`lacking` of what an error names, on a simulated device; on a real one the error is the cell's."""
-    names = unsimulated_operators(text) if device.get("simulated") else []
-    return judge_unsimulated(names) if names else None
+def judge_unsimulated_error(device: DeviceFacts, text: str) -> Judgement | None:
+    """Inconclusive when an error on a simulated device is about operators it lacks, else None."""
+    operators = unsimulated_operators(text) if device.simulated else []
+    return judge_unsimulated(operators) if operators else None

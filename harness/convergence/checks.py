@@ -14,8 +14,8 @@ from harness.convergence.trainer.recipe_twin_check import CHECK as RECIPE_TWIN
 from harness.convergence.trainer.trainer_check import CHECKS as TRAINER_CHECKS
 from harness.convergence.trainer.vllm_check import CHECKS as VLLM_CHECKS
 from harness.convergence.trainer.vllm_one_step_check import CHECK as VLLM_ONE_STEP_OFF
-from harness.evidence import evidence_of
-from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.evidence import evidence_of, read_device_facts
+from harness.outcome import Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
     from harness.convergence.decision.bands import Series
@@ -177,7 +177,7 @@ def _measured(
     return Measured(
         measurements=measurements,
         # Without a header nothing reported the device, so nothing stronger than "ran on a CPU" is known.
-        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        evidence=evidence_of(read_device_facts(facts)),
         artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run-*.jsonl"))},
         environment={"versions": header.get("versions", {}), "device": facts},
     )

@@ -30,7 +30,7 @@ from harness.devices.sim.runtime_build.runtime_library import build_runtime
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.digest import digest_file
 from harness.errors import InfrastructureError, InputError, Location
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.outcome import Evidence, Measured, Outcome
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
@@ -366,4 +366,4 @@ def evidence(facts: Mapping[str, Any]) -> Evidence:
     """What the measurements of an environment prove, by the device that was probed."""
     if not facts["built"]:
         return Evidence.STATIC
-    return evidence_of(facts["probe"]["device"])
+    return evidence_of(read_device_facts(facts["probe"]["device"]))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.evidence import evidence_of
-from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.evidence import evidence_of, read_device_facts
+from harness.outcome import Judgement, Measured, Status, Tier
 
 PROGRAM = "harness.convergence.inference.inference_program"
 TIMEOUT_S = 300.0
@@ -42,7 +42,7 @@ def run(context: TaskContext) -> Measured:
             "timed_out": completed.timed_out,
             "tail": "" if ended else completed.tail[-MOST_TAIL:],
         },
-        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        evidence=evidence_of(read_device_facts(facts)),
         environment={"versions": found.get("versions", {}), "device": facts},
     )
 

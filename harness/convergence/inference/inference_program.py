@@ -20,6 +20,7 @@ from harness.cell_program.torch_device import device_facts
 from harness.convergence.smoke.smoke_program import versions
 from harness.convergence.smoke.training_device import open_device
 from harness.errors import HarnessError
+from harness.measurements import json_object
 
 SEED = 0
 VOCABULARY, HIDDEN, LAYERS, HEADS, EXPERTS, WINDOW = 32, 64, 2, 4, 4, 4
@@ -46,7 +47,7 @@ def compare(device: str) -> dict[str, Any]:
     import torch
 
     open_device(device)
-    known = {"versions": versions(device), "device": device_facts(device)}
+    known = {"versions": versions(device), "device": json_object(device_facts(device))}
     try:
         model = _model()
     except ImportError as error:

@@ -24,6 +24,7 @@ from harness.convergence.smoke.smoke_recipe import TinyRecipe
 from harness.convergence.telemetry.machine_load import Others, host_facts
 from harness.convergence.telemetry.series import SCHEMA, encode
 from harness.errors import HarnessError
+from harness.measurements import json_object
 
 _PACKAGES = ("torch", "torch_npu", "verl", "numpy", "transformers", "tensordict")
 
@@ -102,7 +103,7 @@ def train(
         "recipe": recipe.as_json(),
         "digest": recipe.digest(),
         "fault": fault_name,
-        "device": device_facts(device),
+        "device": json_object(device_facts(device)),
         "versions": versions(device),
         "python": platform.python_version(),
         "machine": platform.machine(),

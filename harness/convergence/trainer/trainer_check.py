@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cell_program.unsimulated_operators import judge_unsimulated_error
 from harness.check import Check, Completed, TaskContext
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
     return Measured(
         measurements=found,
         # Without the program's word nothing is known of the device but that something ran.
-        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        evidence=evidence_of(read_device_facts(facts)),
         artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))},
         environment={"versions": found.get("versions", {}), "device": facts},
     )
@@ -311,13 +311,15 @@ def _agreement(worst: Difference | None) -> str:
 
 
 def _is_hardware(measurements: Mapping[str, Any]) -> bool:
-    return evidence_of(measurements["device"]) is Evidence.HARDWARE
+    return evidence_of(read_device_facts(measurements["device"])) is Evidence.HARDWARE
 
 
 def not_measured(measurements: Mapping[str, Any]) -> Judgement:
     """Fail, with how and where the trainer ended, or inconclusive where it is the simulation that lacks an
     operator; of measurements whose state is not `MEASURED`."""
-    if lacking := judge_unsimulated_error(measurements.get("device", {}), measurements["tail"]):
+    if lacking := judge_unsimulated_error(
+        read_device_facts(measurements.get("device", {})), measurements["tail"]
+    ):
         return lacking
     steps = max((len(values) for values in measurements["series"].values()), default=0)
     reached = f"after {steps} steps" if steps else "before its first step"

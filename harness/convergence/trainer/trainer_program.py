@@ -41,6 +41,7 @@ from harness.convergence.trainer.trainer_recipe import (
 )
 from harness.digest import digest_json
 from harness.errors import HarnessError, InfrastructureError, InputError
+from harness.measurements import json_object
 
 SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
 MEASURED, CRASHED, HUNG = "measured", "crashed", "hung"
@@ -149,7 +150,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "plugins": _plugins(options, entry),
         "versions": versions(options.device),
         "ray": _version("ray"),
-        "device": device_facts("npu:0" if options.device == "npu" else "cpu"),
+        "device": json_object(device_facts("npu:0" if options.device == "npu" else "cpu")),
         "host": {**host, "others": others.share()},
         "processes": _facts(folder / "processes"),
         "seconds": {

@@ -14,8 +14,8 @@ from harness.check import Check, TaskContext
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP
 from harness.convergence.trainer import trainer_check, vllm_rollout
 from harness.convergence.trainer.trainer_recipe import ALGORITHMS
-from harness.evidence import evidence_of
-from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.evidence import evidence_of, read_device_facts
+from harness.outcome import Judgement, Measured, Status, Tier
 
 LIMITS_PROGRAM = "harness.convergence.trainer.judging.probability_gap"
 LIMITS_TIMEOUT_S = 300.0
@@ -56,7 +56,7 @@ def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> M
     facts = found.get("device", {})
     return Measured(
         measurements=found,
-        evidence=evidence_of(facts) if facts else Evidence.CPU,
+        evidence=evidence_of(read_device_facts(facts)),
         artifacts={"run.json": str(out)} if out.is_file() else {},
         environment={"versions": found.get("versions", {}), "device": facts},
     )

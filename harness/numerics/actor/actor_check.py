@@ -23,7 +23,7 @@ from harness.cell_program.ending import (
     require_setup,
 )
 from harness.check import Completed, TaskContext
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.numerics.actor.actor_compare import compare
 from harness.numerics.actor.gradient_resolution import detectable_error, judge_resolution, unobservable_reason
 from harness.numerics.arithmetic import unbounded_operators
@@ -160,7 +160,7 @@ def held_together(
     }
     return Measured(
         measurements=measurements,
-        evidence=evidence_of(facts["device"]),
+        evidence=evidence_of(read_device_facts(facts["device"])),
         artifacts={file.name: file.name for file in (reference_file, device_file)},
         environment={"verl": facts["verl"], "device": facts["device"]},
     )

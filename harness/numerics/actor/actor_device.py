@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
+from harness.measurements import json_object
 from harness.numerics.actor.actor_case import ActorCase, Arrays
 from harness.numerics.actor.actor_faults import ACTOR_FAULTS, GRADIENT_SIGN, ActorFault
 from harness.numerics.actor.actor_reference import ACTOR_REFERENCE_FORMAT
@@ -122,7 +123,7 @@ def measure_on_device(
         "packed": _packed(runner) if kind == "npu" else {"why": NO_FUSED_ATTENTION},
     }
     facts = {
-        "device": device_facts(name),
+        "device": json_object(device_facts(name)),
         "verl": version("verl"),
         "path": actor_class(path).name,
         "compute": compute,

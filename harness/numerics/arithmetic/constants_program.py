@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.cell_program.torch_device import device_facts
+from harness.measurements import json_object
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 
 POINTS = 1 << 16
@@ -106,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
     rows = measure(arguments.device)
-    report = {"device": device_facts(arguments.device), "constants": rows}
+    report = {"device": json_object(device_facts(arguments.device)), "constants": rows}
     arguments.out.write_text(json.dumps(report), encoding="utf-8")
     print(f"{len(rows)} constants on {arguments.device}, {sum(row['holds'] for row in rows)} as promised")
     return 0

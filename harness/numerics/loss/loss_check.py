@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.cell_program.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
 from harness.check import Completed, TaskContext
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.numerics.actor import actor_check
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
@@ -87,7 +87,7 @@ def _measured(
     }
     return Measured(
         measurements=measurements,
-        evidence=evidence_of(facts["device"]),
+        evidence=evidence_of(read_device_facts(facts["device"])),
         artifacts={path.name: path.name for path in (battery, results_file, references_file)},
         environment={name: facts[name] for name in ("python", "numpy", "verl", "device")},
     )

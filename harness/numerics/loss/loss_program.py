@@ -22,6 +22,7 @@ import numpy as np
 
 from harness.cell_program.torch_device import device_facts
 from harness.errors import HarnessError
+from harness.measurements import json_object
 from harness.numerics.loss.candidate import evaluate, save_results
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.loss_faults import evaluate_faulty
@@ -49,7 +50,7 @@ def emit(
         _note(progress, "self-test")
         results.update(evaluate_faulty(candidate, cases))
     facts = {
-        "device": device_facts(device),
+        "device": json_object(device_facts(device)),
         "python": platform.python_version(),
         "numpy": np.__version__,
         **candidate.facts(),

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
 from harness.errors import InputError, NothingSelectedError
+from harness.measurements import json_object
 from harness.numerics.actor.actor_case import PROMPT, Arrays
 from harness.numerics.actor.actor_update import TensorPlacement, run_role, start_torch
 from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, permitted, require_comparable
@@ -176,7 +177,7 @@ def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) 
 
     clean = run(reached)
     facts = {
-        "device": device_facts(name),
+        "device": json_object(device_facts(name)),
         "verl": version("verl"),
         "path": import_module("harness.numerics.actor.verl_workers").actor_class().name,
         "steps": reached,

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.cell_program.ending import LAST_WORDS, MEASURED, failure, require_setup
 from harness.check import Check, Completed, TaskContext
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, Judgement, Measured, Tier
 from harness.package import IMPORT_ROOT
@@ -156,7 +156,7 @@ def _measured(
             "groups": list(groups),
         },
         # Where nothing reported the device, nothing stronger than "ran on a CPU" is known.
-        evidence=evidence_of(known["device"]) if known else Evidence.CPU,
+        evidence=evidence_of(read_device_facts(known["device"])) if known else Evidence.CPU,
         artifacts={file.name: file.name for file in files},
         environment={name: known[name] for name in ("packages", "device")} if known else {},
     )

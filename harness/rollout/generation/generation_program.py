@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
+from harness.measurements import json_object
 from harness.rollout.generation import engine_workers, vllm_engine
 
 FORMAT = "npu-matrix-generation/1"
@@ -142,7 +143,7 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
         "cases": entries,
         "calls": {name: count for name, count in calls.items() if not name.startswith("aten::")},
         "operators": [] if named is None else named(),
-        "device": device_facts(device),
+        "device": json_object(device_facts(device)),
         "packages": {name: vllm_engine.installed_version(name) for name in PACKAGES},
         "seconds": round(time.monotonic() - started, 3),
     }

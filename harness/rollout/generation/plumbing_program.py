@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
+from harness.measurements import json_object
 from harness.rollout.generation import vllm_engine
 from harness.rollout.generation.generation_program import LAST_LINES, PACKAGES, RAISED, simulated
 from harness.rollout.generation.tiny_checkpoints import make_checkpoint
@@ -136,7 +137,7 @@ def run(folder: Path) -> dict[str, Any]:
         "format": FORMAT,
         "steps": found,
         "cases": cases,
-        "device": device_facts("npu:0"),
+        "device": json_object(device_facts("npu:0")),
         "packages": {name: vllm_engine.installed_version(name) for name in PACKAGES},
         "seconds": round(time.monotonic() - started, 3),
     }

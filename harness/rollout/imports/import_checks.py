@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.cell_program.ending import MEASURED, failure, require_setup
 from harness.check import Check, TaskContext
-from harness.evidence import evidence_of
+from harness.evidence import evidence_of, read_device_facts
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, Measured, Tier
 from harness.rollout.generation.generation_checks import needs_engine
@@ -44,7 +44,7 @@ def run(context: TaskContext) -> Measured:
             "left_out": sorted(environment.get("left_out", ())),
             "seconds": report["seconds"],
         },
-        evidence=evidence_of(report["device"]),
+        evidence=evidence_of(read_device_facts(report["device"])),
         artifacts={out.name: out.name},
     )
 

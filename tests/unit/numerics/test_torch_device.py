@@ -20,8 +20,8 @@ def runtime(monkeypatch):
 def test_what_the_launcher_says_of_a_simulation_is_taken(runtime, kind):
     runtime(kind)
     facts = device_facts("npu:0", {FACTS_VARIABLE: json.dumps({"simulated": True, "soc": "Ascend910B3"})})
-    assert facts["simulated"]
-    assert facts["soc"] == "Ascend910B3"
+    assert facts.simulated
+    assert facts.soc == "Ascend910B3"
     assert evidence_of(facts) is Evidence.SIMULATED
 
 
@@ -37,7 +37,7 @@ def test_what_the_launcher_says_of_a_simulation_is_taken(runtime, kind):
 def test_the_runtime_outweighs_a_launcher_that_denies_a_simulation(runtime, kind, evidence, told):
     runtime(kind)
     facts = device_facts("npu:0", {FACTS_VARIABLE: json.dumps({"soc": "Ascend910B3", **told})})
-    assert facts["runtime"] == kind.value
+    assert facts.runtime is kind
     assert evidence_of(facts) is evidence
 
 

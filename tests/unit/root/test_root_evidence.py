@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import evidence
-from harness.evidence import Runtime, device_count, evidence_of, runtime_kind
+from harness.evidence import Runtime, device_count, evidence_of, read_device_facts, runtime_kind
 from harness.outcome import Evidence
 
 NPU = {"kind": "npu", "runtime": "cann", "simulated": False}
@@ -73,4 +73,4 @@ def test_a_stub_that_answers_without_counting_has_no_device():
     ],
 )
 def test_hardware_has_to_be_shown(facts, proved):
-    assert evidence_of(facts) is proved
+    assert evidence_of(read_device_facts(facts)) is proved
