@@ -82,7 +82,7 @@ def flag_of(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SettingValue:
     """A value and where it came from."""
 
     name: str
@@ -94,7 +94,7 @@ class Setting:
 class Settings:
     """All settings of one invocation."""
 
-    values: Mapping[str, Setting]
+    values: Mapping[str, SettingValue]
     root: Path
 
     def __getitem__(self, name: str) -> str:
@@ -103,7 +103,7 @@ class Settings:
     def overridden(self, flags: Mapping[str, str | None]) -> Settings:
         """The same with a command's own flags on top; None leaves a setting as it is."""
         made = {
-            name: Setting(name=name, value=value, origin=flag_of(name))
+            name: SettingValue(name=name, value=value, origin=flag_of(name))
             for name, value in flags.items()
             if value is not None
         }
@@ -193,18 +193,20 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
     """Resolve every option; unknown names in the file are an InputError with the file's name."""
     file = root / FILE_NAME
     from_file = _read_file(file)
-    values: dict[str, Setting] = {}
+    values: dict[str, SettingValue] = {}
     for option in OPTIONS:
         variable = ENVIRONMENT_PREFIX + option.name.upper()
         flag = flags.get(option.name)
         if flag is not None:
-            values[option.name] = Setting(name=option.name, value=flag, origin=flag_of(option.name))
+            values[option.name] = SettingValue(name=option.name, value=flag, origin=flag_of(option.name))
         elif variable in environ:
-            values[option.name] = Setting(name=option.name, value=environ[variable], origin=variable)
+            values[option.name] = SettingValue(name=option.name, value=environ[variable], origin=variable)
         elif option.name in from_file:
-            values[option.name] = Setting(name=option.name, value=from_file[option.name], origin=str(file))
+            values[option.name] = SettingValue(
+                name=option.name, value=from_file[option.name], origin=str(file)
+            )
         else:
-            values[option.name] = Setting(name=option.name, value=option.default, origin="default")
+            values[option.name] = SettingValue(name=option.name, value=option.default, origin="default")
     return Settings(values, root)
 
 

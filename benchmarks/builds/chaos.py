@@ -36,9 +36,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from chaos_driver import plan_of  # noqa: E402 - it stands beside this file
 from daemon import Daemon  # noqa: E402 - it stands beside the tests
 
+from harness.builds.cleanup.cleanup_candidates import (  # noqa: E402
+    CleanupPolicy,
+    judge_engine_resources,
+    removal_order,
+    remove_candidate,
+)
 from harness.builds.engines.docker_engine import DockerEngine  # noqa: E402
-from harness.builds.upkeep.labels import ProcessView  # noqa: E402
-from harness.builds.upkeep.reaper import Standing, judge_things, removal_order, remove_found  # noqa: E402
+from harness.builds.ownership.owner_labels import ProcessView  # noqa: E402
 from harness.errors import HarnessError  # noqa: E402
 from harness.ledger.store import Ledger  # noqa: E402
 from harness.outcome import State  # noqa: E402
@@ -98,9 +103,9 @@ class Chaos:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(HarnessError):
-                for thing in self.engine.things():
-                    if thing.kind == "container" and thing.running:
-                        return thing.id
+                for resource in self.engine.resources():
+                    if resource.kind == "container" and resource.running:
+                        return resource.id
             time.sleep(0.05)
         raise TimeoutError("no container came up")
 
@@ -144,10 +149,13 @@ class Chaos:
         self.counts["made by the second run"] += len(plan_of("", "", "", hang=False).tasks) - recorded
         self.counts["outcomes planned"] += len(plan_of("", "", "", hang=False).tasks)
         self.counts["outcomes lost"] += len(lost)
-        left = [thing for thing in self.engine.things() if thing.kind == "container"]
+        left = [resource for resource in self.engine.resources() if resource.kind == "container"]
         self.counts["containers leaked"] += len(left)
         if lost or left:
-            print(f"{place.name}, {way}: lost {lost}, left {[thing.name for thing in left]}", file=sys.stderr)
+            print(
+                f"{place.name}, {way}: lost {lost}, left {[resource.name for resource in left]}",
+                file=sys.stderr,
+            )
             print(f"first: {told}\nagain: {again}", file=sys.stderr)
         shutil.rmtree(place, ignore_errors=True)
 
@@ -166,9 +174,11 @@ class Chaos:
 
     def cleanup(self) -> int:
         """What the rules of `npu-matrix cleanup` remove."""
-        found = judge_things(self.engine.things(), Standing(), ProcessView())
+        found = judge_engine_resources(self.engine.resources(), CleanupPolicy(), ProcessView())
         return sum(
-            remove_found(one, self.engine) == "" for one in removal_order(found) if one.kind == "container"
+            remove_candidate(one, self.engine) == ""
+            for one in removal_order(found)
+            if one.kind == "container"
         )
 
 

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.cell.omitted_packages import left_out
-from harness.builds.engines.engine import Lent
+from harness.builds.engines.engine import BuildTimeFiles
 from harness.builds.engines.image_build import build_image
 from harness.builds.engines.image_layers import Layer, PatchedTree, image_layers
 from harness.builds.engines.memory_engine import MemoryEngine
 from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.omitted_packages import omitted_packages
 from harness.ledger.store import Ledger
 from harness.plan.keys.facets import facet_values
 from harness.settings import Settings, load_settings
@@ -47,7 +47,7 @@ def locks(settings: Settings) -> list[CellLock]:
             facets = facet_values(cell, FACETS, inputs)
             text = ledger.artifacts.get(ref).read_text("utf-8")
             made = make_lock(facts[cell.id], facets["pins"], facets["platform"], (), text)
-            gone = left_out(made.packages, facets["device"]["kind"])
+            gone = omitted_packages(made.packages, facets["device"]["kind"])
             found.append(replace(made, packages=tuple(p for p in made.packages if p.name not in gone)))
     return found
 
@@ -67,10 +67,10 @@ def build_all(engine: MemoryEngine, cells: Sequence[CellLock], text: bytes, fold
             engine,
             base,
             layers_of(lock, text),
-            lent=Lent(),
+            build_files=BuildTimeFiles(),
             labels={},
             locks=folder,
-            tell=lambda _text: None,
+            log=lambda _text: None,
         )
     return len(engine.built) - before
 

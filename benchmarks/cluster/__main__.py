@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.naps import CARDS, made_up_host, naps, no_cells
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.ledger.store import Ledger
 from harness.outcome import Status
 from harness.run.executors.ray_executor import RayExecutor, RemoteSite
@@ -80,7 +80,7 @@ def main() -> int:
     plan = naps(options.tasks, options.mean, options.seed)
     lengths = [float(task.facets["seconds"]) for task in plan.tasks.values()]
     bound = max(*lengths, sum(lengths) / options.hosts)
-    with scratch(Path("/tmp")) as folder:
+    with temporary_folder(Path("/tmp")) as folder:
         began = time.monotonic()
         cluster = start(options.hosts, options.nodes, str(folder / "ray"))
         try:

@@ -20,18 +20,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 from harness.errors import InterruptedRunError
 
 CARDS = range(8)
 WORKER = """
 import os, random, sys, time
 from pathlib import Path
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 folder, marks, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 while True:
-    with LeaseBook(folder).lease(range(8), rng.choice([1, 1, 1, 2, 4]), f"worker {seed}") as cards:
+    with CardLeases(folder).lease(range(8), rng.choice([1, 1, 1, 2, 4]), f"worker {seed}") as cards:
         for card in cards:
             mark = marks / f"card-{card}"
             before = mark.read_text() if mark.exists() else ""
@@ -75,12 +75,12 @@ def main() -> None:
         seconds = time.monotonic() - begun
         lost, end = 0, time.monotonic() + 30
         try:
-            with LeaseBook(folder).lease(
+            with CardLeases(folder).lease(
                 CARDS, len(CARDS), "the end", stopped=lambda: time.monotonic() > end
             ):
                 pass
         except InterruptedRunError:
-            lost = sum(one.card is not None for one in LeaseBook(folder).look())
+            lost = sum(one.card is not None for one in CardLeases(folder).list_leases())
         report = {
             "leases": granted.stat().st_size,
             "kills": kills,

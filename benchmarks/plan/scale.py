@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.reading.load_matrix import load_matrix
+from harness.matrix.version_matrix import Matrix
 from harness.plan.keys.code import code_digests
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.keys.keyring import Keyring

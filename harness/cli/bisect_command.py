@@ -18,8 +18,8 @@ from harness.workspace.plan_history import Knowledge, look_up
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
-    from harness.matrix.cells.cell import Cell
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
     from harness.outcome import Outcome
     from harness.plan.bisection.cells_between import Between
     from harness.plan.bisection.search import Bisection, Finding, Noise

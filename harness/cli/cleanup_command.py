@@ -14,8 +14,8 @@ from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
 
 if TYPE_CHECKING:
-    from harness.builds.engines.engine import Engine, Thing
-    from harness.builds.upkeep.reaper import Found, Standing
+    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, CleanupPolicy
+    from harness.builds.engines.engine import Engine, EngineResource
 
 
 @click.command(
@@ -52,18 +52,18 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
 
     Exits with 4 when something that should go could not be removed.
     """
-    from harness.builds.upkeep.reaper import removal_order, remove_found
+    from harness.builds.cleanup.cleanup_candidates import removal_order, remove_candidate
 
     found, notices = _look(settings, _standing(settings, older_than, everything=everything))
     failed: dict[str, str] = {}
-    for engine, one in [(engine, one) for engine, things in found for one in removal_order(things)]:
-        problem = "" if dry_run else remove_found(one, engine)
+    for engine, one in [(engine, one) for engine, resources in found for one in removal_order(resources)]:
+        problem = "" if dry_run else remove_candidate(one, engine)
         if problem:
             failed[one.name] = problem
     for engine, _things in found:
         if engine is not None:
             engine.close()
-    everything_found = [one for _engine, things in found for one in things]
+    everything_found = [one for _engine, resources in found for one in resources]
     if as_json:
         click.echo(json.dumps(_report(everything_found, failed, notices, dry_run=dry_run), indent=2))
     else:
@@ -71,9 +71,9 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
     return EXIT_INCOMPLETE if failed else 0
 
 
-def _standing(settings: Settings, older_than: str, *, everything: bool) -> Standing:
-    from harness.builds.upkeep.cache_use import cache_in_use
-    from harness.builds.upkeep.reaper import Standing
+def _standing(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
+    from harness.builds.cleanup.cleanup_candidates import CleanupPolicy
+    from harness.builds.ownership.cache_use import cache_in_use
     from harness.plan.covering.time_budget import parse_span
 
     try:
@@ -89,7 +89,7 @@ def _standing(settings: Settings, older_than: str, *, everything: bool) -> Stand
                 environments.add(_word(outcome.measurements, "digest"))
                 images.add(_word(container if isinstance(container, dict) else {}, "image"))
                 runtimes.add(Path(_word(outcome.measurements, "runtime")).name)
-    return Standing(
+    return CleanupPolicy(
         environments=environments,
         images=images,
         runtimes=runtimes,
@@ -106,50 +106,50 @@ def _word(found: Mapping[str, Any], name: str) -> str:
 
 
 def _look(
-    settings: Settings, standing: Standing
-) -> tuple[list[tuple[Engine | None, list[Found]]], list[str]]:
+    settings: Settings, policy: CleanupPolicy
+) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
     """What each place holds; an engine that does not answer is a notice, as it may simply not be in use."""
-    from harness.builds.engines.known_engines import known_engines
-    from harness.builds.upkeep.labels import ProcessView
-    from harness.builds.upkeep.reaper import (
-        bytecode_folders,
+    from harness.builds.cleanup.cache_retention import judge_cache, judge_state
+    from harness.builds.cleanup.cleanup_candidates import (
+        has_process_below,
+        judge_bytecode_folders,
+        judge_engine_resources,
         judge_environments,
-        judge_things,
-        left_scratch,
-        runs_below,
+        judge_temporary_folders,
+        judge_unfinished_folders,
         stored_environments,
-        unfinished_folders,
     )
-    from harness.builds.upkeep.retention import kept_in_cache, kept_in_state
+    from harness.builds.engines.open_engine import known_engines
+    from harness.builds.ownership.owner_labels import ProcessView
     from harness.run.scheduling.run_lock import is_held
 
     cache, state = settings.cache, settings.path("state")
     here = [
-        *judge_environments(stored_environments(cache), standing, runs_below),
-        *unfinished_folders(cache, standing),
-        *left_scratch(ProcessView()),
-        *bytecode_folders(cache, standing),
-        *kept_in_cache(cache, standing),
-        *kept_in_state(state, standing, in_use=is_held(state)),
+        *judge_environments(stored_environments(cache), policy, has_process_below),
+        *judge_unfinished_folders(cache, policy),
+        *judge_temporary_folders(ProcessView()),
+        *judge_bytecode_folders(cache, policy),
+        *judge_cache(cache, policy),
+        *judge_state(state, policy, in_use=is_held(state)),
     ]
-    found: list[tuple[Engine | None, list[Found]]] = [(None, here)]
+    found: list[tuple[Engine | None, list[CleanupCandidate]]] = [(None, here)]
     notices = []
     for engine in known_engines():
-        things, notice = _things(engine)
-        found.append((engine, list(judge_things(things, standing, ProcessView()))))
+        resources, notice = _things(engine)
+        found.append((engine, list(judge_engine_resources(resources, policy, ProcessView()))))
         notices += notice
     return found, notices
 
 
-def _things(engine: Engine) -> tuple[Sequence[Thing], list[str]]:
+def _things(engine: Engine) -> tuple[Sequence[EngineResource], list[str]]:
     try:
-        return engine.things(), []
+        return engine.resources(), []
     except HarnessError as error:
         return (), [f"{engine.name} was not looked at: {error.problems[0].what}"]
 
 
 def _report(
-    found: list[Found], failed: dict[str, str], notices: list[str], *, dry_run: bool
+    found: list[CleanupCandidate], failed: dict[str, str], notices: list[str], *, dry_run: bool
 ) -> dict[str, Any]:
     return {
         "schema": {"name": "npu-matrix.cleanup", "version": 1},
@@ -159,10 +159,10 @@ def _report(
             {
                 "kind": one.kind,
                 "name": one.name,
-                "goes": one.goes,
-                "removed": one.goes and not dry_run and one.name not in failed,
+                "goes": one.removable,
+                "removed": one.removable and not dry_run and one.name not in failed,
                 "reason": one.reason,
-                "problem": failed.get(one.name, "") if one.goes else "",
+                "problem": failed.get(one.name, "") if one.removable else "",
                 "bytes": one.bytes_freed,
             }
             for one in found
@@ -170,20 +170,22 @@ def _report(
     }
 
 
-def _print(found: list[Found], failed: dict[str, str], notices: list[str], *, dry_run: bool) -> None:
+def _print(
+    found: list[CleanupCandidate], failed: dict[str, str], notices: list[str], *, dry_run: bool
+) -> None:
     verb = "would remove" if dry_run else "removed"
     freed = kept = 0
     for one in found:
-        if one.goes and one.name in failed:
+        if one.removable and one.name in failed:
             click.echo(f"not removed: {one.kind} {one.name}: {failed[one.name]}", err=True)
-        elif one.goes:
+        elif one.removable:
             freed += one.bytes_freed
             click.echo(f"{verb} {one.kind} {one.name} ({_mebibytes(one.bytes_freed)}): {one.reason}")
         else:
             kept += one.bytes_freed
             if dry_run:
                 click.echo(f"would keep {one.kind} {one.name} ({_mebibytes(one.bytes_freed)}): {one.reason}")
-    gone = sum(one.goes and one.name not in failed for one in found)
+    gone = sum(one.removable and one.name not in failed for one in found)
     click.echo(f"{verb} {gone} of {len(found)}, {_mebibytes(freed)}; what stays holds {_mebibytes(kept)}")
     for notice in notices:
         click.echo(f"note: {notice}")

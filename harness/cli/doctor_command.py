@@ -10,9 +10,9 @@ import platform
 import click
 
 from harness.builds.cell.disk_space import free_bytes
-from harness.devices.cards.card_leases import LeaseBook
-from harness.devices.host.host_findings import Finding, Health, Room, examine
-from harness.devices.host.inventory import HostReport, HostView, look_at_links
+from harness.devices.cards.card_leases import CardLeases
+from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
+from harness.devices.host.inventory import HostReport, HostView, inspect_card_network
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
 from harness.workspace.open_plan import look_at_host
@@ -47,12 +47,12 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     if resources:
         click.echo(json.dumps(_resources(host)))
         return 0
-    findings = examine(
+    findings = examine_host(
         host,
         zig=importlib.util.find_spec("ziglang") is not None,
         room=_room(settings),
-        leases=LeaseBook.of_host(os.environ).look(),
-        network=look_at_links(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
+        leases=CardLeases.of_host(os.environ).list_leases(),
+        network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
     )
     if as_json:
         click.echo(json.dumps(_report(findings), indent=2))
@@ -72,8 +72,8 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     return EXIT_INCOMPLETE if broken or missing else 0
 
 
-def _room(settings: Settings) -> Room:
-    return Room(
+def _room(settings: Settings) -> DiskSpace:
+    return DiskSpace(
         # Environments are in the cache, outcomes in the state folder; these may be two disks.
         free=min(free_bytes(folder) for folder in (settings.cache, settings.path("state"))),
         needed=NEEDED_BYTES,
@@ -83,7 +83,7 @@ def _room(settings: Settings) -> Room:
     )
 
 
-def _missing(findings: tuple[Finding, ...], need: tuple[str, ...]) -> list[str]:
+def _missing(findings: tuple[HostFinding, ...], need: tuple[str, ...]) -> list[str]:
     """Topics of `need` that are not ok; one that nothing is told of is not either."""
     limited = {finding.topic.lower() for finding in findings if finding.health is not Health.OK}
     fine = {finding.topic.lower() for finding in findings} - limited
@@ -100,7 +100,7 @@ def _resources(host: HostReport) -> dict[str, float]:
     return found
 
 
-def _report(findings: tuple[Finding, ...]) -> dict[str, object]:
+def _report(findings: tuple[HostFinding, ...]) -> dict[str, object]:
     return {
         "schema": {"name": "npu-matrix.doctor", "version": 1},
         "findings": [

@@ -73,7 +73,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
 
     The edit is printed and written; every other byte of the file stays. What has no answer is never added.
     """
-    from harness.matrix.document.yaml_edit import read_file, write_file
+    from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
     from harness.verdict.verdict import Expectation
     from harness.workspace.stored_run import open_run
@@ -98,11 +98,11 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
         click.echo(f"{settings['matrix']}: nothing to change after run {stored.run.run_id}")
         return _left(left)
     file = settings.path("matrix")
-    before, line_end = read_file(file)
+    before, line_end = read_matrix_text(file)
     after = apply_edit(before, edit, file)
     click.echo(difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
-        write_file(file, after, line_end)
+        write_matrix_text(file, after, line_end)
     return _left(left)
 
 

@@ -15,7 +15,7 @@ from harness.workspace.open_plan import Bench, facet_inputs, find_cell, open_ben
 from harness.workspace.plan_history import look_up
 
 if TYPE_CHECKING:
-    from harness.matrix.cells.cell import Cell
+    from harness.matrix.model.cell import Cell
 
 
 #: A facet's value is cut there; --json has all of it.

@@ -16,7 +16,7 @@ from harness.workspace.plan_history import Knowledge, look_up
 
 if TYPE_CHECKING:
     from harness.matrix.model.constraints import Condition
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
     from harness.plan.feasibility.exclusion import Near, Objection
     from harness.plan.feasibility.frontier import Answer, Newest, Proof
 
@@ -77,7 +77,7 @@ _SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
 def _newest(
     settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    from harness.matrix.document.suggest import did_you_mean
+    from harness.errors import did_you_mean
     from harness.plan.feasibility.frontier import newest
 
     if axis not in matrix.axes:
@@ -211,7 +211,7 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
 
 
 def _conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
-    from harness.matrix.document.suggest import did_you_mean
+    from harness.errors import did_you_mean
     from harness.matrix.model.constraints import Condition
     from harness.matrix.model.versions import parse_specifier
 

@@ -16,8 +16,8 @@ from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, ope
 
 if TYPE_CHECKING:
     from harness.builds.lock.cell_lock import CellLock
-    from harness.matrix.cells.cell import Cell
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
 
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 # Format -> the file it is written to with --output.
@@ -97,8 +97,8 @@ def command(
 
 def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     from harness.builds.lock.cell_lock import make_lock
-    from harness.builds.lock.commit_trees import with_trees
-    from harness.builds.lock.extra_requirements import with_needs
+    from harness.builds.lock.commit_trees import add_tree_ids
+    from harness.builds.lock.extra_requirements import add_extra_requirements
     from harness.outcome import Status
     from harness.plan.keys.facets import facet_values
 
@@ -131,16 +131,16 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         base_digest,
         settings["base_image"],
         read=outcome.measurements.get("source_requirements", ()),
-        apart=_apart(matrix, cell),
+        not_installed=_apart(matrix, cell),
     )
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
-    return with_needs(with_trees(made, mirrors), mirrors, os.environ)
+    return add_extra_requirements(add_tree_ids(made, mirrors), mirrors, os.environ)
 
 
 def _asked(lock: CellLock) -> CellLock:
-    from harness.builds.lock import upstream_commits
+    from harness.builds.lock import commit_trees
 
-    asked, silent = upstream_commits.ask_upstream(lock)
+    asked, silent = commit_trees.add_upstream_tree_ids(lock)
     for why in silent:
         click.echo(f"note: {why}", err=True)
     return asked

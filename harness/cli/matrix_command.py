@@ -13,7 +13,7 @@ from harness.settings import Settings
 from harness.workspace.open_plan import open_matrix
 
 if TYPE_CHECKING:
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
 
 
 @click.group(
@@ -28,13 +28,15 @@ def command() -> None:
 @click.pass_obj
 def validate(settings: Settings, as_json: bool) -> None:
     """Read the matrix and expand every profile; all problems are reported together, with file:line:column."""
+    from harness.matrix.reading.unused_entries import unused_entries
+
     matrix = open_matrix(settings)
     _resolve_checks(matrix)
     counts = {}
     for profile in matrix.profiles:
         found = matrix.cells(profile)
         counts[profile] = {"cells": len(found.cells), "excluded": len(found.excluded)}
-    warnings = [str(warning) for warning in matrix.warnings]
+    warnings = [str(warning) for warning in unused_entries(matrix)]
     if as_json:
         report = {
             "schema": {"name": "npu-matrix.matrix-validate", "version": 1},
@@ -54,7 +56,7 @@ def validate(settings: Settings, as_json: bool) -> None:
 
 def _resolve_checks(matrix: Matrix) -> None:
     """InputError when an expectation names a check that does not exist: it would never excuse anything."""
-    from harness.matrix.document.suggest import did_you_mean
+    from harness.errors import did_you_mean
     from harness.plan.tasks.check_registry import all_checks
 
     names = [check.name for check in all_checks()]

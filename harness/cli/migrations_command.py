@@ -15,8 +15,8 @@ from harness.workspace.selection import no_match
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from harness.matrix.migrations.migration import Migration
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.migration import Migration
+    from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
     from harness.verdict.gate.migration_progress import Advance
     from harness.verdict.verdict import Verdict
@@ -58,8 +58,8 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
 
     Refused (exit 1) while the new row is not green. Every other byte of the file stays.
     """
-    from harness.matrix.document.yaml_edit import read_file, write_file
-    from harness.matrix.migrations.retire import retire as edited
+    from harness.matrix.editing.retire_migration import retire_migration as edited
+    from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import difference
     from harness.workspace.open_plan import open_matrix
 
@@ -75,11 +75,11 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
             click.echo(line)
         return EXIT_UNEXPECTED
     file = settings.path("matrix")
-    before, line_end = read_file(file)
+    before, line_end = read_matrix_text(file)
     after = edited(before, migration, matrix.stacks[name].axes, file)
     click.echo(difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
-        write_file(file, after, line_end)
+        write_matrix_text(file, after, line_end)
     return EXIT_OK
 
 

@@ -121,7 +121,7 @@ def _record_name(record: Mapping[str, Any]) -> str:
 
 def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Outcome, Judgement]:
     """Run the check on the chosen target, in a folder of its own: nothing of it enters the ledger."""
-    from harness.builds.upkeep.temporary_folders import scratch
+    from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.outcome import State
     from harness.run.jobs.execute import execute
     from harness.run.jobs.job import Site
@@ -134,7 +134,7 @@ def _measure(settings: Settings, check: Check, options: Mapping[str, Any]) -> tu
         else _cell(settings, check, options)
     )
     keep: Path | None = options["keep"]
-    with scratch() as place:
+    with temporary_folder() as place:
         site = Site(
             root=settings.root,
             state=(keep or place).absolute(),

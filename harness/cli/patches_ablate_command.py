@@ -25,7 +25,7 @@ from harness.settings import Settings
 from harness.workspace.patch_target import chosen_for, target_of, trees_of_cell
 
 if TYPE_CHECKING:
-    from harness.matrix.cells.cell import Cell
+    from harness.matrix.model.cell import Cell
     from harness.outcome import Status
     from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.stacks.ablation import Ablation

@@ -17,7 +17,7 @@ from harness.workspace.open_plan import facet_inputs, find_cell, open_matrix
 
 if TYPE_CHECKING:
     from harness.convergence.recipes.recipe_launch import Launch, Twin
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
 
 
 @click.group(

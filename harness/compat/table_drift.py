@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.matrix.model.constraints import Table
-from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.model.constraints import PublishedTable
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier, parse_version
+from harness.matrix.version_matrix import Matrix
 
 REMARK = re.compile(r"\s*\(.*\)\s*$")
 RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
@@ -70,7 +70,7 @@ def find_drift(matrix: Matrix) -> tuple[Contradiction, ...]:
     return tuple(found.values())
 
 
-def _position(matrix: Matrix, table: Table) -> int:
+def _position(matrix: Matrix, table: PublishedTable) -> int:
     return list(matrix.published).index(table.name)
 
 
@@ -79,7 +79,9 @@ def _identity(found: Contradiction) -> tuple[Any, ...]:
     return found.kind, found.axis, sides if found.kind == "differs" else (found.left.row, found.right.table)
 
 
-def _compare(left: Table, right: Table, schemes: Mapping[str, Scheme]) -> Iterator[Contradiction]:
+def _compare(
+    left: PublishedTable, right: PublishedTable, schemes: Mapping[str, Scheme]
+) -> Iterator[Contradiction]:
     rows = {row[right.columns.index(right.key)] or "": row for row in right.rows}
     shared = [name for name in left.columns if name in right.columns and name not in (left.key, right.key)]
     for row in left.rows:
@@ -104,7 +106,9 @@ def _compare(left: Table, right: Table, schemes: Mapping[str, Scheme]) -> Iterat
                 )
 
 
-def _not_listed(left: Table, right: Table, row: tuple[str | None, ...], met: str) -> Contradiction:
+def _not_listed(
+    left: PublishedTable, right: PublishedTable, row: tuple[str | None, ...], met: str
+) -> Contradiction:
     return Contradiction(
         kind="not-listed",
         axis=right.key,
@@ -113,7 +117,7 @@ def _not_listed(left: Table, right: Table, row: tuple[str | None, ...], met: str
     )
 
 
-def _statement(table: Table, row: tuple[str | None, ...], value: str) -> TableStatement:
+def _statement(table: PublishedTable, row: tuple[str | None, ...], value: str) -> TableStatement:
     key = row[table.columns.index(table.key)]
     return TableStatement(
         table=table.name,

@@ -14,10 +14,10 @@ from pathlib import Path
 import yaml
 
 from harness.errors import InputError, Location
-from harness.matrix.cells.cell import Cell
-from harness.matrix.document.yaml_edit import WIDTH, end_of, section_of, without
-from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.editing.yaml_edit import WIDTH, end_line, find_section, remove_entries
+from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.verdict.verdict import Expectation as Standing
 from harness.verdict.verdict import Verdict
@@ -183,7 +183,7 @@ def apply_edit(text: str, edit: Edit, file: Path | str = "matrix.yaml") -> str:
 
     What comes out is read again: nothing but the expectations named may differ.
     """
-    edited = without(text, SECTION, edit.remove)
+    edited = remove_entries(text, SECTION, edit.remove)
     if edit.add:
         edited = _with(edited, edit.add)
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
@@ -211,7 +211,7 @@ def difference(before: str, after: str, name: str) -> str:
 def _with(text: str, entries: Sequence[Entry]) -> str:
     block = "".join(_lines(one) for one in entries)
     text = text if text.endswith("\n") else f"{text}\n"
-    found = section_of(text, SECTION)
+    found = find_section(text, SECTION)
     if found is None:
         return f"{text}\nexpectations:\n{block}"
     key, section = found
@@ -219,7 +219,7 @@ def _with(text: str, entries: Sequence[Entry]) -> str:
     if not isinstance(section, yaml.MappingNode) or not section.value:
         lines[key.start_mark.line] = "expectations:\n"
         return "".join([*lines[: key.start_mark.line + 1], block, *lines[key.start_mark.line + 1 :]])
-    end = end_of(lines, section.value[-1][1])
+    end = end_line(lines, section.value[-1][1])
     return "".join([*lines[:end], block, *lines[end:]])
 
 

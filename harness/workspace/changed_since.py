@@ -45,7 +45,7 @@ def plan_of_revision(
     With the same planning code there and here, today's planner reads that revision's files; otherwise that
     revision's own planner does, so that the keys are the ones it really had.
     """
-    from harness.builds.upkeep.temporary_folders import scratch
+    from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.package import PACKAGE_ROOT
     from harness.plan.change.revision import PACKAGE, lay_out, planning_digest, same_code
 
@@ -53,7 +53,7 @@ def plan_of_revision(
     matrix = _inside(settings)
     # Where the program is installed apart from the checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
-    with scratch() as place:
+    with temporary_folder() as place:
         paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
         folder = lay_out(settings.root, revision, paths, place)
         if not (folder / matrix).is_file():

@@ -20,8 +20,8 @@ from harness.workspace.open_plan import (
 )
 
 if TYPE_CHECKING:
-    from harness.matrix.cells.cell import Cell
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
     from harness.plan.cost.task_cost import Estimate
     from harness.plan.covering.covering_set import Cover, Universe
     from harness.plan.covering.time_budget import Purchase, Step

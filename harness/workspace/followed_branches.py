@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError, Location
 
 if TYPE_CHECKING:
-    from harness.matrix.migrations.migration import Migration
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.migration import Migration
+    from harness.matrix.version_matrix import Matrix
 
 
 def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
@@ -29,7 +29,7 @@ def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
     for one in matrix.migrations.values():
         commits[one.name], missing = _heads(matrix, one)
         notices += [f"{_place(one.where)}: the row {one.name!r} is not planned: {what}" for what in missing]
-    return matrix.moved(commits), tuple(notices)
+    return matrix.with_migrations(commits), tuple(notices)
 
 
 def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:

@@ -20,8 +20,8 @@ from harness.workspace.selection import no_match
 if TYPE_CHECKING:
     from harness.check import Check
     from harness.devices.host.inventory import HostReport
-    from harness.matrix.cells.cell import Cell
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
     from harness.outcome import Outcome
     from harness.plan.keys.facets import FacetInputs
     from harness.plan.tasks.task import Plan
@@ -48,9 +48,9 @@ def open_matrix(settings: Settings) -> Matrix:
 
 def look_at_host() -> HostReport:
     """What this machine has."""
-    from harness.devices.host.inventory import HostView, look
+    from harness.devices.host.inventory import HostView, inspect_host
 
-    return look(HostView(environ=os.environ))
+    return inspect_host(HostView(environ=os.environ))
 
 
 def host_kind(report: HostReport) -> dict[str, str]:
@@ -274,7 +274,7 @@ def cell_entry(cache: Path) -> CellCommand:
     import harness
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
-    from harness.builds.upkeep.cache_use import CacheUse
+    from harness.builds.ownership.cache_use import CacheUse
 
     # Kept by the function below: `cleanup` leaves alone what a living run may enter.
     use = CacheUse(cache)

@@ -19,7 +19,7 @@ from harness.workspace.downloads import progress
 from harness.workspace.patch_target import matrix_versions, variants_for_head
 
 if TYPE_CHECKING:
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
     from harness.patchstack.apply.classify import LoadedPatch
 
 FOLDER = "patch-facts"

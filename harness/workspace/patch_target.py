@@ -19,7 +19,7 @@ from harness.sources.git.mirrors import mirrors_folder
 from harness.workspace.downloads import fetcher
 
 if TYPE_CHECKING:
-    from harness.matrix.cells.cell import Cell
+    from harness.matrix.model.cell import Cell
     from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.stacks.upstream_tree import UpstreamTree
 

@@ -17,7 +17,7 @@ from harness.workspace.open_plan import relative
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
     from harness.report.model.report_inputs import PublishedInput, ReportInputs
     from harness.run.scheduling.run_result import RunResult
@@ -132,7 +132,7 @@ def write_report(
     patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder."""
-    from harness.builds.upkeep.temporary_folders import scratch
+    from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.ledger.junit.junit_files import write_junit
     from harness.report.model.gather import junit_cases, junit_suites
     from harness.report.model.report_model import build_model
@@ -156,7 +156,7 @@ def write_report(
         patches=patches,
     )
     folder = settings.path("reports")
-    with scratch() as place:
+    with temporary_folder() as place:
         junit = place / "junit.xml"
         write_junit(junit, junit_cases(inputs), suite_properties=junit_suites(inputs))
         render_all(build_model(inputs), folder, {"junit.xml": junit.read_bytes()})

@@ -11,7 +11,7 @@ from harness.workspace.open_plan import expectations, open_matrix
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger, Run
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
     from harness.verdict.verdict import Verdict
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.matrix.model.definitions import Axis
-    from harness.matrix.model.version_matrix import Matrix
+    from harness.matrix.version_matrix import Matrix
     from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.stacks.patch_selection import VariantGroup
     from harness.sources.git.git_repository import Repository

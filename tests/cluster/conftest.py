@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.ownership.temporary_folders import temporary_folder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -58,7 +58,7 @@ def cluster() -> Iterator[Any]:
     os.environ.update(PATIENT)
     # A folder of its own: whoever tidies up after another Ray on this machine must not take this one's. Short,
     # because it becomes part of the names of sockets.
-    with pytest.MonkeyPatch.context() as patched, scratch(Path("/tmp")) as folder:
+    with pytest.MonkeyPatch.context() as patched, temporary_folder(Path("/tmp")) as folder:
         patched.setattr(services, "get_node", patient(services.get_node))
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": str(folder / "ray")}
         made = PatientCluster(initialize_head=True, head_node_args=head)

@@ -17,9 +17,9 @@ import pytest
 from cluster_checks import NAP, chain, made_up_host, no_cells, plan_of, task
 from conftest import CARDS, HERE, ROOT
 
-from harness.builds.upkeep.labels import ProcessView
-from harness.builds.upkeep.reaper import left_scratch
-from harness.builds.upkeep.temporary_folders import PREFIX
+from harness.builds.cleanup.cleanup_candidates import judge_temporary_folders
+from harness.builds.ownership.owner_labels import ProcessView
+from harness.builds.ownership.temporary_folders import PREFIX
 from harness.ledger.store import Ledger
 from harness.outcome import State, Status
 from harness.plan.tasks.task import Plan
@@ -124,7 +124,7 @@ def test_a_node_that_dies_costs_a_retry_elsewhere_with_the_environment_made_anew
     assert result.retried == 1
     # On two nodes: the one that died, and the one that had to make the folder first.
     assert len(list(marks.iterdir())) == 2
-    goes = {Path(one.name).name: one.goes for one in left_scratch(ProcessView(), tmp_path)}
+    goes = {Path(one.name).name: one.removable for one in judge_temporary_folders(ProcessView(), tmp_path)}
     assert {name for name, one in goes.items() if one} == {f"{PREFIX}node-{killed[0]}"}
     assert len(goes) > 1
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from conftest import CARDS, HERE, PATIENCE_SECONDS, PATIENT, ROOT
 
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.ownership.temporary_folders import temporary_folder
 
 # Namespaces are the machine's: another run of these tests has its own.
 OURS = "npmx-{}-{}"
@@ -152,7 +152,7 @@ def test_a_cell_of_two_nodes_runs_across_hosts(
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.2)
 
-        folder = stack.enter_context(scratch(Path("/tmp"))) / "ray"
+        folder = stack.enter_context(temporary_folder(Path("/tmp"))) / "ray"
         start(0, "start-head.sh", "--include-dashboard", "false", "--temp-dir", str(folder))
         wait_for(NAMES[1], hosts[0], tmp_path / f"{NAMES[0]}.log")
         for number in (1, 2):

@@ -19,16 +19,21 @@ import pytest
 from conftest import BASE, REPOSITORY, base_name, program
 from daemon import Daemon
 
+from harness.builds.cleanup.cleanup_candidates import (
+    CleanupPolicy,
+    judge_engine_resources,
+    removal_order,
+    remove_candidate,
+)
 from harness.builds.engines import container_run
 from harness.builds.engines.container_command import contained_command
 from harness.builds.engines.container_run import run_contained
 from harness.builds.engines.docker_engine import DockerEngine
-from harness.builds.engines.engine import LENT, BuildError, Lent, Mount, Order
-from harness.builds.engines.image_build import Built, base_image, build_image
+from harness.builds.engines.engine import BUILD_TIME_FOLDER, BuildError, BuildTimeFiles, ContainerSpec, Mount
+from harness.builds.engines.image_build import BuiltImage, build_image, find_base_image
 from harness.builds.engines.image_layers import READ_SETTINGS, Layer
 from harness.builds.engines.podman_engine import PodmanEngine
-from harness.builds.upkeep.labels import ProcessView, make_labels, this_process
-from harness.builds.upkeep.reaper import Standing, judge_things, removal_order, remove_found
+from harness.builds.ownership.owner_labels import ProcessView, make_labels, this_process
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 
@@ -45,21 +50,27 @@ def layer(*commands: str, files: dict[str, bytes] | None = None) -> Layer:
     return Layer(name="probe", key=key, below="", files=files or {}, commands=commands)
 
 
-def built(engine: Any, layers: list[Layer], folder: Path, lent: Lent | None = None) -> Built:
+def built(engine: Any, layers: list[Layer], folder: Path, lent: BuildTimeFiles | None = None) -> BuiltImage:
     lines: list[str] = []
-    base = base_image(engine, base_name(engine), "x86_64")
+    base = find_base_image(engine, base_name(engine), "x86_64")
     return build_image(
-        engine, base, layers, lent=lent or Lent(), labels=labels(), locks=folder, tell=lines.append
+        engine,
+        base,
+        layers,
+        build_files=lent or BuildTimeFiles(),
+        labels=labels(),
+        locks=folder,
+        log=lines.append,
     )
 
 
-def order(engine: Any, image: str, *argv: str, **changes: Any) -> Order:
+def order(engine: Any, image: str, *argv: str, **changes: Any) -> ContainerSpec:
     name = f"npu-matrix-test-{os.getpid()}-{next(COUNT)}"
-    return replace(Order(name=name, image=image, argv=argv, labels=labels()), **changes)
+    return replace(ContainerSpec(name=name, image=image, argv=argv, labels=labels()), **changes)
 
 
 def left(engine: Any) -> list[str]:
-    return [thing.name for thing in engine.things() if thing.kind == "container"]
+    return [resource.name for resource in engine.resources() if resource.kind == "container"]
 
 
 def run(engine: Any, image: str, *argv: str, **changes: Any) -> tuple[int, bool, str]:
@@ -81,7 +92,7 @@ def everything(engine: Any, image: str) -> bytes:
     return found + str(engine.history(image)).encode()
 
 
-def lent(folder: Path) -> Lent:
+def lent(folder: Path) -> BuildTimeFiles:
     links = folder / f"links-{SECRET}"
     links.mkdir()
     (links / "a.txt").write_text(SECRET)
@@ -89,15 +100,17 @@ def lent(folder: Path) -> Lent:
         "settings": f"UV_DEFAULT_INDEX='https://u:{SECRET}@m.example'\n".encode(),
         "ca.pem": SECRET.encode(),
     }
-    return Lent(secrets=secrets, mounts=(Mount(source=links, target=f"{LENT}/folder-1"),))
+    return BuildTimeFiles(
+        secrets=secrets, mounts=(Mount(source=links, target=f"{BUILD_TIME_FOLDER}/folder-1"),)
+    )
 
 
 def test_a_layer_is_built_from_what_is_lent_and_keeps_nothing_of_it(engine: Any, tmp_path: Path) -> None:
     one = layer(
         READ_SETTINGS,
         "[[ $UV_DEFAULT_INDEX == *m.example ]]",
-        f"test -s {LENT}/ca.pem",
-        f"test -s {LENT}/folder-1/a.txt",
+        f"test -s {BUILD_TIME_FOLDER}/ca.pem",
+        f"test -s {BUILD_TIME_FOLDER}/folder-1/a.txt",
         "cat /cell/given.txt > /cell/made.txt",
         files={"/cell/given.txt": b"given\n"},
     )
@@ -120,13 +133,13 @@ def test_buildkit_keeps_nothing_of_what_is_lent(docker_host: str, tmp_path: Path
         pytest.skip("no client here can build with BuildKit")
     installer = tmp_path / "tool"
     installer.write_text("the-lent-installer\n")
-    given = Lent(
+    given = BuildTimeFiles(
         secrets={"settings": f"A={SECRET}\n".encode()},
-        mounts=(Mount(source=installer, target=f"{LENT}/tool"),),
+        mounts=(Mount(source=installer, target=f"{BUILD_TIME_FOLDER}/tool"),),
     )
     made = built(
         engine,
-        [layer(READ_SETTINGS, 'test -n "$A"', f"grep -q lent-installer {LENT}/tool")],
+        [layer(READ_SETTINGS, 'test -n "$A"', f"grep -q lent-installer {BUILD_TIME_FOLDER}/tool")],
         tmp_path,
         given,
     )
@@ -136,7 +149,7 @@ def test_buildkit_keeps_nothing_of_what_is_lent(docker_host: str, tmp_path: Path
 
 
 def test_a_seeded_leak_would_be_found(docker: DockerEngine, tmp_path: Path) -> None:
-    made = built(docker, [layer(f"cp {LENT}/settings /cell-settings")], tmp_path, lent(tmp_path))
+    made = built(docker, [layer(f"cp {BUILD_TIME_FOLDER}/settings /cell-settings")], tmp_path, lent(tmp_path))
     assert SECRET.encode() in everything(docker, made.image.id)
 
 
@@ -148,7 +161,7 @@ def test_a_layer_that_fails_is_named_with_its_output(engine: Any, tmp_path: Path
 
 
 def test_exit_codes_output_and_memory(engine: Any, tmp_path: Path) -> None:
-    image = base_image(engine, base_name(engine), "x86_64").id
+    image = find_base_image(engine, base_name(engine), "x86_64").id
     code, _oom, said = run(engine, image, "bash", "-c", "echo out; echo err >&2; exit 7")
     assert (code, sorted(said.split())) == (7, ["err", "out"])
     code, oom, _said = run(
@@ -162,14 +175,14 @@ def test_exit_codes_output_and_memory(engine: Any, tmp_path: Path) -> None:
 
 
 def test_a_log_is_capped(docker: DockerEngine) -> None:
-    image = base_image(docker, BASE, "x86_64").id
+    image = find_base_image(docker, BASE, "x86_64").id
     flood = order(docker, image, "bash", "-c", "yes | head -c 6000000", log_bytes=1 << 20)
     container = docker.start(flood)
     assert docker.wait(container, 300.0) is not None
     kept = sum(len(chunk) for chunk in docker.client.api.logs(container, stream=True))
-    for thing in docker.things():
-        if thing.kind == "container":
-            docker.remove(thing)
+    for resource in docker.resources():
+        if resource.kind == "container":
+            docker.remove(resource)
     assert 0 < kept <= 2 << 20
 
 
@@ -185,7 +198,7 @@ stuck_in_a_collective()
 def test_a_hang_says_where_and_is_gone(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # However long a loaded machine takes to send a signal into a container.
     monkeypatch.setattr(container_run, "STACK_SECONDS", 120.0)
-    image = base_image(engine, base_name(engine), "x86_64").id
+    image = find_base_image(engine, base_name(engine), "x86_64").id
     said, stopped = bytearray(), threading.Event()
 
     def hear(data: bytes) -> None:
@@ -217,24 +230,24 @@ def driver(docker_host: str, image: str, folder: Path, *argv: str) -> tuple[list
 
 def running(engine: DockerEngine) -> None:
     deadline = time.monotonic() + 300
-    while not any(thing.running for thing in engine.things()):
+    while not any(resource.running for resource in engine.resources()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
 def reap(engine: DockerEngine) -> list[str]:
-    found = judge_things(engine.things(), Standing(), ProcessView())
+    found = judge_engine_resources(engine.resources(), CleanupPolicy(), ProcessView())
     return [
         one.name
         for one in removal_order(found)
-        if remove_found(one, engine) == "" and one.kind == "container"
+        if remove_candidate(one, engine) == "" and one.kind == "container"
     ]
 
 
 def test_a_driver_that_is_killed_leaves_what_cleanup_finds(
     docker: DockerEngine, docker_host: str, tmp_path: Path
 ) -> None:
-    image = base_image(docker, BASE, "x86_64").id
+    image = find_base_image(docker, BASE, "x86_64").id
     command, environ = driver(docker_host, image, tmp_path, "sleep", "600")
     process = subprocess.Popen(command, env=environ, cwd=tmp_path)
     running(docker)
@@ -248,7 +261,7 @@ def test_a_driver_that_is_killed_leaves_what_cleanup_finds(
 def test_a_driver_that_is_asked_to_stop_leaves_nothing(
     docker: DockerEngine, docker_host: str, tmp_path: Path
 ) -> None:
-    image = base_image(docker, BASE, "x86_64").id
+    image = find_base_image(docker, BASE, "x86_64").id
     command, environ = driver(docker_host, image, tmp_path, "python3", "-c", HANG)
     process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -262,7 +275,7 @@ def test_a_driver_that_is_asked_to_stop_leaves_nothing(
 def test_a_command_ends_the_driver_as_it_ended(
     docker: DockerEngine, docker_host: str, tmp_path: Path
 ) -> None:
-    image = base_image(docker, BASE, "x86_64").id
+    image = find_base_image(docker, BASE, "x86_64").id
     for program_text, expected in (
         ("import sys; sys.exit(3)", 3),
         ("import os; os.abort()", -signal.SIGABRT),
@@ -284,7 +297,7 @@ def test_a_command_ends_the_driver_as_it_ended(
 def test_a_daemon_that_restarts_leaves_no_container(
     daemon: Daemon, docker: DockerEngine, docker_host: str, tmp_path: Path
 ) -> None:
-    image = base_image(docker, BASE, "x86_64").id
+    image = find_base_image(docker, BASE, "x86_64").id
     command, environ = driver(docker_host, image, tmp_path, "sleep", "600")
     process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     running(docker)
@@ -299,15 +312,15 @@ def test_a_daemon_that_restarts_leaves_no_container(
 
 def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError) as nobody:
-        DockerEngine({"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}).facts()
+        DockerEngine({"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}).info()
     assert "does not answer" in str(nobody.value)
     program_text = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from harness.builds.engines.docker_engine import DockerEngine\n"
         # Whoever has no rights may not be able to read the modules that are imported at first use either.
-        "DockerEngine({'DOCKER_HOST': sys.argv[2]}).facts()\n"
+        "DockerEngine({'DOCKER_HOST': sys.argv[2]}).info()\n"
         "os.setgid(65534); os.setuid(65534)\n"
-        "try:\n    DockerEngine({'DOCKER_HOST': sys.argv[2]}).facts()\n"
+        "try:\n    DockerEngine({'DOCKER_HOST': sys.argv[2]}).info()\n"
         "except Exception as error:\n    print(error)\n"
     )
     socket = Path(docker_host.removeprefix("unix://"))
@@ -322,25 +335,25 @@ def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path)
 def test_a_foreign_architecture_and_an_unknown_base_are_named(docker: DockerEngine) -> None:
     docker.client.api.load_image(empty_image("foreign:1", "arm64"))
     with pytest.raises(InputError) as foreign:
-        base_image(docker, "foreign:1", "x86_64")
+        find_base_image(docker, "foreign:1", "x86_64")
     assert "aarch64" in str(foreign.value)
     with pytest.raises(InfrastructureError) as unknown:
-        base_image(docker, "localhost:1/ascend/cann:9", "x86_64")
+        find_base_image(docker, "localhost:1/ascend/cann:9", "x86_64")
     assert "cannot be fetched" in str(unknown.value)
 
 
 def test_a_base_image_without_a_shell_is_named(docker: DockerEngine, tmp_path: Path) -> None:
     docker.client.images.load(empty_image("bare:1", "amd64"))
-    base = base_image(docker, "bare:1", "x86_64")
+    base = find_base_image(docker, "bare:1", "x86_64")
     with pytest.raises(InfrastructureError, match="the base image has no bash"):
         build_image(
             docker,
             base,
             [layer("true")],
-            lent=Lent(),
+            build_files=BuildTimeFiles(),
             labels=labels(),
             locks=tmp_path,
-            tell=lambda _text: None,
+            log=lambda _text: None,
         )
     assert not left(docker)
     docker.client.images.remove("bare:1")
@@ -369,9 +382,7 @@ def empty_image(name: str, arch: str) -> bytes:
 
 def test_podman_that_is_not_there_is_named() -> None:
     with pytest.raises(InfrastructureError) as caught:
-        PodmanEngine(
-            {"PATH": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent", "CONTAINER_HOST": ""}
-        ).facts()
+        PodmanEngine({"PATH": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent", "CONTAINER_HOST": ""}).info()
     assert "podman" in str(caught.value)
 
 
@@ -381,6 +392,8 @@ def test_labels_are_on_everything(docker: DockerEngine, tmp_path: Path) -> None:
     assert made.image.labels["npu-matrix.parent"] == made.base.id
     container = docker.start(order(docker, made.image.id, "true"))
     docker.wait(container, 10)
-    [thing] = [thing for thing in docker.things() if thing.kind == "container"]
-    assert {"npu-matrix.owner", "npu-matrix.expires", "npu-matrix.key", "npu-matrix.run"} <= set(thing.labels)
-    docker.remove(thing)
+    [resource] = [resource for resource in docker.resources() if resource.kind == "container"]
+    assert {"npu-matrix.owner", "npu-matrix.expires", "npu-matrix.key", "npu-matrix.run"} <= set(
+        resource.labels
+    )
+    docker.remove(resource)

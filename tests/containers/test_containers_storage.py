@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY, own_daemon
 from daemon import Daemon
 
-from harness.builds.cell.disk_space import MEASURED_ON, require_storage
+from harness.builds.cell.disk_space import MEASURED_ON, require_image_storage
 from harness.builds.engines.docker_engine import DockerEngine
 from harness.builds.engines.image_layers import image_layers
 from harness.builds.lock.cell_lock import make_lock
@@ -59,7 +59,7 @@ def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_da
     lock = make_lock(cell, {}, {"python": "3.11", "arch": MEASURED_ON}, [], LOCK)
     docker = DockerEngine({"DOCKER_HOST": small_daemon.address, "PATH": "/nonexistent"})
     with pytest.raises(InfrastructureError) as caught:
-        require_storage(docker, image_layers(lock, "sha256:0"), lock)
+        require_image_storage(docker, image_layers(lock, "sha256:0"), lock)
     docker.close()
     [problem] = caught.value.problems
     assert problem.what == "there is no room for this cell's image where docker keeps images"

@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, base_name
 
 from harness.builds.engines.container_command import contained_command
-from harness.builds.engines.image_build import base_image
+from harness.builds.engines.image_build import find_base_image
 from harness.check import Check, TaskContext
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Task
@@ -43,7 +43,7 @@ def task(name: str, run: Any, timeout: float) -> Task:
 @pytest.fixture
 def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a Python text in a container, as a check runs a module in its cell."""
-    image = base_image(engine, base_name(engine), "x86_64").id
+    image = find_base_image(engine, base_name(engine), "x86_64").id
     (tmp_path / "bytecode").mkdir()
     if engine.name == "podman":
         reach = request.getfixturevalue("podman_environ")
@@ -81,7 +81,7 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             site,
         )
         outcome = execute(Job(task=task("a", run, timeout), inputs={"environment": built}), site)
-        assert not [thing for thing in engine.things() if thing.kind == "container"]
+        assert not [thing for thing in engine.resources() if thing.kind == "container"]
         return outcome, site.artifacts.text(outcome.log) if outcome.log else "", site
 
     return go

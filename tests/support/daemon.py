@@ -58,7 +58,7 @@ class Daemon:
     def _answers(self) -> bool:
         engine = DockerEngine({"DOCKER_HOST": self.address})
         try:
-            engine.facts()
+            engine.info()
         except HarnessError:
             return False
         finally:

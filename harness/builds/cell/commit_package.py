@@ -20,11 +20,11 @@ from harness.sources.packages.source_requirements import declared_requirements
 from harness.sources.tree import SYMLINK, path_problem
 
 # Package -> the folders of its repository that a checkout makes importable.
-PURE: Mapping[str, tuple[str, ...]] = {"verl": ("verl", "recipe")}
+PURE_PYTHON_FOLDERS: Mapping[str, tuple[str, ...]] = {"verl": ("verl", "recipe")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkout:
+class CommitPackage:
     """A package at a commit of a mirror on this machine."""
 
     package: str
@@ -60,7 +60,10 @@ class Checkout:
 
     def _paths(self) -> Iterator[str]:
         for path in sorted(self.tree.paths()):
-            if PurePosixPath(path).parts[0] not in PURE[self.package] or self.tree.mode(path) == SYMLINK:
+            if (
+                PurePosixPath(path).parts[0] not in PURE_PYTHON_FOLDERS[self.package]
+                or self.tree.mode(path) == SYMLINK
+            ):
                 continue
             if problem := path_problem(path):
                 raise InputError(
@@ -74,10 +77,10 @@ def _record_digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def checkout(item: Mapping[str, Any], mirrors: Path) -> Checkout | None:
+def find_commit_package(item: Mapping[str, Any], mirrors: Path) -> CommitPackage | None:
     """The checkout of an entry of the facet's `from_source`; None when no mirror has its commit."""
     repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
     if repository is None:
         return None
     tree = repository.tree(item["commit"])
-    return Checkout(package=item["package"], version=item["version"], commit=tree.commit, tree=tree)
+    return CommitPackage(package=item["package"], version=item["version"], commit=tree.commit, tree=tree)

@@ -12,25 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.builds.cell.build_inputs import Recipe, StepError, gather_recipe
-from harness.builds.cell.disk_space import require_storage
-from harness.builds.cell.installed_facts import look_inside
-from harness.builds.cell.venv_environment import Progress, evidence, make_runtime
-from harness.builds.engines.build_mounts import lend
+from harness.builds.cell.cell_probe import probe_cell
+from harness.builds.cell.disk_space import require_image_storage
+from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec, environment_spec
+from harness.builds.cell.venv_environment import EnvironmentBuild, evidence, make_runtime
+from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.engine import BuildError, Engine, Image
-from harness.builds.engines.image_build import Built, base_image, base_notices, build_image
+from harness.builds.engines.image_build import BuiltImage, base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import PREFIX, Layer, PatchedTree, image_layers
-from harness.builds.engines.known_engines import open_engine
+from harness.builds.engines.open_engine import open_engine
 from harness.builds.export.bill_of_materials import provenance, sbom
 from harness.builds.lock.cell_lock import CellLock, make_lock
-from harness.builds.upkeep.labels import ProcessView, make_labels, this_process
-from harness.builds.upkeep.reaper import BYTECODE_CHARACTERS, Standing, judge_things
+from harness.builds.ownership.owner_labels import ProcessView, is_orphaned, make_labels, this_process
 from harness.check import TaskContext
 from harness.errors import HarnessError
 from harness.outcome import Measured, Outcome
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 
 EXPIRE_SECONDS = 14 * 86400.0
+# How much of an image's id names the folder of its compiled modules.
+BYTECODE_CHARACTERS = 32
 
 
 def run(ctx: TaskContext) -> Measured:
@@ -39,7 +40,7 @@ def run(ctx: TaskContext) -> Measured:
     InfrastructureError when the engine, the network or this machine failed.
     """
     device = dict(ctx.facets["device"])
-    progress = Progress(
+    progress = EnvironmentBuild(
         facts={
             "built": False,
             "unsupported": False,
@@ -56,15 +57,15 @@ def run(ctx: TaskContext) -> Measured:
     artifacts: dict[str, str] = {}
     engine = open_engine(device["engine"])
     try:
-        recipe = gather_recipe(ctx)
+        spec = environment_spec(ctx)
         progress.facts |= {
-            "expected": {package.name: package.version for package in recipe.packages},
-            "left_out": dict(recipe.left_out),
-            "built_here": list(recipe.built),
+            "expected": {package.name: package.version for package in spec.packages},
+            "left_out": dict(spec.omitted),
+            "built_here": list(spec.built),
         }
         _reap(engine, ctx)
-        _build(ctx, engine, recipe, progress, artifacts)
-    except StepError as error:
+        _build(ctx, engine, spec, progress, artifacts)
+    except BuildStepError as error:
         ctx.log(f"{error.step}: {error.reason}")
         progress.fail(error)
     finally:
@@ -92,30 +93,35 @@ def holds(outcome: Outcome) -> str:
 
 def _reap(engine: Engine, ctx: TaskContext) -> None:
     """Containers of dead owners go before new ones come; what fails to go is for `cleanup`."""
-    for found in judge_things(engine.things(), Standing(), ProcessView()):
-        if found.kind == "container" and found.goes and found.thing is not None:
-            ctx.log(f"removing container {found.name}: {found.reason}")
+    for found in engine.resources():
+        orphaned, reason = is_orphaned(found.labels, ProcessView(), time.time())
+        if found.kind == "container" and orphaned:
+            ctx.log(f"removing container {found.name or found.id}: {reason}")
             try:
-                engine.remove(found.thing)
+                engine.remove(found)
             except HarnessError as error:
                 ctx.log(str(error))
 
 
 def _build(
-    ctx: TaskContext, engine: Engine, recipe: Recipe, progress: Progress, artifacts: dict[str, str]
+    ctx: TaskContext,
+    engine: Engine,
+    spec: EnvironmentSpec,
+    progress: EnvironmentBuild,
+    artifacts: dict[str, str],
 ) -> None:
-    lock, device = _lock(ctx, recipe), recipe.device
+    lock, device = _lock(ctx, spec), spec.device
     reference = device["base_image"] or lock.base
-    base = base_image(engine, reference, lock.arch)
+    base = find_base_image(engine, reference, lock.arch)
     for notice in base_notices(reference, base):
         ctx.log(notice)
-    layers = image_layers(lock, base.id, _patched(recipe))
-    settings = index_environment(os.environ).with_indexes(recipe.indexes)
-    require_storage(engine, layers, lock)
+    layers = image_layers(lock, base.id, _patched(spec))
+    settings = index_environment(os.environ).with_indexes(spec.indexes)
+    require_image_storage(engine, layers, lock)
     with progress.step("build"):
         built = _image(ctx, engine, base, layers, lock, settings)
-    facts = engine.facts()
-    site_packages = f"{PREFIX}/lib/python{recipe.minor}/site-packages"
+    facts = engine.info()
+    site_packages = f"{PREFIX}/lib/python{spec.minor}/site-packages"
     bytecode = ctx.cache / "bytecode" / built.image.id.removeprefix("sha256:")[:BYTECODE_CHARACTERS]
     bytecode.mkdir(parents=True, exist_ok=True)
     progress.facts |= {
@@ -126,7 +132,7 @@ def _build(
             "engine": engine.name,
             "version": facts.version,
             "builder": facts.builder,
-            "cell": recipe.digest,
+            "cell": spec.digest,
             "base": reference,
             "base_id": base.id,
             "base_digests": list(base.digests),
@@ -139,16 +145,14 @@ def _build(
             "bytecode": str(bytecode),
         },
     }
-    if recipe.device["kind"] == "sim":
+    if spec.device["kind"] == "sim":
         with progress.step("runtime"):
-            progress.facts["runtime"] = str(
-                _simulated_runtime(ctx, engine, built.image, site_packages, recipe)
-            )
+            progress.facts["runtime"] = str(_simulated_runtime(ctx, engine, built.image, site_packages, spec))
     with progress.step("probe"):
-        progress.facts["probe"] = look_inside(ctx, recipe, progress.facts, Path(site_packages))
+        progress.facts["probe"] = probe_cell(ctx, spec, progress.facts, Path(site_packages))
     progress.facts |= {
         "built": True,
-        "patched": {name: expected.get("post") or "" for name, expected in recipe.manifest.items()},
+        "patched": {name: expected.get("post") or "" for name, expected in spec.manifest.items()},
         "step": "",
         "reason": "",
         "tail": "",
@@ -163,11 +167,11 @@ def _image(
     layers: tuple[Layer, ...],
     lock: CellLock,
     settings: IndexSettings,
-) -> Built:
+) -> BuiltImage:
     # Root inside is this user outside only for root itself and in rootless podman.
     shared = os.getuid() == 0 or engine.name == "podman"
     cache = Path(settings.uv_environment().get("UV_CACHE_DIR") or ctx.cache / "uv") if shared else None
-    lent = lend(settings, Path(uv_binary()), sources=lock.from_source, cache=cache)
+    build_files = build_time_files(settings, Path(uv_binary()), sources=lock.from_source, cache=cache)
     labels = make_labels(
         owner=this_process(), expires=time.time() + EXPIRE_SECONDS, key=layers[-1].key, task="environment"
     )
@@ -176,44 +180,44 @@ def _image(
             engine,
             base,
             layers,
-            lent=lent,
+            build_files=build_files,
             labels=labels,
             locks=ctx.cache / "layers",
-            tell=lambda text: ctx.log(settings.hide(text)),
+            log=lambda text: ctx.log(settings.hide(text)),
         )
     except BuildError as error:
         step = "patch" if error.layer == "patches" else "install"
         reason = f"The layer {error.layer} cannot be built."
-        raise StepError(step, reason, tail=settings.hide(error.tail)) from error
+        raise BuildStepError(step, reason, tail=settings.hide(error.tail)) from error
 
 
-def _lock(ctx: TaskContext, recipe: Recipe) -> CellLock:
+def _lock(ctx: TaskContext, spec: EnvironmentSpec) -> CellLock:
     device = ctx.facets["device"]
-    cell = {"id": recipe.digest, "title": recipe.digest, "axes": {"cann": device.get("cann", "")}}
+    cell = {"id": spec.digest, "title": spec.digest, "axes": {"cann": device.get("cann", "")}}
     patches = [*ctx.facets["patches[verl]"], *ctx.facets["patches[vllm_ascend]"]]
-    text = recipe.lock.read_text("utf-8")
+    text = spec.lock.read_text("utf-8")
     made = make_lock(cell, ctx.facets["pins"], ctx.facets["platform"], patches, text)
-    return replace(made, packages=recipe.packages, compiled=recipe.built)
+    return replace(made, packages=spec.packages, compiled=spec.built)
 
 
-def _patched(recipe: Recipe) -> PatchedTree | None:
-    if recipe.patched is None:
+def _patched(spec: EnvironmentSpec) -> PatchedTree | None:
+    if spec.patched is None:
         return None
-    with zipfile.ZipFile(recipe.patched) as archive:
+    with zipfile.ZipFile(spec.patched) as archive:
         files = {
             name: archive.read(name) if expected.get("post") else None
-            for name, expected in recipe.manifest.items()
+            for name, expected in spec.manifest.items()
         }
     return PatchedTree(
-        files=files, before={name: expected.get("pre") or "" for name, expected in recipe.manifest.items()}
+        files=files, before={name: expected.get("pre") or "" for name, expected in spec.manifest.items()}
     )
 
 
 def _simulated_runtime(
-    ctx: TaskContext, engine: Engine, image: Image, site_packages: str, recipe: Recipe
+    ctx: TaskContext, engine: Engine, image: Image, site_packages: str, spec: EnvironmentSpec
 ) -> Path:
     """The runtime is compiled here, against the libraries that are in the image."""
-    versions = {package.name: package.version for package in recipe.packages}
+    versions = {package.name: package.version for package in spec.packages}
     with tempfile.TemporaryDirectory(prefix=".libraries-", dir=ctx.cache) as name:
         folder = Path(name)
         for part in ("torch/lib", "torch_npu", "torch_npu.libs", "vllm_ascend"):
@@ -222,11 +226,11 @@ def _simulated_runtime(
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return make_runtime(ctx, recipe, folder)
+        return make_runtime(ctx, spec, folder)
 
 
 def _write_materials(
-    ctx: TaskContext, lock: CellLock, built: Built, facts: Mapping[str, Any], artifacts: dict[str, str]
+    ctx: TaskContext, lock: CellLock, built: BuiltImage, facts: Mapping[str, Any], artifacts: dict[str, str]
 ) -> None:
     files = {
         "sbom.cdx.json": sbom(lock, facts["probe"]["packages"], facts["container"]),

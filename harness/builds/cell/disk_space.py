@@ -13,9 +13,10 @@ from pathlib import Path
 
 from harness.builds.engines.engine import Engine
 from harness.builds.engines.image_build import missing_layers
-from harness.builds.engines.image_layers import Layer, layer_contents
+from harness.builds.engines.image_layers import Layer
 from harness.builds.lock.cell_lock import CellLock
-from harness.devices.host.container_service import more_room
+from harness.builds.lock.layer_contents import layer_contents
+from harness.devices.host.container_service import storage_remedy
 from harness.errors import InfrastructureError, Location
 from harness.sources.packages.lockfile import LockedPackage
 
@@ -51,7 +52,7 @@ def least_bytes(packages: Iterable[LockedPackage], arch: str | None = None) -> i
     return sum(LEAST_MIB.get(package.name, 0) for package in packages) * MIB
 
 
-def require_room(
+def require_disk_space(
     packages: Collection[LockedPackage],
     *,
     cells: Path,
@@ -81,7 +82,7 @@ def require_room(
         )
 
 
-def require_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> None:
+def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> None:
     """InfrastructureError when the disk of an engine's images cannot take the layers it lacks.
 
     Nothing is asked where nobody can tell which disk that is.
@@ -97,7 +98,7 @@ def require_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> 
         where=Location(folder),
         why=f"the large packages of the layers it lacks unpack to {needed / GIB:.1f} GiB, "
         f"this disk has {free_bytes(folder) / GIB:.1f} free",
-        fix=more_room(engine.name),
+        fix=storage_remedy(engine.name),
     )
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import filelock
 
-from harness.builds.cell.build_inputs import LAYOUT, Recipe, StepError, gather_recipe
-from harness.builds.cell.disk_space import require_room
-from harness.builds.cell.installed_facts import look_inside
+from harness.builds.cell.cell_probe import probe_cell
+from harness.builds.cell.disk_space import require_disk_space
+from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec, environment_spec
 from harness.builds.cell.patched_files import MismatchError, install_patched
 from harness.check import Completed, TaskContext
 from harness.devices.sim.runtime_build.cann_toolkit import write_toolkit
@@ -47,7 +47,7 @@ TAIL_CHARACTERS = 4000
 
 
 @dataclass(kw_only=True)
-class Progress:
+class EnvironmentBuild:
     """What is known so far; becomes the measurements."""
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Progress:
         finally:
             self.seconds[name] = round(time.monotonic() - started, 3)
 
-    def fail(self, error: StepError) -> None:
+    def fail(self, error: BuildStepError) -> None:
         """Take down where the build ended; InfrastructureError when it was this machine that failed."""
         if failure := machine_failure(error.tail):
             raise failure from error
@@ -80,7 +80,7 @@ def run(ctx: TaskContext) -> Measured:
     A build that fails is a measurement (`built` false, with the step, the reason and the end of its output).
     InfrastructureError when the network or this machine failed.
     """
-    progress = Progress(
+    progress = EnvironmentBuild(
         facts={
             "built": False,
             "unsupported": False,
@@ -95,14 +95,14 @@ def run(ctx: TaskContext) -> Measured:
         }
     )
     try:
-        recipe = gather_recipe(ctx)
+        spec = environment_spec(ctx)
         progress.facts |= {
-            "expected": _expected(recipe),
-            "left_out": dict(recipe.left_out),
-            "built_here": list(recipe.built),
+            "expected": _expected(spec),
+            "left_out": dict(spec.omitted),
+            "built_here": list(spec.built),
         }
-        _build(ctx, recipe, progress)
-    except StepError as error:
+        _build(ctx, spec, progress)
+    except BuildStepError as error:
         ctx.log(f"{error.step}: {error.reason}")
         progress.fail(error)
     except OSError as error:
@@ -153,15 +153,15 @@ def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
     return ""
 
 
-def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
-    home = ctx.cache / "cells" / recipe.digest
+def _build(ctx: TaskContext, spec: EnvironmentSpec, progress: EnvironmentBuild) -> None:
+    home = ctx.cache / "cells" / spec.digest
     home.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(home.with_suffix(".lock"), timeout=SECONDS_TO_WAIT)
     try:
         with lock:
             try:
-                _build_locked(ctx, recipe, home, progress)
-            except (StepError, InfrastructureError, OSError):
+                _build_locked(ctx, spec, home, progress)
+            except (BuildStepError, InfrastructureError, OSError):
                 # Where it failed because the disk is full, outcomes need the room.
                 if not (home / FINISHED).is_file():
                     shutil.rmtree(home, ignore_errors=True)
@@ -175,7 +175,7 @@ def _build(ctx: TaskContext, recipe: Recipe, progress: Progress) -> None:
 
 
 def _build_locked(
-    ctx: TaskContext, recipe: Recipe, home: Path, progress: Progress, *, fresh: bool = False
+    ctx: TaskContext, spec: EnvironmentSpec, home: Path, progress: EnvironmentBuild, *, fresh: bool = False
 ) -> None:
     prefix = home / "venv"
     python = prefix / "bin" / "python"
@@ -183,64 +183,64 @@ def _build_locked(
     if not reused:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
-        _install(ctx, recipe, prefix, progress)
-    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
+        _install(ctx, spec, prefix, progress)
+    site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
     progress.facts |= {
         "python": str(python),
         "prefix": str(prefix),
         "site_packages": str(site_packages),
-        "digest": recipe.digest,
+        "digest": spec.digest,
         "reused": reused,
     }
     if not reused:
         with progress.step("patch"):
-            _patch(recipe, site_packages)
-    if recipe.device["kind"] == "sim" and not progress.facts["runtime"]:
+            _patch(spec, site_packages)
+    if spec.device["kind"] == "sim" and not progress.facts["runtime"]:
         with progress.step("runtime"):
-            progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
+            progress.facts["runtime"] = str(make_runtime(ctx, spec, site_packages))
     with progress.step("probe"):
-        progress.facts["probe"] = look_inside(ctx, recipe, progress.facts, site_packages)
-    if reused and _damaged(recipe, progress.facts["probe"]):
+        progress.facts["probe"] = probe_cell(ctx, spec, progress.facts, site_packages)
+    if reused and _damaged(spec, progress.facts["probe"]):
         ctx.log("the environment is not as it was built; building it again")
-        _build_locked(ctx, recipe, home, progress, fresh=True)
+        _build_locked(ctx, spec, home, progress, fresh=True)
         return
     if not reused:
-        _write_atomically(home / FINISHED, {"lock": digest_file(recipe.lock), "layout": LAYOUT})
+        _write_atomically(home / FINISHED, {"lock": digest_file(spec.lock), "layout": LAYOUT})
     progress.facts |= {
         "built": True,
-        "patched": {name: expected.get("post") or "" for name, expected in recipe.manifest.items()},
+        "patched": {name: expected.get("post") or "" for name, expected in spec.manifest.items()},
         "step": "",
         "reason": "",
         "tail": "",
     }
 
 
-def _install(ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress) -> None:
-    settings = index_environment(os.environ).with_indexes(recipe.indexes)
+def _install(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, progress: EnvironmentBuild) -> None:
+    settings = index_environment(os.environ).with_indexes(spec.indexes)
     # A settings file here keeps uv from taking one of the folders above, which belong to something else.
     ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
     with progress.step("venv"):
-        argv = [uv_binary(), "venv", "--python", recipe.interpreter, "--no-project", *QUIET, str(prefix)]
+        argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]
         _require_done(
             _uv(ctx, argv, settings), "venv", settings, "The virtual environment could not be made."
         )
-    _require_room(ctx, recipe, prefix, settings)
-    wheels = [package for package in recipe.packages if package.name not in recipe.built]
+    _require_room(ctx, spec, prefix, settings)
+    wheels = [package for package in spec.packages if package.name not in spec.built]
     with progress.step("install"):
         argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
         _require_done(
             _uv(ctx, argv, settings), "install", settings, "The locked packages could not be installed."
         )
-    if recipe.built:
+    if spec.built:
         with progress.step("build"):
-            _build_packages(ctx, recipe, prefix, progress, settings)
-    if recipe.checkouts:
+            _build_packages(ctx, spec, prefix, progress, settings)
+    if spec.checkouts:
         with progress.step("checkout"):
-            for one in recipe.checkouts:
-                one.install(prefix / "lib" / f"python{recipe.minor}" / "site-packages")
+            for one in spec.checkouts:
+                one.install(prefix / "lib" / f"python{spec.minor}" / "site-packages")
 
 
-def _require_room(ctx: TaskContext, recipe: Recipe, prefix: Path, settings: IndexSettings) -> None:
+def _require_room(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, settings: IndexSettings) -> None:
     folder = _uv(ctx, [uv_binary(), "cache", "dir", "--color", "never"], settings).tail.strip()
 
     def kept(package: LockedPackage) -> bool:
@@ -250,25 +250,29 @@ def _require_room(ctx: TaskContext, recipe: Recipe, prefix: Path, settings: Inde
         return done.returncode == 0 and WOULD_FETCH not in done.tail
 
     mode = settings.uv_environment().get("UV_LINK_MODE", "")
-    require_room(
-        recipe.packages, cells=prefix.parent.parent, wheels=Path(folder), link_mode=mode, is_kept=kept
+    require_disk_space(
+        spec.packages, cells=prefix.parent.parent, wheels=Path(folder), link_mode=mode, is_kept=kept
     )
 
 
 def _build_packages(
-    ctx: TaskContext, recipe: Recipe, prefix: Path, progress: Progress, settings: IndexSettings
+    ctx: TaskContext,
+    spec: EnvironmentSpec,
+    prefix: Path,
+    progress: EnvironmentBuild,
+    settings: IndexSettings,
 ) -> None:
     """Build packages inside the environment itself: its lock pins what their builds need."""
     variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    site_packages = prefix / "lib" / f"python{recipe.minor}" / "site-packages"
-    if recipe.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
+    site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
+    if spec.device["kind"] == "sim" and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads on the stand-ins only.
-        progress.facts["runtime"] = str(make_runtime(ctx, recipe, site_packages))
+        progress.facts["runtime"] = str(make_runtime(ctx, spec, site_packages))
         variables["LD_LIBRARY_PATH"] = progress.facts["runtime"]
-    for package in recipe.packages:
-        if package.name not in recipe.built:
+    for package in spec.packages:
+        if package.name not in spec.built:
             continue
-        told = recipe.build_env.get(package.name, {})
+        told = spec.build_env.get(package.name, {})
         argv = [
             uv_binary(),
             *("pip", "install", *_target(prefix, settings), "--no-deps", "--no-build-isolation"),
@@ -316,44 +320,47 @@ def _require_done(completed: Completed, step: str, settings: IndexSettings, what
         raise error
     if "hash mismatch" in tail.lower():
         what = "A file of the package index is not the one that was locked."
-    raise StepError(step, what, tail=tail)
+    raise BuildStepError(step, what, tail=tail)
 
 
-def _patch(recipe: Recipe, site_packages: Path) -> None:
-    if recipe.patched is None:
+def _patch(spec: EnvironmentSpec, site_packages: Path) -> None:
+    if spec.patched is None:
         return
     try:
-        install_patched(recipe.patched, recipe.manifest, site_packages)
+        install_patched(spec.patched, spec.manifest, site_packages)
     except MismatchError as error:
-        raise StepError("patch", f"{error}.") from error
+        raise BuildStepError("patch", f"{error}.") from error
 
 
-def make_runtime(ctx: TaskContext, recipe: Recipe, site_packages: Path) -> Path:
-    """The simulated CANN runtime for the torch_npu in `site_packages`; StepError when there can be none."""
+def make_runtime(ctx: TaskContext, spec: EnvironmentSpec, site_packages: Path) -> Path:
+    """Build the simulated CANN runtime for the torch_npu in `site_packages`.
+
+    BuildStepError when this torch_npu cannot run on it.
+    """
     try:
         runtime = build_runtime(site_packages, ctx.cache)
-        write_toolkit(runtime, str(recipe.device.get("cann") or DEFAULT_CANN))
+        write_toolkit(runtime, str(spec.device.get("cann") or DEFAULT_CANN))
         return runtime
     except InputError as error:
-        raise StepError(
+        raise BuildStepError(
             "runtime", "The simulated runtime cannot stand under this torch_npu.", tail=str(error)
         ) from error
 
 
-def _damaged(recipe: Recipe, probe: Mapping[str, Any]) -> bool:
+def _damaged(spec: EnvironmentSpec, probe: Mapping[str, Any]) -> bool:
     there = {
         # What is built here marks its version with what it was built for.
-        name: version.partition("+")[0] if name in recipe.built else version
+        name: version.partition("+")[0] if name in spec.built else version
         for name, version in ((normal_name(name), v) for name, v in probe["packages"].items())
     }
-    changed = any(probe["files"][name] != (e.get("post") or "") for name, e in recipe.manifest.items())
-    return changed or there != _expected(recipe)
+    changed = any(probe["files"][name] != (e.get("post") or "") for name, e in spec.manifest.items())
+    return changed or there != _expected(spec)
 
 
-def _expected(recipe: Recipe) -> dict[str, str]:
+def _expected(spec: EnvironmentSpec) -> dict[str, str]:
     """What the environment holds: name -> version."""
-    locked = {package.name: package.version for package in recipe.packages}
-    return locked | {one.package: one.version for one in recipe.checkouts}
+    locked = {package.name: package.version for package in spec.packages}
+    return locked | {one.package: one.version for one in spec.checkouts}
 
 
 def _write_atomically(path: Path, value: Any) -> None:

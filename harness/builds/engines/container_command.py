@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.engines.container_run import PREFIX
-from harness.devices.cards.passthrough import driver_files
+from harness.devices.cards.device_nodes import driver_files
 from harness.errors import InputError
 from harness.package import IMPORT_ROOT
 

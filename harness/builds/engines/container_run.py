@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.builds.engines.engine import Ended, Engine, Mount, Order, Thing
-from harness.builds.engines.known_engines import open_engine
-from harness.builds.upkeep.labels import make_labels, this_process
+from harness.builds.engines.engine import ContainerExit, ContainerSpec, Engine, EngineResource, Mount
+from harness.builds.engines.open_engine import open_engine
+from harness.builds.ownership.owner_labels import make_labels, this_process
 from harness.devices.cards.device_nodes import card_nodes
 from harness.errors import HarnessError, InfrastructureError
 
@@ -69,12 +69,12 @@ def main(argv: list[str]) -> int:
 
 
 def run_contained(
-    engine: Engine, order: Order, stopped: threading.Event, write: Callable[[bytes], None]
-) -> Ended:
+    engine: Engine, spec: ContainerSpec, stopped: threading.Event, write: Callable[[bytes], None]
+) -> ContainerExit:
     """Run the container to its end, or until `stopped`: stacks first, then the kill; then it is removed."""
-    container = engine.start(order)
+    container = engine.start(spec)
     try:
-        output = _Output(write)
+        output = _OutputRelay(write)
         follower = threading.Thread(target=_follow, args=(engine, container, output), daemon=True)
         follower.start()
         ended = None
@@ -87,15 +87,16 @@ def run_contained(
             follower.join(0.1)
         if follower.is_alive() or output.size > FLOOD_BYTES:
             with contextlib.suppress(HarnessError):
-                output.end_with(engine.last_words(container))
+                output.end_with(engine.last_lines(container))
         return ended
     finally:
         _remove(
-            engine, Thing(kind="container", id=container, name=order.name, labels=order.labels, created=0.0)
+            engine,
+            EngineResource(kind="container", id=container, name=spec.name, labels=spec.labels, created=0.0),
         )
 
 
-class _Output:
+class _OutputRelay:
     """Hands output on; knows how much there was, how it ended, and how long there has been none."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -123,7 +124,7 @@ class _Output:
         return time.monotonic() - self._last
 
 
-def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> Ended:
+def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> ContainerExit:
     write(b"npu-matrix: the time is up; where each Python process of the container is:\n")
     with contextlib.suppress(HarnessError):
         engine.signal(container, "ABRT")
@@ -131,7 +132,7 @@ def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> End
     if ended is None:
         engine.signal(container, "KILL")
         ended = engine.wait(container, KILLED_SECONDS)
-    return ended or Ended(code=KILLED, out_of_memory=False)
+    return ended or ContainerExit(code=KILLED, out_of_memory=False)
 
 
 def _follow(engine: Engine, container: str, write: Callable[[bytes], None]) -> None:
@@ -139,27 +140,25 @@ def _follow(engine: Engine, container: str, write: Callable[[bytes], None]) -> N
         engine.follow(container, write)
 
 
-def _remove(engine: Engine, thing: Thing) -> None:
+def _remove(engine: Engine, resource: EngineResource) -> None:
     """Try for a while: a daemon that is being restarted comes back."""
     deadline = time.monotonic() + REMOVE_SECONDS
-    while not _removed(engine, thing):
+    while not _removed(engine, resource):
         if time.monotonic() > deadline:
-            _write(
-                f"npu-matrix: the container {thing.name} could not be removed: npu-matrix cleanup\n".encode()
-            )
+            _write(f"npu-matrix: {resource.name} could not be removed; run npu-matrix cleanup\n".encode())
             return
         time.sleep(0.5)
 
 
-def _removed(engine: Engine, thing: Thing) -> bool:
+def _removed(engine: Engine, resource: EngineResource) -> bool:
     try:
-        engine.remove(thing)
+        engine.remove(resource)
     except HarnessError:
         return False
     return True
 
 
-def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
+def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> ContainerSpec:
     owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or wanted["cell"]
     own = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX)}
     devices: tuple[str, ...] = ()
@@ -175,7 +174,7 @@ def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Order:
         if not Path(path).is_relative_to(here)
     ]
     mounts.append(Mount(source=Path(here), target=here, writable=True))
-    return Order(
+    return ContainerSpec(
         name=f"npu-matrix-{key[:12]}-{owner.pid}-{time.time_ns()}",
         image=wanted["image"],
         argv=(*FIRST_PROCESS, *wanted["argv"]),

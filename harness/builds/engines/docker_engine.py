@@ -8,10 +8,17 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from harness.builds.engines.engine import LENT, BuildError, Image, Lent, Tell, layer_image
+from harness.builds.engines.engine import (
+    BUILD_TIME_FOLDER,
+    BuildError,
+    BuildTimeFiles,
+    Image,
+    LogWriter,
+    layer_image,
+)
 from harness.builds.engines.image_layers import Layer
 from harness.builds.engines.sdk_engine import SHELL, SdkEngine, storage_failure
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure
 
@@ -39,16 +46,28 @@ class DockerEngine(SdkEngine):
             self._builder = "buildkit" if _client_has_buildkit(self._environ) else "steps"
         return self._builder
 
-    def build(self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell) -> Image:
+    def build(
+        self,
+        parent: str,
+        layer: Layer,
+        build_files: BuildTimeFiles,
+        labels: Mapping[str, str],
+        log: LogWriter,
+    ) -> Image:
         """One more layer. BuildKit cannot mount folders of the host: with such, it is built by steps."""
-        if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in lent.mounts):
-            return self._build_with_buildkit(parent, layer, lent, labels, tell)
-        return super().build(parent, layer, lent, labels, tell)
+        if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in build_files.mounts):
+            return self._build_with_buildkit(parent, layer, build_files, labels, log)
+        return super().build(parent, layer, build_files, labels, log)
 
     def _build_with_buildkit(
-        self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell
+        self,
+        parent: str,
+        layer: Layer,
+        build_files: BuildTimeFiles,
+        labels: Mapping[str, str],
+        log: LogWriter,
     ) -> Image:
-        with scratch() as folder:
+        with temporary_folder() as folder:
             # Beside the owner's name, which is no part of the build.
             context = folder / "context"
             context.mkdir()
@@ -56,18 +75,20 @@ class DockerEngine(SdkEngine):
             argv += ["--tag", layer_image(layer.key), "--file", str(context / "Dockerfile")]
             for label, value in labels.items():
                 argv += ["--label", f"{label}={value}"]
-            for secret, data in lent.secrets.items():
-                path = context / ".lent" / secret
+            for secret, data in build_files.secrets.items():
+                path = context / ".build_files" / secret
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 path.touch(mode=0o600)
                 path.write_bytes(data)
                 argv += ["--secret", f"id={secret},src={path}"]
             # Secrets are handed over by the client and are no part of the build's context.
-            context.joinpath(".dockerignore").write_text(".lent\n", "utf-8")
-            _write_files(context, layer, lent)
-            context.joinpath("Dockerfile").write_text(_dockerfile(self._name(parent), layer, lent), "utf-8")
+            context.joinpath(".dockerignore").write_text(".build_files\n", "utf-8")
+            _write_files(context, layer, build_files)
+            context.joinpath("Dockerfile").write_text(
+                _dockerfile(self._name(parent), layer, build_files), "utf-8"
+            )
             output = self._docker([*argv, str(context)], layer.name)
-        tell(output)
+        log(output)
         found = self.image(layer_image(layer.key))
         if found is None:
             raise InfrastructureError(f"docker lost the layer {layer.name}", fix="run again")
@@ -127,13 +148,13 @@ def _ask(argv: list[str]) -> str | None:
     return done.stdout if done.returncode == 0 or "version" in argv[1] else None
 
 
-def _write_files(context: Path, layer: Layer, lent: Lent) -> None:
+def _write_files(context: Path, layer: Layer, build_files: BuildTimeFiles) -> None:
     for path, data in layer.files.items():
         target = context / "files" / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    for mount in lent.mounts:
-        target = context / "lent" / PurePosixPath(mount.target).name
+    for mount in build_files.mounts:
+        target = context / "build_files" / PurePosixPath(mount.target).name
         target.parent.mkdir(exist_ok=True)
         try:
             os.link(mount.source, target)
@@ -141,15 +162,17 @@ def _write_files(context: Path, layer: Layer, lent: Lent) -> None:
             shutil.copy2(mount.source, target)
 
 
-def _dockerfile(parent: str, layer: Layer, lent: Lent) -> str:
+def _dockerfile(parent: str, layer: Layer, build_files: BuildTimeFiles) -> str:
     lines = [f"FROM {parent}", _shell()]
     if layer.files:
         lines.append("COPY files/ /")
-    mounts = [f"--mount=type=tmpfs,target={LENT}"]
-    mounts += [f"--mount=type=secret,id={name},target={LENT}/{name}" for name in lent.secrets]
+    mounts = [f"--mount=type=tmpfs,target={BUILD_TIME_FOLDER}"]
     mounts += [
-        f"--mount=type=bind,source=lent/{PurePosixPath(mount.target).name},target={mount.target}"
-        for mount in lent.mounts
+        f"--mount=type=secret,id={name},target={BUILD_TIME_FOLDER}/{name}" for name in build_files.secrets
+    ]
+    mounts += [
+        f"--mount=type=bind,source=build_files/{PurePosixPath(mount.target).name},target={mount.target}"
+        for mount in build_files.mounts
     ]
     commands = " && \\\n    ".join(layer.commands) or "true"
     lines.append("RUN " + " \\\n    ".join(mounts) + f" \\\n    {commands}")

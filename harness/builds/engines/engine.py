@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.builds.engines.image_layers import Layer
-from harness.devices.host.container_service import more_room
+from harness.devices.host.container_service import storage_remedy
 from harness.errors import InfrastructureError, InputError
 
-# What a build is lent and does not keep: a file system in memory hides it from every layer.
-LENT = "/run/npu-matrix"
+# What a build is build_files and does not keep: a file system in memory hides it from every layer.
+BUILD_TIME_FOLDER = "/run/npu-matrix"
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-Tell = Callable[[str], None]
+LogWriter = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lent:
+class BuildTimeFiles:
     """What reaches a build and stays out of its layers, all below `LENT`.
 
     secrets: name -> content (index settings with their credentials, certificates, netrc).
@@ -50,7 +50,7 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class ContainerSpec:
     """A container to run.
 
     `memory_bytes` and `shm_bytes` 0 mean the engine's default; `log_bytes` caps what the engine keeps of its
@@ -73,7 +73,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ContainerExit:
     """How a container ended; `out_of_memory` when the kernel killed something in it for its limit."""
 
     code: int
@@ -81,7 +81,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class EngineResource:
     """Something with our labels that an engine holds: kind is `container`, `image` or `network`."""
 
     kind: str
@@ -94,7 +94,7 @@ class Thing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class EngineInfo:
     """An engine: version, architecture, and how it builds (`buildkit` or `steps`)."""
 
     version: str
@@ -109,7 +109,7 @@ class Engine(Protocol):
     def name(self) -> str:
         """What users call it."""
 
-    def facts(self) -> Facts:
+    def info(self) -> EngineInfo:
         """What it is; InfrastructureError names a daemon that is not there or may not be spoken to."""
 
     def storage(self) -> Path | None:
@@ -121,19 +121,26 @@ class Engine(Protocol):
     def pull(self, reference: str) -> Image:
         """Fetch an image."""
 
-    def build(self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell) -> Image:
+    def build(
+        self,
+        parent: str,
+        layer: Layer,
+        build_files: BuildTimeFiles,
+        labels: Mapping[str, str],
+        log: LogWriter,
+    ) -> Image:
         """`parent` and one layer more, named `layer_image(layer.key)`; BuildError when its commands fail."""
 
-    def start(self, order: Order) -> str:
+    def start(self, spec: ContainerSpec) -> str:
         """Start a container and return its id."""
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
         """Hand on its output until it ends."""
 
-    def last_words(self, container: str) -> bytes:
+    def last_lines(self, container: str) -> bytes:
         """The end of its output as the engine kept it, whole lines; for one that has ended."""
 
-    def wait(self, container: str, seconds: float) -> Ended | None:
+    def wait(self, container: str, seconds: float) -> ContainerExit | None:
         """How it ended; None when it has not after `seconds`."""
 
     def signal(self, container: str, name: str) -> None:
@@ -145,10 +152,10 @@ class Engine(Protocol):
     def history(self, image: str) -> str:
         """All that the image tells of its making: commands, environment, labels."""
 
-    def things(self) -> tuple[Thing, ...]:
+    def resources(self) -> tuple[EngineResource, ...]:
         """Everything with our labels, running or not."""
 
-    def remove(self, thing: Thing) -> None:
+    def remove(self, resource: EngineResource) -> None:
         """Remove it, running or not; nothing when it is gone already."""
 
     def close(self) -> None:
@@ -168,7 +175,7 @@ def layer_image(key: str) -> str:
     return f"npu-matrix-layer:{key}"
 
 
-def no_daemon(engine: str, address: str, why: str) -> InfrastructureError:
+def no_daemon_error(engine: str, address: str, why: str) -> InfrastructureError:
     """Nobody answers."""
     return InfrastructureError(
         f"{engine} does not answer at {address}",
@@ -178,7 +185,7 @@ def no_daemon(engine: str, address: str, why: str) -> InfrastructureError:
     )
 
 
-def no_permission(engine: str, address: str, why: str) -> InfrastructureError:
+def no_permission_error(engine: str, address: str, why: str) -> InfrastructureError:
     """It answers others."""
     return InfrastructureError(
         f"this user may not speak to {engine} at {address}",
@@ -187,7 +194,7 @@ def no_permission(engine: str, address: str, why: str) -> InfrastructureError:
     )
 
 
-def remote_daemon(engine: str, address: str, why: str) -> InfrastructureError:
+def remote_daemon_error(engine: str, address: str, why: str) -> InfrastructureError:
     """It answers, and its files are not ours."""
     return InfrastructureError(
         f"{engine} at {address} is on another machine",
@@ -196,16 +203,16 @@ def remote_daemon(engine: str, address: str, why: str) -> InfrastructureError:
     )
 
 
-def full_daemon(engine: str, what: str, why: str) -> InfrastructureError:
+def full_disk_error(engine: str, what: str, why: str) -> InfrastructureError:
     """The disk of its images is full."""
     return InfrastructureError(
         f"{engine} could not {what}: its disk is full",
         why=why,
-        fix=more_room(engine),
+        fix=storage_remedy(engine),
     )
 
 
-def no_shell(engine: str, what: str, why: str) -> InfrastructureError:
+def no_shell_error(engine: str, what: str, why: str) -> InfrastructureError:
     """The image lacks what starts every command of ours."""
     return InfrastructureError(
         f"{engine} could not {what}: the base image has no bash",
@@ -214,7 +221,7 @@ def no_shell(engine: str, what: str, why: str) -> InfrastructureError:
     )
 
 
-def wrong_architecture(reference: str, image: str, wanted: str) -> InputError:
+def wrong_architecture_error(reference: str, image: str, wanted: str) -> InputError:
     """The image's programs cannot run for this cell."""
     return InputError(
         f"the image {reference} is for {image}, the cell is for {wanted}",
@@ -222,7 +229,7 @@ def wrong_architecture(reference: str, image: str, wanted: str) -> InputError:
     )
 
 
-def base_not_reachable(reference: str, why: str) -> InfrastructureError:
+def base_unavailable_error(reference: str, why: str) -> InfrastructureError:
     """The base image is not here and cannot be fetched."""
     return InfrastructureError(
         f"the base image {reference} is not on this host and cannot be fetched",
@@ -232,7 +239,7 @@ def base_not_reachable(reference: str, why: str) -> InfrastructureError:
     )
 
 
-def without_digest(reference: str) -> str:
+def missing_digest_notice(reference: str) -> str:
     """What is said of a base image that is named by a tag alone: what it is may change any day."""
     return (
         f"The base image {reference} has no registry digest, so nobody else can name the same one: "

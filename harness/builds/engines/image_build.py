@@ -10,23 +10,23 @@ from pathlib import Path
 import filelock
 
 from harness.builds.engines.engine import (
+    BuildTimeFiles,
     Engine,
     Image,
-    Lent,
-    Tell,
+    LogWriter,
     layer_image,
-    without_digest,
-    wrong_architecture,
+    missing_digest_notice,
+    wrong_architecture_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.upkeep.labels import KEY, PARENT
+from harness.builds.ownership.owner_labels import KEY, PARENT
 from harness.errors import InfrastructureError, Location
 
 SECONDS_TO_WAIT = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuiltImage:
     """An image with what it took: names of layers that were built and that were there, seconds by layer."""
 
     image: Image
@@ -36,20 +36,20 @@ class Built:
     seconds: Mapping[str, float]
 
 
-def base_image(engine: Engine, reference: str, arch: str) -> Image:
+def find_base_image(engine: Engine, reference: str, arch: str) -> Image:
     """The base image, fetched when it is not here.
 
     InfrastructureError when it cannot be fetched; InputError when it is for another architecture.
     """
     image = engine.image(reference) or engine.pull(reference)
     if image.arch != arch:
-        raise wrong_architecture(reference, image.arch, arch)
+        raise wrong_architecture_error(reference, image.arch, arch)
     return image
 
 
 def base_notices(reference: str, image: Image) -> tuple[str, ...]:
     """What is to be said of a base image that nobody else could name."""
-    return () if image.digests or "@sha256:" in reference else (without_digest(reference),)
+    return () if image.digests or "@sha256:" in reference else (missing_digest_notice(reference),)
 
 
 def build_image(
@@ -57,28 +57,28 @@ def build_image(
     base: Image,
     layers: Sequence[Layer],
     *,
-    lent: Lent,
+    build_files: BuildTimeFiles,
     labels: Mapping[str, str],
     locks: Path,
-    tell: Tell,
-) -> Built:
+    log: LogWriter,
+) -> BuiltImage:
     """The image with `layers` over `base`; only layers no image of this engine has yet are built.
 
     Two builders of one layer wait for each other through a file in `locks`. BuildError when commands fail.
     """
-    standing = len(layers) - len(missing_layers(engine, layers))
-    parent = layers[standing - 1] if standing else None
+    present = len(layers) - len(missing_layers(engine, layers))
+    parent = layers[present - 1] if present else None
     image = base
     if parent is not None:
         image = engine.image(layer_image(parent.key)) or base
     built, seconds = [], {}
-    for layer in layers[standing:]:
+    for layer in layers[present:]:
         started = time.monotonic()
-        image, new = _build_one(engine, image, layer, lent, labels, locks, tell)
+        image, new = _build_one(engine, image, layer, build_files, labels, locks, log)
         if new:
             built.append(layer.name)
             seconds[layer.name] = round(time.monotonic() - started, 3)
-    return Built(
+    return BuiltImage(
         image=image,
         base=base,
         built=tuple(built),
@@ -99,10 +99,10 @@ def _build_one(
     engine: Engine,
     parent: Image,
     layer: Layer,
-    lent: Lent,
+    build_files: BuildTimeFiles,
     labels: Mapping[str, str],
     locks: Path,
-    tell: Tell,
+    log: LogWriter,
 ) -> tuple[Image, bool]:
     file = locks / f"{layer.key}.lock"
     try:
@@ -111,9 +111,9 @@ def _build_one(
             there = engine.image(layer_image(layer.key))
             if there is not None:
                 return there, False
-            tell(f"building layer {layer.name} ({layer.key})")
+            log(f"building layer {layer.name} ({layer.key})")
             own = {**labels, KEY: layer.key, PARENT: parent.id}
-            return engine.build(parent.id, layer, lent, own, tell), True
+            return engine.build(parent.id, layer, build_files, own, log), True
     except filelock.Timeout as error:
         raise InfrastructureError(
             "another process has been building this layer for too long",

@@ -1,8 +1,8 @@
 """A cell's image as layers: what changes seldom lies below what changes often, so that cells share.
 
 CANN base, Python, torch / torch_npu, vllm, vllm-ascend, what verl needs, verl, patches. A layer's key is made
-of its content and of the key below it: equal keys are one image, and N cells cost their distinct keys. The
-probes are not baked in: they are lent to a container read-only, so that a change of theirs rebuilds nothing.
+of its content and of the key below it: equal keys are one image, so N cells cost their distinct keys. The
+probes are not part of the image: they are mounted read-only, so that changing a probe rebuilds nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.builds.lock.cell_lock import LAYERS, TOOLS_OF, CellLock, SourcePackage
+from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, SourcePackage
+from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
-from harness.sources.packages.lockfile import LockedPackage
 
 # Part of every key: raise it when layers are made differently.
 LAYOUT = 2
 PREFIX = "/cell/venv"
-LENT_INSTALLER = "/run/npu-matrix/uv"
-LENT_SETTINGS = "/run/npu-matrix/settings"
+INSTALLER = "/run/npu-matrix/uv"
+INDEX_SETTINGS = "/run/npu-matrix/settings"
 SET_ENV = (
     "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do "
     'if [ -f "$file" ]; then set +u; source "$file"; set -u; fi; done'
 )
-READ_SETTINGS = f"set -a; source {LENT_SETTINGS}; set +a"
+READ_SETTINGS = f"set -a; source {INDEX_SETTINGS}; set +a"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) 
 
     A package of the lock that is built from a repository stands in the layer of its name.
     """
-    chain = _Chain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
-    chain.add("python", {}, (f"{LENT_INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
+    chain = _LayerChain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
+    chain.add("python", {}, (f"{INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
     for content in layer_contents(lock):
         _add_packages(chain, content, lock)
     if patched is not None and patched.files:
@@ -64,36 +64,7 @@ def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) 
     return chain.layers
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerContent:
-    """What a layer installs: locked packages, then packages that are built from repositories.
-
-    compiled: those of the index that are built here, because their build is told about the device.
-    """
-
-    name: str
-    packages: tuple[LockedPackage, ...]
-    sources: tuple[SourcePackage, ...]
-    compiled: tuple[str, ...]
-
-
-def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
-    """The layers of a lock in the order of installation; empty ones are left out."""
-    packages = dict(lock.layers())
-    used = set(packages) | {_layer_of(source) for source in lock.from_source}
-    return tuple(
-        LayerContent(
-            name=name,
-            packages=packages.get(name, ()),
-            sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
-            compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
-        )
-        for name, _roots in LAYERS
-        if name in used
-    )
-
-
-class _Chain:
+class _LayerChain:
     """Layers one on another."""
 
     def __init__(self, base: str) -> None:
@@ -113,13 +84,7 @@ class _Chain:
         self._key = key
 
 
-def _layer_of(source: SourcePackage) -> str:
-    return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
-
-
-def _add_packages(chain: _Chain, content: LayerContent, lock: CellLock) -> None:
-    from harness.builds.export.lock_formats import requirements_text
-
+def _add_packages(chain: _LayerChain, content: LayerContent, lock: CellLock) -> None:
     commands = [READ_SETTINGS]
     if content.compiled or content.sources:
         # What is compiled here is told about the device; other layers must not differ by it.
@@ -136,15 +101,15 @@ def _add_packages(chain: _Chain, content: LayerContent, lock: CellLock) -> None:
 
 
 def _install(alone: str = "--no-deps ") -> str:
-    # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a lent cache would dangle.
+    # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a build_files cache would dangle.
     return (
-        f"{LENT_INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy {alone}"
+        f"{INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy {alone}"
         "$INDEX_ARGUMENTS"
     )
 
 
 def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
-    """The repository comes from a lent mirror where there is one, and is gone when the layer is done."""
+    """Fetch from a mounted mirror where there is one; the clone is removed at the end of the layer."""
     place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
     return (
         f"git init -q {place}",
@@ -173,15 +138,6 @@ def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str,
     )
 
 
-def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
-    """Commands that check the source's commit out. One named by its first digits needs the whole history."""
-    fetch = f'{git} -c safe.directory="*" fetch -q'
-    if source.abbreviated:
-        refs = "'+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*'"
-        return f"{fetch} --filter=blob:none {repository} {refs}", f"{git} checkout -q {source.commit}"
-    return f"{fetch} --depth 1 {repository} {source.commit}", f"{git} checkout -q FETCH_HEAD"
-
-
 def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
     """Patched files over installed ones, each only where the file it was made from lies."""
     minor = ".".join(python.split(".")[:2])
@@ -200,12 +156,3 @@ def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], t
         commands.append("cp -r /cell/patched/. .")
     commands += [f"rm {shlex.quote(path)}" for path in gone]
     return files, tuple(commands)
-
-
-def build_order(cells: Mapping[str, Sequence[Layer]]) -> tuple[Layer, ...]:
-    """Every distinct layer of several cells once, each after the one it stands on."""
-    distinct: dict[str, Layer] = {}
-    for layers in cells.values():
-        for layer in layers:
-            distinct.setdefault(layer.key, layer)
-    return tuple(distinct.values())

@@ -1,7 +1,7 @@
 """An engine in memory: the rules of images, layers and containers, with Python functions for programs.
 
 For tests of everything above an engine. It keeps what an engine keeps (files of each layer, labels, history),
-hides what was lent to a build, refuses what a real one refuses, and counts what it built.
+hides what was build_files to a build, refuses what a real one refuses, and counts what it built.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 
 from harness.builds.engines.engine import (
     BuildError,
-    Ended,
-    Facts,
+    BuildTimeFiles,
+    ContainerExit,
+    ContainerSpec,
+    EngineInfo,
+    EngineResource,
     Image,
-    Lent,
-    Order,
-    Tell,
-    Thing,
-    base_not_reachable,
-    full_daemon,
+    LogWriter,
+    base_unavailable_error,
+    full_disk_error,
     layer_image,
-    no_daemon,
+    no_daemon_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.upkeep.labels import is_ours
+from harness.builds.ownership.owner_labels import is_ours
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
 
@@ -35,20 +35,20 @@ KILLED = 137
 
 
 @dataclass(kw_only=True)
-class Process:
+class MemoryProcess:
     """What a program in a container sees: its order, where it writes, and signals sent to it."""
 
-    order: Order
+    spec: ContainerSpec
     write: Callable[[bytes], None]
     killed: threading.Event = field(default_factory=threading.Event)
     signals: list[str] = field(default_factory=list)
 
 
-Program = Callable[[Process], int]
+Program = Callable[[MemoryProcess], int]
 
 
 @dataclass(kw_only=True)
-class _Stored:
+class _StoredImage:
     image: Image
     files: Mapping[str, bytes]
     history: tuple[str, ...]
@@ -56,13 +56,13 @@ class _Stored:
 
 
 @dataclass(kw_only=True)
-class _Container:
-    order: Order
-    process: Process
+class _MemoryContainer:
+    spec: ContainerSpec
+    process: MemoryProcess
     thread: threading.Thread
     created: float
     output: bytearray = field(default_factory=bytearray)
-    ended: Ended | None = None
+    ended: ContainerExit | None = None
 
 
 class MemoryEngine:
@@ -85,15 +85,15 @@ class MemoryEngine:
         self.room = float("inf")
         self.folder: Path | None = None
         self.built: list[str] = []
-        self._images: dict[str, _Stored] = {}
+        self._images: dict[str, _StoredImage] = {}
         self._names: dict[str, str] = {}
-        self._containers: dict[str, _Container] = {}
-        self._networks: dict[str, Thing] = {}
+        self._containers: dict[str, _MemoryContainer] = {}
+        self._networks: dict[str, EngineResource] = {}
 
-    def facts(self) -> Facts:
+    def info(self) -> EngineInfo:
         """Its architecture; it builds by steps."""
         self._require_running()
-        return Facts(version="1", arch=self.arch, builder="steps")
+        return EngineInfo(version="1", arch=self.arch, builder="steps")
 
     def storage(self) -> Path | None:
         """`folder`."""
@@ -104,7 +104,7 @@ class MemoryEngine:
         """Put an image onto this host, as `docker load` does."""
         identity = "sha256:" + digest_json(reference)
         image = Image(id=identity, arch=arch or self.arch, bytes=0, labels={}, digests=digests)
-        self._images[identity] = _Stored(image=image, files={}, history=(), created=time.time())
+        self._images[identity] = _StoredImage(image=image, files={}, history=(), created=time.time())
         self._names[reference] = identity
         return image
 
@@ -118,22 +118,29 @@ class MemoryEngine:
         """From `registry`."""
         self._require_running()
         if reference not in self.registry:
-            raise base_not_reachable(reference, "no such image in the registry")
+            raise base_unavailable_error(reference, "no such image in the registry")
         image = self.registry[reference]
-        self._images[image.id] = _Stored(image=image, files={}, history=(), created=time.time())
+        self._images[image.id] = _StoredImage(image=image, files={}, history=(), created=time.time())
         self._names[reference] = image.id
         return image
 
-    def build(self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell) -> Image:
-        """Files are kept, commands are noted in the history, what was lent is not."""
+    def build(
+        self,
+        parent: str,
+        layer: Layer,
+        build_files: BuildTimeFiles,
+        labels: Mapping[str, str],
+        log: LogWriter,
+    ) -> Image:
+        """Files are kept, commands are noted in the history, build-time files are not."""
         self._require_running()
         below = self._images[self._names.get(parent, parent)]
-        tell(f"layer {layer.name}, lent: {', '.join(sorted(lent.secrets))}")
+        log(f"layer {layer.name}, build_files: {', '.join(sorted(build_files.secrets))}")
         if layer.name in self.failing:
             raise BuildError(layer.name, "error: the commands of this layer fail")
         size = sum(len(data) for data in layer.files.values())
         if size > self.room:
-            raise full_daemon(self.name, "store a layer", "no space left on device")
+            raise full_disk_error(self.name, "store a layer", "no space left on device")
         self.room -= size
         self.built.append(layer.key)
         identity = "sha256:" + digest_json([below.image.id, layer.key])
@@ -145,25 +152,25 @@ class MemoryEngine:
             labels={**below.image.labels, **labels},
         )
         history = (*below.history, *layer.commands)
-        self._images[identity] = _Stored(image=image, files=files, history=history, created=time.time())
+        self._images[identity] = _StoredImage(image=image, files=files, history=history, created=time.time())
         self._names[layer_image(layer.key)] = identity
         return image
 
-    def start(self, order: Order) -> str:
+    def start(self, spec: ContainerSpec) -> str:
         """Run the program in a thread."""
         self._require_running()
-        if self.image(order.image) is None:
-            raise InfrastructureError(f"there is no image {order.image}", fix="build it")
-        if order.name in self._containers:
-            raise InfrastructureError(f"a container {order.name} is there already", fix="remove it")
+        if self.image(spec.image) is None:
+            raise InfrastructureError(f"there is no image {spec.image}", fix="build it")
+        if spec.name in self._containers:
+            raise InfrastructureError(f"a container {spec.name} is there already", fix="remove it")
         output = bytearray()
-        process = Process(order=order, write=output.extend)
-        thread = threading.Thread(target=self._work, args=(order.name, process), daemon=True)
-        self._containers[order.name] = _Container(
-            order=order, process=process, thread=thread, created=time.time(), output=output
+        process = MemoryProcess(spec=spec, write=output.extend)
+        thread = threading.Thread(target=self._work, args=(spec.name, process), daemon=True)
+        self._containers[spec.name] = _MemoryContainer(
+            spec=spec, process=process, thread=thread, created=time.time(), output=output
         )
         thread.start()
-        return order.name
+        return spec.name
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
         """All of it once it has ended."""
@@ -171,11 +178,11 @@ class MemoryEngine:
         held.thread.join()
         write(bytes(held.output))
 
-    def last_words(self, container: str) -> bytes:
+    def last_lines(self, container: str) -> bytes:
         """Its last line."""
         return b"".join(bytes(self._containers[container].output).splitlines(keepends=True)[-1:])
 
-    def wait(self, container: str, seconds: float) -> Ended | None:
+    def wait(self, container: str, seconds: float) -> ContainerExit | None:
         """None while the program runs."""
         self._require_running()
         held = self._containers[container]
@@ -217,26 +224,26 @@ class MemoryEngine:
 
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a network, as multi-node cells do."""
-        self._networks[name] = Thing(
+        self._networks[name] = EngineResource(
             kind="network", id=name, name=name, labels=dict(labels), created=time.time()
         )
 
-    def things(self) -> tuple[Thing, ...]:
+    def resources(self) -> tuple[EngineResource, ...]:
         """With our labels."""
         self._require_running()
         containers = [
-            Thing(
+            EngineResource(
                 kind="container",
                 id=name,
                 name=name,
-                labels=held.order.labels,
+                labels=held.spec.labels,
                 created=held.created,
                 running=held.ended is None,
             )
             for name, held in self._containers.items()
         ]
         images = [
-            Thing(
+            EngineResource(
                 kind="image",
                 id=identity,
                 name=next((name for name, at in self._names.items() if at == identity), ""),
@@ -247,28 +254,30 @@ class MemoryEngine:
             for identity, stored in self._images.items()
         ]
         return tuple(
-            thing for thing in [*containers, *images, *self._networks.values()] if is_ours(thing.labels)
+            resource
+            for resource in [*containers, *images, *self._networks.values()]
+            if is_ours(resource.labels)
         )
 
-    def remove(self, thing: Thing) -> None:
+    def remove(self, resource: EngineResource) -> None:
         """An image that another stands on stays, as with a real engine."""
         self._require_running()
-        if thing.kind == "container" and thing.id in self._containers:
-            held = self._containers.pop(thing.id)
+        if resource.kind == "container" and resource.id in self._containers:
+            held = self._containers.pop(resource.id)
             held.process.killed.set()
-        elif thing.kind == "image":
-            self._images.pop(thing.id, None)
-            self._names = {name: at for name, at in self._names.items() if at != thing.id}
-        elif thing.kind == "network":
-            self._networks.pop(thing.id, None)
+        elif resource.kind == "image":
+            self._images.pop(resource.id, None)
+            self._names = {name: at for name, at in self._names.items() if at != resource.id}
+        elif resource.kind == "network":
+            self._networks.pop(resource.id, None)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _work(self, name: str, process: Process) -> None:
-        program = self.programs.get(process.order.argv[0])
+    def _work(self, name: str, process: MemoryProcess) -> None:
+        program = self.programs.get(process.spec.argv[0])
         if program is None:
-            process.write(f"{process.order.argv[0]}: not found\n".encode())
+            process.write(f"{process.spec.argv[0]}: not found\n".encode())
             code = 127
         else:
             code = program(process)
@@ -277,8 +286,8 @@ class MemoryEngine:
         held = self._containers.get(name)
         if held is not None:
             limited = code == KILLED and not process.killed.is_set()
-            held.ended = Ended(code=code, out_of_memory=limited and process.order.memory_bytes > 0)
+            held.ended = ContainerExit(code=code, out_of_memory=limited and process.spec.memory_bytes > 0)
 
     def _require_running(self) -> None:
         if not self.running:
-            raise no_daemon(self.name, "memory", "it was stopped")
+            raise no_daemon_error(self.name, "memory", "it was stopped")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import docker
 
-from harness.builds.engines.engine import no_daemon
+from harness.builds.engines.engine import no_daemon_error
 from harness.builds.engines.sdk_engine import SdkEngine
-from harness.builds.upkeep.temporary_folders import make_scratch
+from harness.builds.ownership.temporary_folders import make_temporary_folder
 
 SECONDS_TO_START = 20.0
 # The service ends by itself when nobody has spoken to it for so long.
@@ -52,8 +52,8 @@ class PodmanEngine(SdkEngine):
     def _serve(self) -> None:
         program = shutil.which("podman", path=self._environ.get("PATH"))
         if program is None:
-            raise no_daemon(self.name, "this host", "there is no program podman")
-        folder = make_scratch()
+            raise no_daemon_error(self.name, "this host", "there is no program podman")
+        folder = make_temporary_folder()
         address = f"unix://{folder}/podman.sock"
         argv = [program, "system", "service", "--time", str(IDLE_SECONDS), address]
         # Podman's monitor notes an out-of-memory kill as a file in the folder it was started in.
@@ -63,7 +63,7 @@ class PodmanEngine(SdkEngine):
         deadline = time.monotonic() + SECONDS_TO_START
         while not (folder / "podman.sock").exists():
             if self._service.poll() is not None or time.monotonic() > deadline:
-                raise no_daemon(self.name, address, "its service did not start")
+                raise no_daemon_error(self.name, address, "its service did not start")
             time.sleep(0.05)
         self.address = address
 

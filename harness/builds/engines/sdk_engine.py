@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import socket
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,28 +22,27 @@ from docker.types import Mount as BindMount
 
 from harness.builds.engines.engine import (
     ARCHITECTURES,
-    LENT,
+    BUILD_TIME_FOLDER,
     BuildError,
-    Ended,
-    Facts,
+    BuildTimeFiles,
+    ContainerExit,
+    ContainerSpec,
+    EngineInfo,
+    EngineResource,
     Image,
-    Lent,
+    LogWriter,
     Mount,
-    Order,
-    Tell,
-    Thing,
-    base_not_reachable,
-    full_daemon,
+    base_unavailable_error,
+    full_disk_error,
     layer_image,
-    no_daemon,
-    no_permission,
-    no_shell,
-    remote_daemon,
+    no_daemon_error,
+    no_permission_error,
+    no_shell_error,
+    remote_daemon_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.engines.sdk_archives import archive_of, secret_files, unpack
-from harness.builds.engines.sdk_facts import container_of, image_of, network_of, stored_of
-from harness.builds.upkeep.labels import OWNER, is_ours
+from harness.builds.ownership.owner_labels import KEY, OWNER, is_ours
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.devices.host.container_service import storage_folder
 from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
@@ -76,22 +78,22 @@ class SdkEngine:
         """The connection, made at first use; InfrastructureError for nobody, not us, or another machine."""
         if self._opened is None:
             if self.address.startswith("ssh://"):
-                raise remote_daemon(self.name, self.address, "ssh leads to another machine")
+                raise remote_daemon_error(self.name, self.address, "ssh leads to another machine")
             with self._errors("be spoken to"):
                 opened = docker.DockerClient(base_url=self.address, version="auto", timeout=int(CALL_SECONDS))
                 name = "" if self.address.startswith(LOCAL) else str(opened.api.info().get("Name", ""))
             if name and name != socket.gethostname():
                 opened.close()
-                raise remote_daemon(self.name, self.address, f"the daemon calls its host {name}")
+                raise remote_daemon_error(self.name, self.address, f"the daemon calls its host {name}")
             self._opened = opened
         return self._opened
 
-    def facts(self) -> Facts:
+    def info(self) -> EngineInfo:
         """Version and architecture."""
         with self._errors("tell its version"):
             found = self.client.version()
             version, arch = str(found["Version"]), str(found["Arch"])
-        return Facts(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
+        return EngineInfo(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
 
     def storage(self) -> Path | None:
         """As the daemon tells it."""
@@ -100,14 +102,14 @@ class SdkEngine:
 
     @property
     def builder(self) -> str:
-        """How layers are built when anything may be lent to them."""
+        """How layers are built when anything may be build_files to them."""
         return "steps"
 
     def image(self, reference: str) -> Image | None:
         """By name or id, on this host."""
         with self._errors("look for an image"):
             try:
-                return image_of(self.client.api.inspect_image(reference))
+                return _read_image(self.client.api.inspect_image(reference))
             except (ImageNotFound, NotFound):
                 return None
 
@@ -116,21 +118,28 @@ class SdkEngine:
         try:
             self.client.api.pull(reference)
         except (DockerException, requests.RequestException) as error:
-            raise base_not_reachable(reference, _reason(error)) from error
+            raise base_unavailable_error(reference, _reason(error)) from error
         found = self.image(reference)
         if found is None:
-            raise base_not_reachable(reference, "the registry answered, and the image is not here")
+            raise base_unavailable_error(reference, "the registry answered, and the image is not here")
         return found
 
-    def build(self, parent: str, layer: Layer, lent: Lent, labels: Mapping[str, str], tell: Tell) -> Image:
+    def build(
+        self,
+        parent: str,
+        layer: Layer,
+        build_files: BuildTimeFiles,
+        labels: Mapping[str, str],
+        log: LogWriter,
+    ) -> Image:
         """Run the layer's commands in a container and keep what they changed.
 
-        What is lent is mounted on a file system in memory, so the layer cannot hold it; the classic builder
-        of Docker has neither mounts nor secrets.
+        Build-time files are mounted on a file system in memory, so the layer cannot contain them. Docker's
+        classic builder has neither mounts nor secrets.
         """
         with contextlib.ExitStack() as stack:
-            mounts = [*lent.mounts, *stack.enter_context(secret_files(lent.secrets))]
-            order = Order(
+            mounts = [*build_files.mounts, *stack.enter_context(_secret_files(build_files.secrets))]
+            spec = ContainerSpec(
                 name=f"npu-matrix-build-{layer.key[:12]}-{os.getpid()}-{time.monotonic_ns()}",
                 image=parent,
                 argv=(*SHELL, "\n".join(layer.commands) or "true"),
@@ -138,11 +147,11 @@ class SdkEngine:
                 mounts=tuple(mounts),
                 network="host",
             )
-            container = self._create(order, tmpfs={LENT: "size=1m"})
+            container = self._create(spec, tmpfs={BUILD_TIME_FOLDER: "size=1m"})
             stack.callback(self._remove_quietly, container)
             with self._errors("be given a layer's files"):
                 if layer.files:
-                    self.client.api.put_archive(container, "/", archive_of(layer.files))
+                    self.client.api.put_archive(container, "/", _make_archive(layer.files))
             with self._errors("start a layer's commands"):
                 self.client.api.start(container)
             tail = bytearray()
@@ -150,7 +159,7 @@ class SdkEngine:
             def write(data: bytes) -> None:
                 tail.extend(data)
                 del tail[:-TAIL_BYTES]
-                tell(data.decode(errors="replace"))
+                log(data.decode(errors="replace"))
 
             self.follow(container, write)
             self._require_built(container, layer, tail.decode(errors="replace"))
@@ -177,9 +186,9 @@ class SdkEngine:
             raise InfrastructureError(f"{self.name} lost the layer {layer.name}", fix="run again")
         return found
 
-    def start(self, order: Order) -> str:
+    def start(self, spec: ContainerSpec) -> str:
         """Create and start a container."""
-        container = self._create(order)
+        container = self._create(spec)
         try:
             with self._errors("start a container"):
                 self.client.api.start(container)
@@ -188,31 +197,31 @@ class SdkEngine:
             raise
         return container
 
-    def _create(self, order: Order, tmpfs: Mapping[str, str] | None = None) -> str:
+    def _create(self, spec: ContainerSpec, tmpfs: Mapping[str, str] | None = None) -> str:
         driver, cap = self.log_driver
         with self._errors("create a container"):
             host = self.client.api.create_host_config(
-                mounts=[_bind(mount) for mount in order.mounts],
+                mounts=[_bind(mount) for mount in spec.mounts],
                 tmpfs=dict(tmpfs or {}),
-                network_mode=order.network,
-                mem_limit=order.memory_bytes or None,
+                network_mode=spec.network,
+                mem_limit=spec.memory_bytes or None,
                 # No swap beyond the limit: a cell that needs more is to be told so, not to crawl.
-                memswap_limit=order.memory_bytes or None,
-                shm_size=order.shm_bytes or None,
+                memswap_limit=spec.memory_bytes or None,
+                shm_size=spec.shm_bytes or None,
                 pids_limit=MOST_PROCESSES,
-                devices=[f"{device}:{device}:rwm" for device in order.devices],
-                log_config=LogConfig(type=driver, config={cap: str(order.log_bytes)}),
+                devices=[f"{device}:{device}:rwm" for device in spec.devices],
+                log_config=LogConfig(type=driver, config={cap: str(spec.log_bytes)}),
                 security_opt=["no-new-privileges"],
             )
             made = self.client.api.create_container(
-                order.image,
-                command=list(order.argv),
+                spec.image,
+                command=list(spec.argv),
                 entrypoint=[],
-                name=order.name,
-                environment=dict(order.env),
-                labels=dict(order.labels),
-                working_dir=order.workdir,
-                user=order.user or None,
+                name=spec.name,
+                environment=dict(spec.env),
+                labels=dict(spec.labels),
+                working_dir=spec.workdir,
+                user=spec.user or None,
                 host_config=host,
             )
         return str(made["Id"])
@@ -224,12 +233,12 @@ class SdkEngine:
             for chunk in self.client.api.logs(container, stream=True, follow=True):
                 write(chunk)
 
-    def last_words(self, container: str) -> bytes:
+    def last_lines(self, container: str) -> bytes:
         """Its last lines, from the engine's own log."""
         with self._errors("tell a container's last words"):
             return bytes(self.client.api.logs(container, tail=LAST_LINES))
 
-    def wait(self, container: str, seconds: float) -> Ended | None:
+    def wait(self, container: str, seconds: float) -> ContainerExit | None:
         """Ask until it has ended or the time is up."""
         deadline = time.monotonic() + seconds
         while True:
@@ -241,7 +250,7 @@ class SdkEngine:
                         "the container was removed by somebody else while it was needed", fix="run again"
                     ) from error
             if state["Status"] in ("exited", "dead", "stopped"):
-                return Ended(code=int(state["ExitCode"]), out_of_memory=bool(state.get("OOMKilled")))
+                return ContainerExit(code=int(state["ExitCode"]), out_of_memory=bool(state.get("OOMKilled")))
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
@@ -263,7 +272,7 @@ class SdkEngine:
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
         """Unpack what lies below `path` into `folder`; links that lead outside are refused."""
-        made = self._create(Order(name="", image=image, argv=("true",), labels={}))
+        made = self._create(ContainerSpec(name="", image=image, argv=("true",), labels={}))
         try:
             with self._errors("copy files out"), tempfile.TemporaryFile() as file:
                 try:
@@ -273,7 +282,7 @@ class SdkEngine:
                 for chunk in stream:
                     file.write(chunk)
                 file.seek(0)
-                unpack(file, PurePosixPath(path).name, folder)
+                _unpack_archive(file, PurePosixPath(path).name, folder)
                 return True
         finally:
             self._remove_quietly(made)
@@ -284,26 +293,26 @@ class SdkEngine:
             steps = [str(step) for step in self.client.api.history(image)]
             return "\n".join([*steps, str(self.client.api.inspect_image(image))])
 
-    def things(self) -> tuple[Thing, ...]:
+    def resources(self) -> tuple[EngineResource, ...]:
         """Containers, networks and images with our labels."""
         filters = {"label": OWNER}
         with self._errors("list what it holds"):
             api = self.client.api
-            containers = [container_of(one) for one in api.containers(all=True, filters=filters)]
-            images = [stored_of(one) for one in api.images(filters=filters)]
-            networks = [network_of(one) for one in api.networks(filters=filters)]
-        return tuple(thing for thing in [*containers, *networks, *images] if is_ours(thing.labels))
+            containers = [_read_container_resource(one) for one in api.containers(all=True, filters=filters)]
+            images = [_read_image_resource(one) for one in api.images(filters=filters)]
+            networks = [_read_network_resource(one) for one in api.networks(filters=filters)]
+        return tuple(resource for resource in [*containers, *networks, *images] if is_ours(resource.labels))
 
-    def remove(self, thing: Thing) -> None:
+    def remove(self, resource: EngineResource) -> None:
         """Remove it with force."""
         forgive = contextlib.suppress(NotFound, ImageNotFound)
-        with self._errors(f"remove a {thing.kind}"), forgive, self._patience():
-            if thing.kind == "container":
-                self.client.api.remove_container(thing.id, force=True, v=True)
-            elif thing.kind == "network":
-                self.client.api.remove_network(thing.id)
-            elif thing.kind == "image":
-                self.client.api.remove_image(thing.name or thing.id)
+        with self._errors(f"remove a {resource.kind}"), forgive, self._patience():
+            if resource.kind == "container":
+                self.client.api.remove_container(resource.id, force=True, v=True)
+            elif resource.kind == "network":
+                self.client.api.remove_network(resource.id)
+            elif resource.kind == "image":
+                self.client.api.remove_image(resource.name or resource.id)
 
     def close(self) -> None:
         """Close the connection."""
@@ -345,20 +354,20 @@ class SdkEngine:
         reason = _reason(error)
         if isinstance(error, APIError):
             if SHELL[0] in reason and "no such file" in reason:
-                return no_shell(self.name, what, reason)
+                return no_shell_error(self.name, what, reason)
             return storage_failure(self.name, what, reason) or InfrastructureError(
                 f"{self.name} could not {what}", why=reason, fix="see the daemon's log, then run again"
             )
         if "PermissionError" in reason:
-            return no_permission(self.name, self.address, reason)
+            return no_permission_error(self.name, self.address, reason)
         # What came from the daemon could not be stored here.
-        return machine_failure(reason) or no_daemon(self.name, self.address, reason)
+        return machine_failure(reason) or no_daemon_error(self.name, self.address, reason)
 
 
 def storage_failure(engine: str, what: str, output: str) -> InfrastructureError | None:
     """An error when `output` speaks of a disk that does not take more; a build's files are the daemon's."""
     line = next((line for line in output.splitlines() if any(w in line.lower() for w in FULL)), None)
-    return machine_failure(output) if line is None else full_daemon(engine, what, line.strip())
+    return machine_failure(output) if line is None else full_disk_error(engine, what, line.strip())
 
 
 def _bind(mount: Mount) -> Any:
@@ -369,3 +378,98 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, APIError) and error.explanation:
         return str(error.explanation)
     return f"{error}" or type(error).__name__
+
+
+@contextlib.contextmanager
+def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
+    """Secrets as files only this user can read, for as long as the build takes."""
+    with temporary_folder() as folder:
+        mounts = []
+        for name, data in secrets.items():
+            path = folder / name
+            path.touch(mode=0o600)
+            path.write_bytes(data)
+            mounts.append(Mount(source=path, target=f"{BUILD_TIME_FOLDER}/{name}"))
+        yield mounts
+
+
+def _make_archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar of files by their paths from the root."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _unpack_archive(file: Any, top: str, folder: Path) -> None:
+    """What lies below `top` in a tar, into `folder`; links that lead outside are refused."""
+    with tarfile.open(fileobj=file) as archive:
+        for member in archive:
+            relative = PurePosixPath(member.name).relative_to(top)
+            if str(relative) == ".":
+                continue
+            member.name = str(relative)
+            archive.extract(member, folder, filter="data")
+
+
+# Podman gives what was imported or built here a digest too, which nobody else could fetch it by.
+OF_NO_REGISTRY = "localhost/"
+
+
+def _read_image(facts: Mapping[str, Any]) -> Image:
+    """Of `inspect_image`."""
+    return Image(
+        id=_full_id(facts["Id"]),
+        arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
+        bytes=int(facts.get("Size") or 0),
+        labels=(facts.get("Config") or {}).get("Labels") or {},
+        digests=tuple(one for one in facts.get("RepoDigests") or () if not one.startswith(OF_NO_REGISTRY)),
+    )
+
+
+def _full_id(identity: str) -> str:
+    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+
+
+def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
+    """Of `containers`."""
+    return EngineResource(
+        kind="container",
+        id=facts["Id"],
+        name=(facts.get("Names") or [""])[0].lstrip("/"),
+        labels=facts.get("Labels") or {},
+        created=float(facts["Created"]),
+        running=facts.get("State") == "running",
+    )
+
+
+def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
+    """An image, of `images`."""
+    labels = facts.get("Labels") or {}
+    return EngineResource(
+        kind="image",
+        id=_full_id(facts["Id"]),
+        # A layer's image is named by its key; without its name it is gone for us.
+        name=layer_image(labels[KEY]) if KEY in labels else "",
+        labels=labels,
+        created=float(facts["Created"]),
+        bytes=int(facts.get("Size") or 0),
+    )
+
+
+def _read_network_resource(facts: Mapping[str, Any]) -> EngineResource:
+    """Of `networks`."""
+    try:
+        created = datetime.fromisoformat(facts["Created"][:19]).timestamp()
+    except (KeyError, ValueError):
+        created = 0.0
+    return EngineResource(
+        kind="network",
+        id=facts["Id"],
+        name=facts.get("Name", ""),
+        labels=facts.get("Labels") or {},
+        created=created,
+    )

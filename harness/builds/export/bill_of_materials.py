@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import __version__
-from harness.builds.engines.image_build import Built
+from harness.builds.engines.image_build import BuiltImage
 from harness.builds.lock.cell_lock import CellLock
 from harness.sources.packages.lockfile import normal_name
 
@@ -54,7 +54,7 @@ def sbom(lock: CellLock, found: Mapping[str, str], container: Mapping[str, Any])
     return str(JsonV1Dot6(bom).output_as_string(indent=1))
 
 
-def provenance(lock: CellLock, built: Built, facts: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(lock: CellLock, built: BuiltImage, facts: Mapping[str, Any]) -> dict[str, Any]:
     """An in-toto statement with SLSA's predicate: what the image is, what it was built from, by what."""
     container = facts["container"]
     materials = [

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.builds.engines.image_layers import fetch_commands, layer_contents
 from harness.builds.lock.cell_lock import CellLock
+from harness.builds.lock.layer_contents import fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_file
 from harness.errors import InputError, Location
-from harness.sources.packages.lockfile import LockedPackage
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
 ITS_TREE = "'HEAD^{tree}'"
@@ -31,15 +30,6 @@ def as_requirements(lock: CellLock) -> str:
     ]
     lines += [f"# patched: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
     return "\n".join(lines) + "\n" + requirements_text(lock.packages)
-
-
-def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
-    """Packages as lines of a requirements file, each with its digests."""
-    entries = []
-    for package in packages:
-        hashes = "".join(f" \\\n    --hash={digest}" for digest in package.hashes)
-        entries.append(f"{package.name}=={package.version}{hashes}\n")
-    return "".join(entries)
 
 
 def as_script(lock: CellLock) -> str:
@@ -108,9 +98,9 @@ def as_markdown(lock: CellLock) -> str:
     if lock.inconsistencies:
         lines += ["", "Known inconsistencies of the source:", ""]
         lines += [f"- {_cell(text)}" for text in lock.inconsistencies]
-    if lock.left_out:
+    if lock.omitted:
         lines += ["", "Resolved, and left out on this device:", ""]
-        lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.left_out.items()]
+        lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.omitted.items()]
     if lock.notices:
         lines += ["", "Left open:", ""]
         lines += [f"- {_cell(text)}" for text in lock.notices]
@@ -187,7 +177,7 @@ def _header(lock: CellLock) -> list[str]:
     lines = [f"# {_one_line(lock.title)}", f"# cell {lock.cell}, exported by npu-matrix"]
     lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
     lines += [f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies]
-    lines += [f"# left out on this device: {name}: {why}" for name, why in lock.left_out.items()]
+    lines += [f"# left out on this device: {name}: {why}" for name, why in lock.omitted.items()]
     return [*lines, *(f"# left open: {_one_line(text)}" for text in lock.notices)]
 
 

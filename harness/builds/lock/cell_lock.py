@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness.builds.cell.omitted_packages import left_out
+from harness.builds.lock.omitted_packages import omitted_packages
 from harness.errors import InputError
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 
@@ -118,10 +118,10 @@ class CellLock:
     compiled: tuple[str, ...]
     indexes: tuple[str, ...]
     inconsistencies: tuple[str, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
-    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    apart: Mapping[str, str] = field(default_factory=dict)
+    omitted: Mapping[str, str] = field(default_factory=dict)
+    unpinned_sources: tuple[str, ...] = ()
+    overruled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_installed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def base(self) -> str:
@@ -138,7 +138,7 @@ class CellLock:
                 f"`docker buildx imagetools inspect {self.image}` tells its digest, then "
                 f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
             )
-        for name, repository in self.apart.items():
+        for name, repository in self.not_installed.items():
             found.append(
                 f"{name} of {repository} is a part of this row and not installed by this export: it "
                 "changes other packages in place. Of what it carries, the listed patches are applied here."
@@ -162,15 +162,15 @@ class CellLock:
             for one in self.from_source
             if one.package in WHEELS_BY
         ]
-        if self.unread:
+        if self.unpinned_sources:
             found.append(
                 "What these packages from source need beside the pins is neither pinned nor installed: "
-                f"{', '.join(self.unread)}. On hardware their authors install them over their pins, which "
-                "no resolver accepts; `python3 -m pip check` lists what is missing afterwards. "
+                f"{', '.join(self.unpinned_sources)}. On hardware their authors install them over their "
+                "pins, which no resolver accepts; `python3 -m pip check` lists what is missing afterwards. "
                 "`npu-matrix lock` pins it where NPU_MATRIX_MIRRORS, a folder of clones, has their commits, "
                 "and these say in a plain list or file what they require."
             )
-        for name, wishes in self.beside.items():
+        for name, wishes in self.overruled.items():
             if wishes:
                 found.append(
                     f"{name} asks for other versions than the pins, which stay: {', '.join(wishes)}. "
@@ -200,7 +200,14 @@ class CellLock:
 
     def to_json(self) -> dict[str, Any]:
         """Schema `npu-matrix.lock`."""
-        return {"schema": {"name": "npu-matrix.lock", "version": 1}, **asdict(self)}
+        names = {
+            "omitted": "left_out",
+            "unpinned_sources": "unread",
+            "overruled": "beside",
+            "not_installed": "apart",
+        }
+        members = {names.get(name, name): value for name, value in asdict(self).items()}
+        return {"schema": {"name": "npu-matrix.lock", "version": 1}, **members}
 
 
 def make_lock(
@@ -212,7 +219,7 @@ def make_lock(
     image_digest: str = "",
     base_image: str = "",
     read: Sequence[str] | None = None,
-    apart: Mapping[str, str] | None = None,
+    not_installed: Mapping[str, str] | None = None,
 ) -> CellLock:
     """Pin a cell. `cell`: id, title, axes, findings as the plan's JSON has them; facets as checks see them;
     `lock_text`: artifact `lock.txt` of check `resolve`; base_image: another one than the cell's own; read:
@@ -225,7 +232,7 @@ def make_lock(
     simulated = cell["axes"].get("device") == "sim"
     soc = "" if simulated else cell["axes"].get("soc", "").lower()
     packages = parse_lock(lock_text)
-    unneeded = left_out(packages, "sim") if simulated else {}
+    unneeded = omitted_packages(packages, "sim") if simulated else {}
     image, digest = _reference(base_image or _image(cell["axes"], str(platform["python"])))
     source = tuple(
         SourcePackage(
@@ -256,9 +263,11 @@ def make_lock(
         build_env={**_merged_env(env), **soc_version},
         indexes=tuple(pins.get("index", ())),
         inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),
-        left_out=unneeded,
-        unread=() if read is None else tuple(one.package for one in source if one.package not in read),
-        apart=dict(apart or {}),
+        omitted=unneeded,
+        unpinned_sources=()
+        if read is None
+        else tuple(one.package for one in source if one.package not in read),
+        not_installed=dict(not_installed or {}),
     )
 
 

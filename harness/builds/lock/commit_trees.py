@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.lock.cell_lock import CellLock, SourcePackage
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InputError
 from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_mirror, git_folders
 
 
-def with_trees(lock: CellLock, mirrors: Path | None) -> CellLock:
+def add_tree_ids(lock: CellLock, mirrors: Path | None) -> CellLock:
     """The lock with the tree id of every commit or tag that a repository below `mirrors` holds.
 
     A commit named by its first digits gets its whole name.
@@ -22,7 +26,7 @@ def with_trees(lock: CellLock, mirrors: Path | None) -> CellLock:
 
 
 def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
-    repository = repository_of(source, mirrors)
+    repository = find_repository(source, mirrors)
     if repository is None:
         return source
     commit = str(repository.commit(source.commit))
@@ -30,7 +34,7 @@ def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
     return replace(source, tree=str(found.id), commit=commit if source.abbreviated else source.commit)
 
 
-def repository_of(source: SourcePackage, mirrors: Path) -> Repository | None:
+def find_repository(source: SourcePackage, mirrors: Path) -> Repository | None:
     """The repository below `mirrors` that holds the source's commit or tag, if one does."""
     return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
 
@@ -48,3 +52,69 @@ def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:
         except InputError:
             continue
     return None
+
+
+# A commit named by its first digits is looked up among all commits of the repository.
+SECONDS = 300.0
+# A repository may be an address of this machine only where somebody wrote one; helpers may not be called.
+NO_HELPERS = ("-c", "protocol.ext.allow=never")
+EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+
+
+def add_upstream_tree_ids(
+    lock: CellLock, environ: Mapping[str, str] = os.environ
+) -> tuple[CellLock, tuple[str, ...]]:
+    """The lock with the commits and trees their repositories tell, and why the others do not.
+
+    Asked only of those whose tree is not known yet.
+    """
+    found, told = [], []
+    for source in lock.from_source:
+        if source.tree:
+            found.append(source)
+            continue
+        answer, why = _ask(source, environ)
+        found.append(answer)
+        told += [f"{source.repository} does not tell what {source.commit} is: {why}"] if why else []
+    return replace(lock, from_source=tuple(found)), tuple(told)
+
+
+def _ask(source: SourcePackage, environ: Mapping[str, str]) -> tuple[SourcePackage, str]:
+    with temporary_folder() as folder:
+        said = _git(folder, environ, "init", "-q", "--bare", "asked")
+        if said.returncode:
+            return source, _why(said)
+        place = folder / "asked"
+        depth, refs = ([], EVERYTHING) if source.abbreviated else (["--depth=1"], (source.commit,))
+        said = _git(place, environ, "fetch", "-q", "--filter=tree:0", *depth, "--", source.repository, *refs)
+        if said.returncode:
+            return source, _why(said)
+        # The tree's name stands in the commit; the tree itself is not here.
+        name = source.commit if source.abbreviated else "FETCH_HEAD"
+        said = _git(place, environ, "log", "-1", "--format=%H %T", f"{name}^{{commit}}", "--")
+        if said.returncode:
+            return source, _why(said)
+        commit, tree = said.stdout.split()
+    return replace(source, tree=tree, commit=commit if source.abbreviated else source.commit), ""
+
+
+def _git(folder: Path, environ: Mapping[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", *NO_HELPERS, *argv]
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env={**environ, "GIT_TERMINAL_PROMPT": "0"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _why(said: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in said.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"git ended with {said.returncode}"

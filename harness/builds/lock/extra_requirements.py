@@ -15,8 +15,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.builds.lock.cell_lock import CellLock
-from harness.builds.lock.commit_trees import repository_of
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.lock.commit_trees import find_repository
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
@@ -28,11 +28,11 @@ SECONDS = 300.0
 PLATFORM = "manylinux_2_34"
 
 
-def with_needs(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
+def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
     """The lock with what its packages from source need beside the pins, pinned too.
 
-    Only of those in `lock.unread` whose commit a repository below `mirrors` holds and whose tree says what it
-    requires. InfrastructureError when no index can be reached or the resolver fails.
+    Only for those in `lock.unpinned_sources` whose commit is in a repository below `mirrors` and whose tree
+    says what it requires. InfrastructureError when no index can be reached or the resolver fails.
     """
     wanted = dict(_wanted(lock, mirrors))
     if not wanted:
@@ -52,12 +52,14 @@ def with_needs(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str])
     return replace(
         lock,
         packages=tuple(sorted((*lock.packages, *added), key=lambda package: package.name)),
-        unread=tuple(name for name in lock.unread if name not in wanted),
-        beside={name: tuple(overruled(lines, lock.packages)) for name, lines in wanted.items()},
+        unpinned_sources=tuple(name for name in lock.unpinned_sources if name not in wanted),
+        overruled={
+            name: tuple(overruled_requirements(lines, lock.packages)) for name, lines in wanted.items()
+        },
     )
 
 
-def overruled(lines: Iterable[str], packages: Iterable[LockedPackage]) -> Iterator[str]:
+def overruled_requirements(lines: Iterable[str], packages: Iterable[LockedPackage]) -> Iterator[str]:
     """What is asked for and pinned otherwise, as `numpy<2.0.0 (pinned 2.2.6)`."""
     versions = {package.name: package.version for package in packages}
     for line in lines:
@@ -71,7 +73,7 @@ def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[s
     if mirrors is None:
         return
     for source in lock.from_source:
-        repository = repository_of(source, mirrors) if source.package in lock.unread else None
+        repository = find_repository(source, mirrors) if source.package in lock.unpinned_sources else None
         if repository is None:
             continue
         try:
@@ -102,7 +104,7 @@ def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[s
 
 
 def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple[LockedPackage, ...]:
-    with scratch() as folder:
+    with temporary_folder() as folder:
         files = {
             "requirements.in": lines,
             "overrides.txt": [*_pins(lock.packages, lines)],
@@ -138,7 +140,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
 
 def _failed(lock: CellLock, why: str) -> InfrastructureError:
     return InfrastructureError(
-        f"what {', '.join(lock.unread)} needs beside the pins cannot be resolved",
+        f"what {', '.join(lock.unpinned_sources)} needs beside the pins cannot be resolved",
         why=why,
         fix="run again without NPU_MATRIX_MIRRORS: the export then says what it leaves open",
     )

@@ -31,7 +31,7 @@ SHARED_FILE, SHARED_FOLDER = 0o666, 0o1777
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class CardLease:
     """A card that is leased, or a place in the queue (`card` is None): by whom, what for, since when."""
 
     card: int | None
@@ -43,15 +43,15 @@ class Held:
 
 
 @dataclass(frozen=True)
-class LeaseBook:
+class CardLeases:
     """The lease files of a host, in a folder that all its users share."""
 
     folder: Path
 
     @staticmethod
-    def of_host(environ: Mapping[str, str]) -> LeaseBook:
+    def of_host(environ: Mapping[str, str]) -> CardLeases:
         """The host's own, or the one the environment names."""
-        return LeaseBook(Path(environ.get(FOLDER_VARIABLE) or Path(tempfile.gettempdir()) / FOLDER_NAME))
+        return CardLeases(Path(environ.get(FOLDER_VARIABLE) or Path(tempfile.gettempdir()) / FOLDER_NAME))
 
     @contextlib.contextmanager
     def lease(
@@ -87,7 +87,7 @@ class LeaseBook:
             held.enter_context(taken[1])
             yield taken[0]
 
-    def look(self) -> tuple[Held, ...]:
+    def list_leases(self) -> tuple[CardLease, ...]:
         """Who has which card, then who waits in which order; nothing when nobody ever leased one."""
         cards = [
             _read(path, number)
@@ -109,7 +109,7 @@ class LeaseBook:
             ):
                 return None
             free = [card for card in cards if not _is_held(self._card(card))]
-            chosen = neighbours(free, count)
+            chosen = closest_cards(free, count)
             if chosen is None:
                 return None
             locks = contextlib.ExitStack()
@@ -127,7 +127,7 @@ class LeaseBook:
             return number, ticket
 
     def _before(self, what: str) -> str:
-        others = [one for one in self.look() if (one.pid, one.what) != (os.getpid(), what)]
+        others = [one for one in self.list_leases() if (one.pid, one.what) != (os.getpid(), what)]
         return "; ".join(
             f"{'card ' + str(one.card) if one.card is not None else 'before us in the queue'}: "
             f"{one.what} ({one.user}, pid {one.pid})"
@@ -159,7 +159,7 @@ class LeaseBook:
         return sorted(self.folder.glob(pattern))
 
 
-def neighbours(free: Sequence[int], count: int) -> tuple[int, ...] | None:
+def closest_cards(free: Sequence[int], count: int) -> tuple[int, ...] | None:
     """`count` of the free cards that lie closest together, None when there are not so many.
 
     Cards next to each other share the fast links. Of equally close ones those that start at a multiple of
@@ -204,13 +204,13 @@ def _is_held(path: Path, *, tidy: bool = False) -> bool:
         return True
 
 
-def _read(path: Path, card: int | None) -> Held | None:
+def _read(path: Path, card: int | None) -> CardLease | None:
     """Who holds the file; None when nobody does, or it went meanwhile."""
     try:
         if not _is_held(path):
             return None
         note = json.loads(path.read_text(encoding="utf-8"))
-        return Held(
+        return CardLease(
             card=card,
             pid=int(note["pid"]),
             user=_user(int(note["uid"])),
@@ -219,7 +219,7 @@ def _read(path: Path, card: int | None) -> Held | None:
             count=int(note["count"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return None if not path.exists() else Held(card=card, pid=0, user="?", what="?", since=0.0)
+        return None if not path.exists() else CardLease(card=card, pid=0, user="?", what="?", since=0.0)
 
 
 def _user(uid: int) -> str:

@@ -31,7 +31,7 @@ class CardNetwork:
         return tuple(card for card, problem in self.links.items() if not problem)
 
 
-def look_at_network(
+def query_card_network(
     cards: Sequence[int], ascend: Path, which: Callable[[str], str | None], environ: Mapping[str, str]
 ) -> CardNetwork:
     """Ask hccn_tool for each card; stops at the first one that it does not answer for."""

@@ -33,7 +33,7 @@ class EngineState:
     storage: Path | None = None
 
 
-def look_at_engine(program: str) -> EngineState:
+def query_engine(program: str) -> EngineState:
     """What `program info` says; docker wants daemon and group."""
     try:
         done = subprocess.run(
@@ -77,7 +77,7 @@ def storage_folder(info: Mapping[str, Any], host: str | None = None) -> Path | N
     return folder if folder.is_absolute() and folder.exists() else None
 
 
-def more_room(engine: str) -> str:
+def storage_remedy(engine: str) -> str:
     """What helps when the disk of an engine's images is full."""
     told = f" ({STORAGE_SETTINGS[engine]})" if engine in STORAGE_SETTINGS else ""
     return (

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.devices.cards.card_leases import Held
+from harness.devices.cards.card_leases import CardLease
 from harness.devices.host.card_network import CardNetwork
-from harness.devices.host.container_service import EngineState, look_at_engine, more_room
+from harness.devices.host.container_service import EngineState, query_engine, storage_remedy
 from harness.devices.host.inventory import HostReport
 from harness.devices.host.soc import driver_misfit
 
@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class DiskSpace:
     """What is free, and what is needed, in bytes.
 
     free_on: on the disk of a folder; images: for those of the default profile; engine: what cells are built
@@ -43,7 +43,7 @@ class Health(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class HostFinding:
     """One line of the doctor's report."""
 
     topic: str
@@ -52,15 +52,15 @@ class Finding:
     fix: str = ""
 
 
-def examine(
+def examine_host(
     host: HostReport,
     *,
     zig: bool,
-    room: Room,
-    engine_of: Callable[[str], EngineState] = look_at_engine,
-    leases: Sequence[Held] = (),
+    room: DiskSpace,
+    engine_of: Callable[[str], EngineState] = query_engine,
+    leases: Sequence[CardLease] = (),
     network: CardNetwork | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[HostFinding, ...]:
     """Findings in the order people read them.
 
     zig: the ziglang wheel is installed. engine_of: asks an installed container engine.
@@ -82,11 +82,11 @@ def examine(
     )
 
 
-def _simulated(host: HostReport, *, zig: bool) -> Finding:
+def _simulated(host: HostReport, *, zig: bool) -> HostFinding:
     if host.compiler or zig:
         compiler = host.compiler or "the ziglang wheel"
-        return Finding(topic="simulated device", health=Health.OK, what=f"can be built with {compiler}")
-    return Finding(
+        return HostFinding(topic="simulated device", health=Health.OK, what=f"can be built with {compiler}")
+    return HostFinding(
         topic="simulated device",
         health=Health.BROKEN,
         what="no C compiler, so the simulated CANN runtime cannot be built",
@@ -94,21 +94,23 @@ def _simulated(host: HostReport, *, zig: bool) -> Finding:
     )
 
 
-def _npu(host: HostReport) -> Finding:
+def _npu(host: HostReport) -> HostFinding:
     if host.npu is None:
         if host.npu_error:
             driver = f" (driver {host.driver})" if host.driver else ""
-            return Finding(
+            return HostFinding(
                 topic="NPU",
                 health=Health.LIMITED,
                 what=f"{host.npu_error}{driver}",
                 fix=host.npu_fix or "check the driver with `npu-smi info`",
             )
-        return Finding(topic="NPU", health=Health.LIMITED, what="none found; hardware cells are not run here")
+        return HostFinding(
+            topic="NPU", health=Health.LIMITED, what="none found; hardware cells are not run here"
+        )
     if host.missing_nodes:
         missing = ", ".join(f"/dev/{name}" for name in host.missing_nodes)
         cards = "cards are there" if host.npu.chips else "npu-smi runs and tells of no card it could read"
-        return Finding(
+        return HostFinding(
             topic="NPU",
             health=Health.LIMITED,
             what=f"{cards}, but {missing} is missing",
@@ -120,10 +122,10 @@ def _npu(host: HostReport) -> Finding:
     what = f"{usable} of {total} chips usable, {soc}, driver {host.npu.version}, CANN {cann}"
     problems = _card_problems(host)
     if not problems:
-        return Finding(topic="NPU", health=Health.OK, what=what)
+        return HostFinding(topic="NPU", health=Health.OK, what=what)
     told = "; ".join(problem for problem, _ in problems)
     fixes = dict.fromkeys(fix for _, fix in problems if fix)
-    return Finding(topic="NPU", health=Health.LIMITED, what=f"{what}; {told}", fix="; ".join(fixes))
+    return HostFinding(topic="NPU", health=Health.LIMITED, what=f"{what}; {told}", fix="; ".join(fixes))
 
 
 def _card_problems(host: HostReport) -> list[tuple[str, str]]:
@@ -156,11 +158,11 @@ def _card_problems(host: HostReport) -> list[tuple[str, str]]:
     return found
 
 
-def _driver(host: HostReport) -> Iterator[Finding]:
+def _driver(host: HostReport) -> Iterator[HostFinding]:
     """The installed CANN against the driver; planning compares that of each cell."""
     misfit = driver_misfit(host.cann, host.driver) if host.cann and host.driver else ""
     if misfit:
-        yield Finding(
+        yield HostFinding(
             topic="driver",
             health=Health.LIMITED,
             what=misfit,
@@ -168,69 +170,71 @@ def _driver(host: HostReport) -> Iterator[Finding]:
         )
 
 
-def _passing(host: HostReport) -> Iterator[Finding]:
+def _passing(host: HostReport) -> Iterator[HostFinding]:
     if host.passing is None or host.npu is None:
         return
     way = "Ascend Docker Runtime is registered; " if host.passing.runtime else ""
     if host.passing.missing:
         missing = ", ".join(host.passing.missing)
-        yield Finding(
+        yield HostFinding(
             topic="cards in containers",
             health=Health.LIMITED,
             what=f"{way}the driver's {missing} cannot be mounted: not on this host",
             fix="install the driver for all users; inside a container, mount it from the host",
         )
     else:
-        yield Finding(
+        yield HostFinding(
             topic="cards in containers",
             health=Health.OK,
             what=f"{way}nodes and driver files are passed one by one",
         )
 
 
-def _network(network: CardNetwork | None) -> Iterator[Finding]:
+def _network(network: CardNetwork | None) -> Iterator[HostFinding]:
     if network is None:
         return
     topic, fix = "HCCL network", "cells on one host do without; set addresses with `hccn_tool -i CARD -ip -s`"
     wrong = [f"{card} ({problem})" for card, problem in network.links.items() if problem]
     if network.error:
-        yield Finding(topic=topic, health=Health.LIMITED, what=network.error, fix=fix)
+        yield HostFinding(topic=topic, health=Health.LIMITED, what=network.error, fix=fix)
     elif wrong:
         what = (
             f"{len(network.up)} of {len(network.links)} cards can reach other hosts; not: {', '.join(wrong)}"
         )
-        yield Finding(topic=topic, health=Health.LIMITED, what=what, fix=fix)
+        yield HostFinding(topic=topic, health=Health.LIMITED, what=what, fix=fix)
     else:
-        yield Finding(topic=topic, health=Health.OK, what=f"{len(network.up)} cards can reach other hosts")
+        yield HostFinding(
+            topic=topic, health=Health.OK, what=f"{len(network.up)} cards can reach other hosts"
+        )
 
 
-def _leases(leases: Sequence[Held]) -> Iterator[Finding]:
+def _leases(leases: Sequence[CardLease]) -> Iterator[HostFinding]:
     for one in leases:
         who = f"{one.what} ({one.user}, pid {one.pid})"
         what = f"waits for {one.count}: {who}" if one.card is None else f"{one.card} leased: {who}"
-        yield Finding(topic="cards", health=Health.OK, what=what)
+        yield HostFinding(topic="cards", health=Health.OK, what=what)
 
 
-def _engines(engines: Sequence[EngineState]) -> Finding:
+def _engines(engines: Sequence[EngineState]) -> HostFinding:
     usable = [one.name for one in engines if not one.problem]
     if usable:
-        return Finding(topic="containers", health=Health.OK, what=", ".join(usable))
+        return HostFinding(topic="containers", health=Health.OK, what=", ".join(usable))
     if engines:
         told = "; ".join(f"{one.name}: {one.problem}" for one in engines)
-        return Finding(
+        return HostFinding(
             topic="containers",
             health=Health.LIMITED,
             what=f"installed, but it cannot be used from here: {told}",
             fix=f"see what `{engines[0].name} info` says; cells are virtual environments without",
         )
-    return Finding(
+    return HostFinding(
         topic="containers",
         health=Health.LIMITED,
         what="neither docker nor podman; cells are built as virtual environments",
     )
 
 
-def _image_storage(engines: Sequence[EngineState], room: Room) -> Iterator[Finding]:
+def _image_storage(engines: Sequence[EngineState], room: DiskSpace) -> Iterator[HostFinding]:
     """Of engines that answer and keep images on this machine."""
     for one in engines:
         if one.problem or one.storage is None:
@@ -238,19 +242,19 @@ def _image_storage(engines: Sequence[EngineState], room: Room) -> Iterator[Findi
         free = room.free_on(one.storage)
         where = f"{free / GIB:.1f} GiB free where {one.name} keeps images ({one.storage})"
         if free >= room.images:
-            yield Finding(topic="image storage", health=Health.OK, what=where)
+            yield HostFinding(topic="image storage", health=Health.OK, what=where)
         else:
-            yield Finding(
+            yield HostFinding(
                 topic="image storage",
                 health=Health.BROKEN if one.name == room.engine else Health.LIMITED,
                 what=f"{where}, the default profile's images need {room.images / GIB:.0f} GiB",
-                fix=more_room(one.name),
+                fix=storage_remedy(one.name),
             )
 
 
-def _shared_memory(host: HostReport) -> Iterator[Finding]:
+def _shared_memory(host: HostReport) -> Iterator[HostFinding]:
     if host.shm_bytes is not None and host.shm_bytes <= DOCKER_SHM_BYTES:
-        yield Finding(
+        yield HostFinding(
             topic="shared memory",
             health=Health.LIMITED,
             what=f"{host.shm_bytes / 2**20:.0f} MiB: one loader of torch with workers needs more",
@@ -258,11 +262,11 @@ def _shared_memory(host: HostReport) -> Iterator[Finding]:
         )
 
 
-def _disk(room: Room) -> Finding:
+def _disk(room: DiskSpace) -> HostFinding:
     free, needed = room.free / GIB, room.needed / GIB
     if room.free >= room.needed:
-        return Finding(topic="disk", health=Health.OK, what=f"{free:.0f} GiB free")
-    return Finding(
+        return HostFinding(topic="disk", health=Health.OK, what=f"{free:.0f} GiB free")
+    return HostFinding(
         topic="disk",
         health=Health.BROKEN,
         what=f"{free:.1f} GiB free, the default profile needs {needed:.0f} GiB",
@@ -270,10 +274,10 @@ def _disk(room: Room) -> Finding:
     )
 
 
-def _git(host: HostReport) -> Finding:
+def _git(host: HostReport) -> HostFinding:
     if host.git:
-        return Finding(topic="git", health=Health.OK, what=host.git)
-    return Finding(
+        return HostFinding(topic="git", health=Health.OK, what=host.git)
+    return HostFinding(
         topic="git",
         health=Health.LIMITED,
         what="not found; upstream histories cannot be read",

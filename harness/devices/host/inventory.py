@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.devices.cards.device_nodes import MANAGER_NODES, davinci_numbers
-from harness.devices.cards.passthrough import CardPassing, look_at_passing
-from harness.devices.host.card_network import CardNetwork, look_at_network
+from harness.devices.cards.device_nodes import (
+    MANAGER_NODES,
+    CardPassing,
+    davinci_numbers,
+    inspect_card_passing,
+)
+from harness.devices.host.card_network import CardNetwork, query_card_network
 from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
 from harness.devices.host.soc import soc_family
 from harness.errors import InfrastructureError
@@ -77,7 +81,7 @@ class HostReport:
         return soc_family(first.name, chips_per_card=per_card)
 
 
-def look(view: HostView) -> HostReport:
+def inspect_host(view: HostView) -> HostReport:
     """Look at the host; never raises for what is missing."""
     nodes = davinci_numbers(view.dev)
     npu, error, fix = read_npu_smi(view)
@@ -90,7 +94,7 @@ def look(view: HostView) -> HostReport:
         davinci=nodes,
         missing_nodes=missing,
         driver=(npu.version if npu else "") or _version(view.ascend / "driver/version.info"),
-        passing=look_at_passing(view.root) if seems else None,
+        passing=inspect_card_passing(view.root) if seems else None,
         cann=_cann(view),
         compiler=next((path for name in COMPILERS if (path := view.which(name))), ""),
         git=view.which("git") or "",
@@ -100,9 +104,9 @@ def look(view: HostView) -> HostReport:
     )
 
 
-def look_at_links(view: HostView, cards: Sequence[int]) -> CardNetwork:
+def inspect_card_network(view: HostView, cards: Sequence[int]) -> CardNetwork:
     """The cards' network; asks a program once or twice for each card, so only `doctor` does."""
-    return look_at_network(cards, view.ascend, view.which, view.environ)
+    return query_card_network(cards, view.ascend, view.which, view.environ)
 
 
 def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:

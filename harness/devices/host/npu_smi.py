@@ -99,7 +99,7 @@ class NpuReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Head:
+class _CardLine:
     card: int
     name: str
     health: str
@@ -146,7 +146,7 @@ def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, 
     chips: list[Chip] = []
     silent: list[int] = []
     numbered = False
-    head: _Head | None = None
+    head: _CardLine | None = None
     for row in rows:
         begun = _head(row)
         place = None if head is None else _place(row)
@@ -163,13 +163,13 @@ def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, 
     return tuple(chips), tuple(dict.fromkeys(silent)), numbered
 
 
-def _head(row: Sequence[str]) -> _Head | None:
+def _head(row: Sequence[str]) -> _CardLine | None:
     """A card's first line: `0 910B3 | OK | ...`, or `0 | Ascend950PR | OK | ...`."""
     if len(row) == 3 and (card := CARD.match(row[0])) and not BUS_ID.match(row[1]):
-        return _Head(card=int(card.group(1)), name=card.group(2), health=row[1])
+        return _CardLine(card=int(card.group(1)), name=card.group(2), health=row[1])
     # A process has its number where a card has its name.
     if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[0]) and re.fullmatch(r"[A-Za-z]\S*", row[1]):
-        return _Head(card=int(row[0]), name=row[1], health=row[2])
+        return _CardLine(card=int(row[0]), name=row[1], health=row[2])
     return None
 
 
@@ -182,7 +182,7 @@ def _place(row: Sequence[str]) -> tuple[int, int | None] | None:
     return None
 
 
-def _chip(head: _Head, chip: int, index: int, row: Sequence[str]) -> Chip:
+def _chip(head: _CardLine, chip: int, index: int, row: Sequence[str]) -> Chip:
     usage = USAGE.search(row[-1])
     return Chip(
         card=head.card,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No collection of cycles inside; for code that makes none.
 
     The collector runs whenever so many more objects were made than freed, which says nothing where all of

@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.matrix.cells.cell import Cell, Pin
+from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, PinRule
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
@@ -55,7 +55,7 @@ def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> 
     return tuple(pins.values())
 
 
-def requirements(cell: Cell, axes: Mapping[str, Axis]) -> dict[str, Any]:
+def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> dict[str, Any]:
     """The `pins` facet of a cell: what its environment is resolved from, as JSON.
 
     requirements: for the package index. overrides: replace what packages ask for. from_source: packages

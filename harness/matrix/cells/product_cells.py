@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from harness.digest import canonical_json
 from harness.errors import Location
-from harness.matrix.cells.cell import DIGEST_DIGITS, Cell, Pin, cell_slug
 from harness.matrix.cells.pins import resolve_rules
+from harness.matrix.model.cell import DIGEST_DIGITS, Cell, Pin, cell_slug
 from harness.matrix.model.definitions import Axis, PinRule, Selection
 from harness.matrix.model.versions import Version
 
@@ -21,7 +21,7 @@ TAILS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _PartialCell:
     """Values of some axes, in the order of the matrix: their texts, and where each is written.
 
     members: their JSON, in the order in which it is digested. read: the texts that decide about pins.
@@ -88,9 +88,9 @@ class ProductCells:
                     digest=digest,
                 )
 
-    def _part(self, versions: Mapping[str, Version]) -> _Part:
+    def _part(self, versions: Mapping[str, Version]) -> _PartialCell:
         axes = {axis: str(versions[axis]) for axis in self._axes if axis in versions}
-        return _Part(
+        return _PartialCell(
             versions=versions,
             axes=axes,
             places={axis: self._selection.provenance[axis, text] for axis, text in axes.items()},
@@ -99,7 +99,7 @@ class ProductCells:
             read=tuple(axes[axis] for axis in self._axes if axis in axes and axis in self._read),
         )
 
-    def _text(self, head: _Part) -> str:
+    def _text(self, head: _PartialCell) -> str:
         """The canonical JSON of cells that begin so, with %s for the members of a tail."""
         known = (
             _member(axis, head.axes[axis]).replace("%", "%%") if axis in head.axes else "%s"
@@ -107,7 +107,7 @@ class ProductCells:
         )
         return f"{{{','.join(known)}}}"
 
-    def _name(self, head: _Part, tail: _Part, axes: Mapping[str, str]) -> tuple[str, str]:
+    def _name(self, head: _PartialCell, tail: _PartialCell, axes: Mapping[str, str]) -> tuple[str, str]:
         """Slug and title; as head and tail always have the same axes, their texts alone tell them apart."""
         place = head.named + tail.named
         known = self._names.get(place)
@@ -115,7 +115,9 @@ class ProductCells:
             known = self._names[place] = cell_slug("", axes), _title(axes)
         return known
 
-    def _requirements(self, head: _Part, tail: _Part) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+    def _requirements(
+        self, head: _PartialCell, tail: _PartialCell
+    ) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
         place = head.read + tail.read
         known = self._pins.get(place)
         if known is None:

@@ -11,7 +11,7 @@ from harness.matrix.model.constraints import Constraint
 from harness.matrix.model.versions import Version
 
 
-class Assignment(NamedTuple):
+class PartialCombination(NamedTuple):
     """Values of a combination, or of a part of it that decides: by violating `constraint`, or by being valid.
 
     combinations: how many full combinations it stands for (1 for a full one).
@@ -23,22 +23,22 @@ class Assignment(NamedTuple):
     combinations: int = 1
 
 
-def expand(
+def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
-) -> Iterator[Assignment]:
+) -> Iterator[PartialCombination]:
     """Every feasible combination, in the order of the lists, and every smallest excluded part of one."""
     left = open_axes(product, constraints)
-    for part in decide(product, fixed, constraints):
+    for part in decided_parts(product, fixed, constraints):
         if part.constraint is not None or not left:
             yield part
             continue
         for values in itertools.product(*(product[axis] for axis in left)):
-            yield Assignment({**part.versions, **dict(zip(left, values, strict=True))})
+            yield PartialCombination({**part.versions, **dict(zip(left, values, strict=True))})
 
 
-def decide(
+def decided_parts(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
-) -> Iterator[Assignment]:
+) -> Iterator[PartialCombination]:
     """The parts of a product, in the order of the lists: excluded, or valid whatever `open_axes` have.
 
     A constraint is looked at once, when the last axis it reads has got its value, so the work grows with the
@@ -50,14 +50,14 @@ def decide(
     remaining = [math.prod(len(product[axis]) for axis in (*axes[at:], *left)) for at in range(len(axes) + 1)]
     versions = dict(fixed)
 
-    def violated(depth: int) -> Assignment | None:
+    def violated(depth: int) -> PartialCombination | None:
         for constraint in due[depth]:
             what = constraint.violation(versions)
             if what:
-                return Assignment(dict(versions), constraint, what, remaining[depth])
+                return PartialCombination(dict(versions), constraint, what, remaining[depth])
         return None
 
-    def descend(depth: int) -> Iterator[Assignment]:
+    def descend(depth: int) -> Iterator[PartialCombination]:
         axis, last = axes[depth], depth + 1 == len(axes)
         asked = bool(due[depth + 1])
         for version in product[axis]:
@@ -66,14 +66,14 @@ def decide(
             if found:
                 yield found
             elif last:
-                yield Assignment(dict(versions), combinations=remaining[-1])
+                yield PartialCombination(dict(versions), combinations=remaining[-1])
             else:
                 yield from descend(depth + 1)
         del versions[axis]
 
     found = violated(0)
     if found or not axes:
-        yield found or Assignment(dict(versions), combinations=remaining[-1])
+        yield found or PartialCombination(dict(versions), combinations=remaining[-1])
         return
     yield from descend(0)
 

@@ -21,20 +21,20 @@ SCHEMA_FILE = Path("docs/schema/matrix.schema.json")
 _ANNOTATIONS = {"title", "description", "default", "$schema", "$defs", "examples"}
 
 
-def checked(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
+def check_form(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
     """The document's data and what is wrong with its form.
 
     Entries with problems are left out of the data; it is None when too little is left to read on.
     """
     schema = _committed_schema()
-    if schema is not None and fits(document.data, schema, schema):
+    if schema is not None and matches_schema(document.data, schema, schema):
         return document.data, []
-    from harness.matrix.document.problems import explain
+    from harness.matrix.document.problems import find_problems
 
-    return explain(document)
+    return find_problems(document)
 
 
-def fits(data: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
+def matches_schema(data: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
     """Whether `data` satisfies `node` of `schema`; False too for any keyword this does not know."""
     return all(_holds(keyword, node, data, schema) for keyword in node if keyword not in _ANNOTATIONS)
 
@@ -61,18 +61,18 @@ def _holds(keyword: str, node: dict[str, Any], data: Any, schema: dict[str, Any]
             return not isinstance(data, dict) or all(name in data for name in value)
         case "properties":
             return not isinstance(data, dict) or all(
-                fits(data[name], value[name], schema) for name in value if name in data
+                matches_schema(data[name], value[name], schema) for name in value if name in data
             )
         case "additionalProperties" | "patternProperties":
             return not isinstance(data, dict) or _others_fit(keyword, node, data, schema)
         case "propertyNames":
-            return not isinstance(data, dict) or all(fits(name, value, schema) for name in data)
+            return not isinstance(data, dict) or all(matches_schema(name, value, schema) for name in data)
         case "items":
-            return not isinstance(data, list) or all(fits(item, value, schema) for item in data)
+            return not isinstance(data, list) or all(matches_schema(item, value, schema) for item in data)
         case "anyOf" | "oneOf":
-            return any(fits(data, branch, schema) for branch in value)
+            return any(matches_schema(data, branch, schema) for branch in value)
         case "$ref":
-            return fits(data, schema["$defs"][value.rpartition("/")[2]], schema)
+            return matches_schema(data, schema["$defs"][value.rpartition("/")[2]], schema)
     return False
 
 
@@ -80,7 +80,7 @@ def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema
     if keyword == "patternProperties":
         patterns = node[keyword].items()
         return all(
-            fits(item, below, schema)
+            matches_schema(item, below, schema)
             for name, item in data.items()
             for pattern, below in patterns
             if _matches(pattern, name)
@@ -93,7 +93,9 @@ def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema
     ]
     below = node[keyword]
     return (
-        not others if below is False else below is True or all(fits(item, below, schema) for item in others)
+        not others
+        if below is False
+        else below is True or all(matches_schema(item, below, schema) for item in others)
     )
 
 

@@ -94,13 +94,13 @@ Conditions = dict[AxisName, Specifiers]
 When = Annotated[Conditions, Field(description="axis: versions; the cells it is for. Empty: all")]
 
 
-class Entry(BaseModel):
+class MatrixEntry(BaseModel):
     """Base of all: unknown keys are errors, nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
-class AxisEntry(Entry):
+class AxisEntry(MatrixEntry):
     """One versioned part of the stack."""
 
     title: Title
@@ -117,7 +117,7 @@ class AxisEntry(Entry):
     )
 
 
-class FindingEntry(Entry):
+class FindingEntry(MatrixEntry):
     """A known inconsistency of what the authors state."""
 
     what: Text = Field(description="what does not agree, in a sentence")
@@ -125,7 +125,7 @@ class FindingEntry(Entry):
     axes: list[AxisName] = Field([], description="the axes it concerns")
 
 
-class StackEntry(Entry):
+class StackEntry(MatrixEntry):
     """A named cell people talk about, as its authors state it."""
 
     title: Title
@@ -136,7 +136,7 @@ class StackEntry(Entry):
     notes: list[Text] = Field([], description="what else a reader has to know")
 
 
-class TableEntry(Entry):
+class TableEntry(MatrixEntry):
     """A table somebody publishes: facts with their source, never outcomes."""
 
     title: Title
@@ -147,7 +147,7 @@ class TableEntry(Entry):
     rows: list[list[Text | None]] = Field(min_length=1, description="a value for each column; null: none")
 
 
-class SameAs(Entry):
+class SameAsEntry(MatrixEntry):
     """The value must agree with that of another axis."""
 
     same_as: AxisName = Field(description="the other axis")
@@ -156,7 +156,7 @@ class SameAs(Entry):
     )
 
 
-class ListedIn(Entry):
+class ListedInEntry(MatrixEntry):
     """The value must be the one a published table has for the cell's value of the table's key."""
 
     table: Name = Field(description="an entry of `published`")
@@ -165,13 +165,13 @@ class ListedIn(Entry):
 
 Requirement = Annotated[
     Annotated[Specifiers, Tag("specifiers")]
-    | Annotated[SameAs, Tag("same")]
-    | Annotated[ListedIn, Tag("listed")],
+    | Annotated[SameAsEntry, Tag("same")]
+    | Annotated[ListedInEntry, Tag("listed")],
     Discriminator(_form),
 ]
 
 
-class ConstraintEntry(Entry):
+class ConstraintEntry(MatrixEntry):
     """Which combinations are out, and the proof of it."""
 
     when: When = {}
@@ -181,7 +181,7 @@ class ConstraintEntry(Entry):
     source: Source
 
 
-class PinEntry(Entry):
+class PinEntry(MatrixEntry):
     """A requirement that cells need beside their axis values; `{axis}` stands for the cell's value."""
 
     when: When = {}
@@ -190,7 +190,7 @@ class PinEntry(Entry):
     source: Source
 
 
-class OverrideEntry(Entry):
+class OverrideEntry(MatrixEntry):
     """A requirement that replaces what packages ask for; `{axis}` stands for the cell's value."""
 
     when: When = {}
@@ -199,7 +199,7 @@ class OverrideEntry(Entry):
     source: Source
 
 
-class RecipeEntry(Entry):
+class RecipeEntry(MatrixEntry):
     """A training or inference job."""
 
     title: Title
@@ -217,7 +217,7 @@ class RecipeEntry(Entry):
     notes: list[Text] = Field([], description="what else a reader has to know")
 
 
-class SelectEntry(Entry):
+class SelectEntry(MatrixEntry):
     """Cells of a profile: named stacks, or the product of axis values."""
 
     stacks: Annotated[
@@ -240,7 +240,7 @@ class SelectEntry(Entry):
     recipe: Name = Field("", description="the recipe of these cells")
 
 
-class ProfileEntry(Entry):
+class ProfileEntry(MatrixEntry):
     """What one command plans."""
 
     title: Title
@@ -248,7 +248,7 @@ class ProfileEntry(Entry):
     without: dict[Name, Text] = Field({}, description="checks this profile leaves out, each with the reason")
 
 
-class RunnerEntry(Entry):
+class RunnerEntry(MatrixEntry):
     """A place that can execute tasks."""
 
     title: Title
@@ -257,7 +257,7 @@ class RunnerEntry(Entry):
     labels: dict[str, Text] = Field({}, description="facts about it; in capitals, folders such as DATA_ROOT")
 
 
-class ExpectationEntry(Entry):
+class ExpectationEntry(MatrixEntry):
     """An outcome that is known to differ from pass, and until when."""
 
     cells: Annotated[str, Tag("glob")] | Annotated[Conditions, Tag("axes")] = Field(
@@ -278,7 +278,7 @@ class ExpectationEntry(Entry):
     until: Text = Field(description="a date, 2027-01-31, or an axis and a specifier, 'verl >=0.7.0'")
 
 
-class MigrationEntry(Entry):
+class MigrationEntry(MatrixEntry):
     """A version bump: the row and the one it moves to are both planned until the new one is green."""
 
     stack: Name = Field(description="the row it moves")
@@ -293,7 +293,7 @@ class MigrationEntry(Entry):
     until: Text = Field(description="when it should be done: a date, 2027-01-31")
 
 
-class MatrixFile(Entry):
+class MatrixFile(MatrixEntry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
     format: Literal[1] = Field(description="the form of this file")

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.errors import Problem
+from harness.errors import Problem, did_you_mean
 from harness.matrix.document.matrix_schema import MatrixFile, json_schema
-from harness.matrix.document.suggest import did_you_mean
 from harness.matrix.document.yaml_positions import Document, NodePath
 
 _SHOWN = 60
@@ -23,7 +22,7 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
-def explain(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
+def find_problems(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
     """What is left of the data without the entries that have problems of form, and these problems.
 
     So what the other entries refer to can be checked in the same pass. None when too little is left.

@@ -74,7 +74,7 @@ def parse_yaml(text: str, file: Path | str) -> Document:
             where=where,
             fix="write it as an escape in double quotes, or remove it",
         )
-    reader = _Reader(file)
+    reader = _EventReader(file)
     try:
         reader.read(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
@@ -132,7 +132,7 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-class _Reader:
+class _EventReader:
     """Builds data from YAML events with an explicit stack, so that no depth of nesting can overflow ours."""
 
     def __init__(self, file: Path | str) -> None:
@@ -143,7 +143,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, events: Iterator[Any]) -> None:
-        stack: list[_Open] = []
+        stack: list[_OpenCollection] = []
         for event in events:
             if isinstance(event, yaml.ScalarEvent):
                 self._check_node(event)
@@ -157,7 +157,7 @@ class _Reader:
                     self._stop(event, "a key must be a single word or text", "write the key as plain text")
                 container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
                 path = self._place(stack, event, container)
-                stack.append(_Open(container, path))
+                stack.append(_OpenCollection(container, path))
                 if len(stack) > MAX_DEPTH:
                     self._stop(event, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
             elif isinstance(event, yaml.CollectionEndEvent):
@@ -167,7 +167,7 @@ class _Reader:
             elif isinstance(event, yaml.DocumentStartEvent) and self.documents:
                 self._stop(event, "a second document starts here", "keep one document to a file")
 
-    def _place(self, stack: list[_Open], event: Any, value: Any) -> NodePath:
+    def _place(self, stack: list[_OpenCollection], event: Any, value: Any) -> NodePath:
         mark = (event.start_mark.line + 1, event.start_mark.column + 1)
         if not stack:
             self.documents.append(value)
@@ -187,7 +187,7 @@ class _Reader:
         self.values[path] = mark
         return path
 
-    def _key(self, top: _Open, event: Any) -> None:
+    def _key(self, top: _OpenCollection, event: Any) -> None:
         name: str = event.value
         path = (*top.path, name)
         mark = (event.start_mark.line + 1, event.start_mark.column + 1)
@@ -230,7 +230,7 @@ class _Reader:
 
 
 @dataclass
-class _Open:
+class _OpenCollection:
     """A collection that has started and not ended."""
 
     container: Any

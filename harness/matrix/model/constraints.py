@@ -36,7 +36,7 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class AxisAgreement:
     """Two axes must have the same release, or the same nominal version."""
 
     axis: str
@@ -62,7 +62,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PublishedTable:
     """A published table; `rows` are tuples in the order of `columns`, None where a field is empty."""
 
     name: str
@@ -81,7 +81,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class TableRequirement:
     """The value must be what a published table has for the cell's value of the table's key.
 
     A key the table does not list says nothing; alternatives in a field are separated by ` / `.
@@ -114,7 +114,7 @@ class Listing:
         return True if True in answers else None if None in answers else False
 
 
-Requirement = Condition | Agreement | Listing
+Requirement = Condition | AxisAgreement | TableRequirement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,9 @@ class Constraint:
         return ""
 
 
-def table_listing(table: Table, axis: str, column: str, schemes: Mapping[str, Scheme]) -> Listing:
+def table_requirement(
+    table: PublishedTable, axis: str, column: str, schemes: Mapping[str, Scheme]
+) -> TableRequirement:
     """The requirement that `axis` follows `column` of `table`; ValueError names the first bad field."""
     allowed: dict[Version, tuple[Specifier, ...]] = {}
     for key, text in table.column(column).items():
@@ -161,15 +163,15 @@ def table_listing(table: Table, axis: str, column: str, schemes: Mapping[str, Sc
         if clause.version is None or clause.operator != "==":
             raise ValueError(f"row {key!r} of table {table.name!r} is not named by a version")
         allowed[clause.version] = options
-    return Listing(axis=axis, table=table.name, key=table.key, allowed=allowed)
+    return TableRequirement(axis=axis, table=table.name, key=table.key, allowed=allowed)
 
 
 def _explain(rule: Requirement, versions: Versions) -> str:
-    if isinstance(rule, Listing):
+    if isinstance(rule, TableRequirement):
         options = " or ".join(str(specifier).removeprefix("==") for specifier in rule.row(versions))
         published = f"{_state(versions, (rule.key,))} is published with {rule.axis} {options}"
         return f"{published}, not {versions[rule.axis].short}"
-    if isinstance(rule, Agreement):
+    if isinstance(rule, AxisAgreement):
         return f"{_state(versions, rule.axes)} differ in {rule.part}"
     return f"{_state(versions, (rule.axis,))} is not {str(rule).removeprefix(rule.axis + ' ')}"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import Location
-from harness.matrix.cells.cell import Cell, Finding
+from harness.matrix.model.cell import Cell, KnownInconsistency
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
@@ -46,7 +46,7 @@ class Stack:
     source: str
     axes: Mapping[str, str]
     recipe: str
-    findings: tuple[Finding, ...]
+    findings: tuple[KnownInconsistency, ...]
     notes: tuple[str, ...]
     provenance: Mapping[str, Location] = field(compare=False)
     where: Location = field(compare=False)
@@ -71,7 +71,7 @@ class Recipe:
     model: str
     source: str
     bases: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[KnownInconsistency, ...] = ()
     notes: tuple[str, ...] = ()
     where: Location = field(compare=False)
 
@@ -101,7 +101,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class OmittedCheck:
     """A check that a profile does not run, and why; naming it on the command line runs it all the same."""
 
     check: str
@@ -116,7 +116,7 @@ class Profile:
     name: str
     title: str
     select: tuple[Selection, ...]
-    without: tuple[LeftOut, ...] = ()
+    without: tuple[OmittedCheck, ...] = ()
     where: Location = field(compare=False)
 
 

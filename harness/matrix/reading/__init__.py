@@ -1,1 +1,4 @@
-"""TODO."""
+"""Reads matrix.yaml into a `Matrix` and reports every problem with its position.
+
+Start with `load_matrix.py`; `resolve_names.py` collects the problems of names and versions.
+"""

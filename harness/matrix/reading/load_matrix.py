@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import InputError, Problem
-from harness.matrix.cells.cell import Finding
 from harness.matrix.cells.pins import placeholders
-from harness.matrix.document.form import checked
+from harness.matrix.document.form import check_form
 from harness.matrix.document.yaml_positions import Document, NodePath, load_yaml, parse_yaml
-from harness.matrix.migrations.migration import read_migration
-from harness.matrix.model.constraints import Condition, Table
+from harness.matrix.model.cell import KnownInconsistency
+from harness.matrix.model.constraints import Condition, PublishedTable
 from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.model.versions import Scheme
+from harness.matrix.reading.read_migrations import read_migration
 from harness.matrix.reading.read_profiles import read_profile
 from harness.matrix.reading.read_rules import read_constraint, read_pin_rule, read_table
-from harness.matrix.reading.resolve_names import Resolver, mapping, text, texts
+from harness.matrix.reading.resolve_names import NameResolver, mapping, text, texts
+from harness.matrix.version_matrix import Matrix
 
 MAX_PROBLEMS = 100
 _UNTIL = re.compile(r"(?P<axis>[a-z][a-z0-9_]*)\s+(?P<specifier>\S.*)")
@@ -38,11 +38,11 @@ def parse_matrix(source: str, file: Path | str = "matrix.yaml") -> Matrix:
 
 
 def _load(document: Document) -> Matrix:
-    data, problems = checked(document)
+    data, problems = check_form(document)
     problems = sorted([*document.problems, *problems], key=_position)
     if data is None:
         raise InputError.of(problems[:MAX_PROBLEMS])
-    loader = _Loader(document)
+    loader = _MatrixLoader(document)
     matrix = loader.matrix(data)
     problems = sorted([*problems, *loader.problems], key=_position)
     if problems:
@@ -54,12 +54,12 @@ def _position(problem: Problem) -> tuple[int, int]:
     return (problem.where.line, problem.where.column) if problem.where else (0, 0)
 
 
-class _Loader(Resolver):
+class _MatrixLoader(NameResolver):
     """Builds the model from data whose form has been checked (see `schema`)."""
 
     def __init__(self, document: Document) -> None:
         super().__init__(document)
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, PublishedTable] = {}
 
     def matrix(self, data: Entry) -> Matrix:
         """All of the file, in its order."""
@@ -97,7 +97,7 @@ class _Loader(Resolver):
                 name: read_migration(self, name, entry) for name, entry in data.get("migrations", {}).items()
             },
         )
-        return matrix.moved({})
+        return matrix.with_migrations({})
 
     def _axis(self, name: str, entry: Entry) -> Axis:
         path: NodePath = ("axes", name)
@@ -142,7 +142,7 @@ class _Loader(Resolver):
             where=self.document.where(path, key=True),
         )
 
-    def _findings(self, path: NodePath, entry: Entry) -> tuple[Finding, ...]:
+    def _findings(self, path: NodePath, entry: Entry) -> tuple[KnownInconsistency, ...]:
         found = []
         for index, finding in enumerate(entry.get("findings", [])):
             at: NodePath = (*path, "findings", index)
@@ -150,7 +150,9 @@ class _Loader(Resolver):
             for position, axis in enumerate(axes):
                 self.axis((*at, "axes", position), axis)
             what, source = text(finding["what"]), text(finding["source"])
-            found.append(Finding(what=what, source=source, axes=tuple(axes), where=self.document.where(at)))
+            found.append(
+                KnownInconsistency(what=what, source=source, axes=tuple(axes), where=self.document.where(at))
+            )
         return tuple(found)
 
     def _recipe(self, name: str, recipes: dict[str, Entry]) -> Recipe:

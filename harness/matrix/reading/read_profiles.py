@@ -6,13 +6,13 @@ from typing import Any
 
 from harness.errors import Location
 from harness.matrix.document.yaml_positions import NodePath
-from harness.matrix.model.definitions import LeftOut, Profile, Selection
-from harness.matrix.reading.resolve_names import Resolver, text, texts
+from harness.matrix.model.definitions import OmittedCheck, Profile, Selection
+from harness.matrix.reading.resolve_names import NameResolver, text, texts
 
 Entry = dict[str, Any]
 
 
-def read_profile(resolver: Resolver, name: str, entry: Entry, stacks: list[str]) -> Profile:
+def read_profile(resolver: NameResolver, name: str, entry: Entry, stacks: list[str]) -> Profile:
     """The profile in `entry`, whose form has been checked; `stacks` is what `all` means.
 
     What is wrong is noted by `resolver`.
@@ -24,7 +24,7 @@ def read_profile(resolver: Resolver, name: str, entry: Entry, stacks: list[str])
         title=text(entry["title"]),
         select=tuple(_selection(resolver, (*path, index), part, stacks) for index, part in parts),
         without=tuple(
-            LeftOut(
+            OmittedCheck(
                 check=check,
                 reason=text(reason),
                 where=resolver.document.where(("profiles", name, "without", check), key=True),
@@ -35,7 +35,7 @@ def read_profile(resolver: Resolver, name: str, entry: Entry, stacks: list[str])
     )
 
 
-def _selection(resolver: Resolver, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
+def _selection(resolver: NameResolver, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
     if ("stacks" in entry) == ("product" in entry):
         resolver.problem(path, "a selection needs one of 'stacks' and 'product'")
     if "stacks" in entry and ("with" in entry or "recipe" in entry):
@@ -62,7 +62,7 @@ def _selection(resolver: Resolver, path: NodePath, entry: Entry, stacks: list[st
 
 
 def _product(
-    resolver: Resolver, path: NodePath, entry: Entry
+    resolver: NameResolver, path: NodePath, entry: Entry
 ) -> tuple[dict[str, tuple[str, ...]], dict[tuple[str, str], Location]]:
     product: dict[str, tuple[str, ...]] = {}
     provenance: dict[tuple[str, str], Location] = {}

@@ -7,17 +7,24 @@ from typing import Any
 
 from harness.matrix.cells.pins import check_template, placeholders
 from harness.matrix.document.yaml_positions import NodePath
-from harness.matrix.model.constraints import Agreement, Constraint, Listing, Requirement, Table, table_listing
+from harness.matrix.model.constraints import (
+    AxisAgreement,
+    Constraint,
+    PublishedTable,
+    Requirement,
+    TableRequirement,
+    table_requirement,
+)
 from harness.matrix.model.definitions import Axis, PinRule
-from harness.matrix.reading.resolve_names import Resolver, text, texts
+from harness.matrix.reading.resolve_names import NameResolver, text, texts
 
 Entry = dict[str, Any]
 
 
-def read_table(resolver: Resolver, name: str, entry: Entry) -> Table:
+def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTable:
     """The published table in `entry`, whose form has been checked; what is wrong is noted by `resolver`."""
     path: NodePath = ("published", name)
-    table = Table(
+    table = PublishedTable(
         name=name,
         title=text(entry["title"]),
         source=text(entry["source"]),
@@ -43,7 +50,9 @@ def read_table(resolver: Resolver, name: str, entry: Entry) -> Table:
     return table
 
 
-def read_constraint(resolver: Resolver, tables: Mapping[str, Table], name: str, entry: Entry) -> Constraint:
+def read_constraint(
+    resolver: NameResolver, tables: Mapping[str, PublishedTable], name: str, entry: Entry
+) -> Constraint:
     """The constraint in `entry`; `tables` are those it may refer to."""
     path: NodePath = ("constraints", name)
     if ("require" in entry) == ("forbid" in entry):
@@ -64,7 +73,7 @@ def read_constraint(resolver: Resolver, tables: Mapping[str, Table], name: str, 
 
 
 def _requirement(
-    resolver: Resolver, tables: Mapping[str, Table], path: NodePath, axis: str, entry: Any
+    resolver: NameResolver, tables: Mapping[str, PublishedTable], path: NodePath, axis: str, entry: Any
 ) -> Sequence[Requirement]:
     if not isinstance(entry, dict):
         return resolver.conditions(path, {axis: entry})
@@ -73,13 +82,13 @@ def _requirement(
     if "same_as" in entry:
         other = resolver.axis((*at, "same_as"), entry["same_as"])
         part = entry.get("part", "nominal")
-        return [Agreement(axis=axis, other=other.name, part=part)] if known and other else []
+        return [AxisAgreement(axis=axis, other=other.name, part=part)] if known and other else []
     return _listing(resolver, tables, at, known, entry) if known else []
 
 
 def _listing(
-    resolver: Resolver, tables: Mapping[str, Table], path: NodePath, axis: Axis, entry: Entry
-) -> list[Listing]:
+    resolver: NameResolver, tables: Mapping[str, PublishedTable], path: NodePath, axis: Axis, entry: Entry
+) -> list[TableRequirement]:
     name = entry["table"]
     if not resolver.known((*path, "table"), "table", name, resolver.names("published")) or name not in tables:
         return []
@@ -92,11 +101,11 @@ def _listing(
     if resolver.axis(("published", name, "key"), table.key) is None:
         return []
     schemes = {known.name: known.scheme for known in resolver.axes.values()}
-    listing = resolver.attempt(path, lambda: table_listing(table, axis.name, column, schemes))
+    listing = resolver.attempt(path, lambda: table_requirement(table, axis.name, column, schemes))
     return [listing] if listing else []
 
 
-def read_pin_rule(resolver: Resolver, path: NodePath, entry: Entry) -> PinRule:
+def read_pin_rule(resolver: NameResolver, path: NodePath, entry: Entry) -> PinRule:
     """The pin or override in `entry`."""
     field = "require" if "require" in entry else "override"
     template = text(entry[field])

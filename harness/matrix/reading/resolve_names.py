@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from harness.errors import Problem
-from harness.matrix.document.suggest import did_you_mean
+from harness.errors import Problem, did_you_mean
 from harness.matrix.document.yaml_positions import Document, NodePath
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.definitions import Axis
@@ -31,7 +30,7 @@ def mapping(value: Mapping[str, str | int] | None) -> dict[str, str]:
     return {name: text(item) for name, item in (value or {}).items()}
 
 
-class Resolver:
+class NameResolver:
     """A wrong word becomes a problem with its position, and what it belongs to goes on without it."""
 
     def __init__(self, document: Document) -> None:

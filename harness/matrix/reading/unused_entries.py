@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from harness.errors import Problem
 from harness.matrix.cells.pins import resolve_rules
-from harness.matrix.cells.product_expansion import expand
+from harness.matrix.cells.product_expansion import expand_product
 from harness.matrix.model.constraints import Constraint
-
-if TYPE_CHECKING:
-    from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.version_matrix import Matrix
 
 
-def idle_parts(matrix: Matrix) -> Iterator[Problem]:
+def unused_entries(matrix: Matrix) -> Iterator[Problem]:
     """Axis values, constraints, stacks, recipes, expectations and pin rules that no cell is touched by."""
     yield from _values(matrix)
     yield from _products(matrix)
@@ -83,7 +80,7 @@ def _bites(matrix: Matrix, constraint: Constraint) -> bool:
                 for axis, texts in selection.product.items()
                 if axis in constraint.axes
             }
-            found = expand(product, matrix.versions(selection.fixed), [constraint])
+            found = expand_product(product, matrix.versions(selection.fixed), [constraint])
             if product and any(part.constraint is not None for part in found):
                 return True
     return False

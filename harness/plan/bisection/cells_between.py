@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.matrix.cells.cell import Cell
 from harness.matrix.cells.pins import resolve_rules
-from harness.matrix.model.version_matrix import Matrix
+from harness.matrix.model.cell import Cell
 from harness.matrix.model.versions import Version
+from harness.matrix.version_matrix import Matrix
 from harness.plan.bisection.search import Culprit, Vector, all_probes
 from harness.plan.keys.variant import RECIPE, variant_id
 from harness.sources.git.git_repository import Repository

@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.errors import InputError, Location
-from harness.matrix.cells.cell import Cell
-from harness.matrix.cells.product_expansion import expand
-from harness.matrix.document.suggest import did_you_mean
+from harness.errors import InputError, Location, did_you_mean
+from harness.matrix.cells.product_expansion import expand_product
+from harness.matrix.model.cell import Cell
 from harness.matrix.model.constraints import Condition, Constraint
 from harness.matrix.model.definitions import Selection
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.model.versions import Version
+from harness.matrix.version_matrix import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +198,7 @@ def _infeasible(
     read = {axis for rule in rules for axis in rule.axes}
     relevant = {axis: values for axis, values in product.items() if axis in read}
     rest = {axis: version for axis, version in fixed.items() if axis not in relevant}
-    return not any(part.constraint is None for part in expand(relevant, rest, rules))
+    return not any(part.constraint is None for part in expand_product(relevant, rest, rules))
 
 
 def _objection(rule: Constraint, what: str) -> Objection:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import Location
-from harness.matrix.cells.cell import Cell, Pin
-from harness.matrix.cells.pins import requirements
+from harness.matrix.cells.pins import pins_facet
+from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
 
 HOST_PYTHON = "host"
@@ -88,7 +88,7 @@ def _recipe(cell: Cell, inputs: FacetInputs) -> Any:
 
 
 def _pins(cell: Cell, inputs: FacetInputs) -> Any:
-    facet = requirements(cell, inputs.axes)
+    facet = pins_facet(cell, inputs.axes)
     # Reasons are prose for people (`explain` shows them); rewording one must not make work.
     return {name: value for name, value in facet.items() if name != "reasons"}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
-from harness.matrix.cells.cell import DIGEST_DIGITS, Cell
-from harness.matrix.cells.gc_pause import uncollected
+from harness.matrix.cells.gc_pause import gc_paused
+from harness.matrix.model.cell import DIGEST_DIGITS, Cell
 from harness.plan.keys.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
 from harness.plan.keys.key import question_digest
 
@@ -45,7 +45,7 @@ class Keyring:
         places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
         return {name: self._facet(cell, name, place) for name, place in places.items()}
 
-    @uncollected()
+    @gc_paused()
     def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
         """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
         columns = Columns(cells)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from harness.errors import InputError
-from harness.matrix.cells.cell import Cell, cell_id
-from harness.matrix.document.suggest import did_you_mean
+from harness.errors import InputError, did_you_mean
+from harness.matrix.model.cell import Cell, cell_id
 from harness.plan.keys.facets import PATCHED, FacetInputs
 
 #: What makes a variant's id another one: no axes, but it may be what differs.

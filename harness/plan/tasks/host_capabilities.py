@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.check import Check
-from harness.matrix.cells.cell import Cell
+from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.cost.demand import demand_of, unmet
 from harness.plan.keys.keyring import Facet

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
-from harness.matrix.cells.cell import Cell
+from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.keys.keyring import Facet, Keyring

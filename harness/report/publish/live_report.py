@@ -6,7 +6,7 @@ import gc
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.upkeep.temporary_folders import scratch
+from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError, Location
 from harness.report.formats.badge import write_badges
 from harness.report.model.cell_rows import render_rows
@@ -63,7 +63,7 @@ class LiveReport:
         changed = [row for row in model.rows if before.get(row.cell.id) is not row]
         try:
             # Beside the report, so that each file gets its place by a rename.
-            with scratch(self._folder.parent, live_prefix(self._folder)) as fresh:
+            with temporary_folder(self._folder.parent, live_prefix(self._folder)) as fresh:
                 names = self._write(model, fresh, changed)
                 targets = [self._folder / name for name in names]
                 for name, target in zip(names, targets, strict=True):

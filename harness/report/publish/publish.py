@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.builds.upkeep.reaper import reap_scratch
+from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
 from harness.errors import InfrastructureError, InputError, Location
 from harness.report.formats.badge import write_badges
 from harness.report.formats.csv_export import results_csv
@@ -182,7 +182,7 @@ def _recover(folder: Path) -> None:
     for place in (folder.parent, folder):
         for left in place.glob(f".{folder.name}.new-*"):
             shutil.rmtree(left, ignore_errors=True)
-    reap_scratch(folder.parent, live_prefix(folder))
+    remove_orphaned_folders(folder.parent, live_prefix(folder))
 
 
 def live_prefix(folder: Path) -> str:

@@ -19,9 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.builds.upkeep.labels import ProcessView, this_process
-from harness.builds.upkeep.reaper import reap_scratch
-from harness.builds.upkeep.temporary_folders import PREFIX, claim_scratch, make_scratch, remove_scratch
+from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
+from harness.builds.ownership.owner_labels import ProcessView, this_process
+from harness.builds.ownership.temporary_folders import (
+    PREFIX,
+    claim_temporary_folder,
+    make_temporary_folder,
+    remove_temporary_folder,
+)
 from harness.devices.cards.device_nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
@@ -88,8 +93,8 @@ class RayExecutor:
         self._refused: list[Finished] = []
         self._looked = 0.0
         self._nodes: list[Mapping[str, float]] = []
-        reap_scratch()
-        self._scratch = make_scratch()
+        remove_orphaned_folders()
+        self._scratch = make_temporary_folder()
         folder = stage(root, self._scratch / "checkout")
         # Of what is sent: somebody may go on writing in the checkout.
         self._code = program_digest(folder / PACKAGE_ROOT.name)
@@ -164,7 +169,7 @@ class RayExecutor:
 
     def _clear(self) -> None:
         with contextlib.suppress(OSError):
-            remove_scratch(self._scratch)
+            remove_temporary_folder(self._scratch)
 
     def _launch(self, flight: _Flight) -> Any:
         resources = dict(flight.demand.resources)
@@ -266,9 +271,9 @@ def node_folder(place: str, node: str) -> Path:
     It belongs to the process that started this one, Ray's own of the node (its raylet): once that has ended,
     however it did, the next run on this host or `cleanup` removes the folder.
     """
-    reap_scratch()
+    remove_orphaned_folders()
     owner = ProcessView().owner(os.getppid()) or this_process()
-    return claim_scratch(Path(place or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
+    return claim_temporary_folder(Path(place or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
 
 
 def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:

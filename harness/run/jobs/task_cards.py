@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
 
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 from harness.devices.host.inventory import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
 from harness.plan.cost.demand import demand_of
@@ -19,7 +19,7 @@ def leased(context: RunContext) -> Iterator[None]:
     """Hold what the task's cell asks for, for a task that runs on real cards; others hold nothing.
 
     The task's own time starts when it has them. InfrastructureError when a card is lost before or meanwhile,
-    whatever came of the task; see `LeaseBook.lease` for the other errors.
+    whatever came of the task; see `CardLeases.lease` for the other errors.
     """
     task, site, handle = context.job.task, context.site, context.handle
     wanted = int(demand_of(task.check, task.facets).resources.get("NPU", 0))
@@ -28,7 +28,7 @@ def leased(context: RunContext) -> Iterator[None]:
         return
     handle.waits = True
     try:
-        book = LeaseBook.of_host(site.environ)
+        book = CardLeases.of_host(site.environ)
         what = f"{task.check.name} {task.key[:12]}"
         with book.lease(
             site.cards,

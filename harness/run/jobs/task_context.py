@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.engines.container_command import MEMORY_VARIABLE, parse_size
-from harness.builds.upkeep.temporary_folders import make_scratch, remove_scratch
+from harness.builds.ownership.temporary_folders import make_temporary_folder, remove_temporary_folder
 from harness.check import Completed
-from harness.devices.cards.card_leases import FOLDER_VARIABLE, LeaseBook
+from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
@@ -213,17 +213,17 @@ class RunContext:
         goes with the next one. Cards stay leased in the folder that is common to all.
         """
         if self._scratch is None:
-            from harness.builds.upkeep.reaper import reap_scratch
+            from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
 
             # Those of killed runs go before new ones come.
-            reap_scratch()
-            self._scratch = make_scratch()
+            remove_orphaned_folders()
+            self._scratch = make_temporary_folder()
             for name in (RAY_FOLDER, TEMPORARY_FOLDER):
                 (self._scratch / name).mkdir()
         return {
             "RAY_TMPDIR": str(self._scratch / RAY_FOLDER),
             "TMPDIR": str(self._scratch / TEMPORARY_FOLDER),
-            FOLDER_VARIABLE: str(LeaseBook.of_host(self.site.environ).folder),
+            FOLDER_VARIABLE: str(CardLeases.of_host(self.site.environ).folder),
         }
 
     def close(self, *, completed: bool) -> None:
@@ -233,7 +233,7 @@ class RunContext:
         """
         if self._scratch is not None:
             with contextlib.suppress(OSError):
-                remove_scratch(self._scratch)
+                remove_temporary_folder(self._scratch)
         full = shutil.disk_usage(self.workdir.parent).free < SPARE_BYTES
         if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.builds.engines.engine import Image
-from harness.builds.engines.image_build import Built
+from harness.builds.engines.image_build import BuiltImage
 from harness.builds.export.bill_of_materials import provenance, sbom
 from harness.builds.lock.cell_lock import CellLock, make_lock
 
@@ -51,7 +51,7 @@ def test_the_bill_of_materials_lists_what_was_found_with_what_was_locked() -> No
 
 def test_provenance_names_the_image_and_all_it_was_made_of() -> None:
     image = Image(id=str(CONTAINER["image"]), arch="x86_64", bytes=1, labels={})
-    built = Built(image=image, base=image, built=("torch",), reused=(), seconds={})
+    built = BuiltImage(image=image, base=image, built=("torch",), reused=(), seconds={})
     facts: dict[str, Any] = {"container": CONTAINER, "patched": {"verl/a.py": "f" * 64}}
     statement = provenance(lock(), built, facts)
     digests = [one["digest"] for one in statement["predicate"]["buildDefinition"]["resolvedDependencies"]]

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.engines.engine import Lent, Thing
-from harness.builds.engines.engine import no_permission as no_permission_error
-from harness.builds.engines.image_build import base_image, base_notices, build_image
+from harness.builds.engines.engine import BuildTimeFiles, EngineResource, no_permission_error
+from harness.builds.engines.image_build import base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import Layer
 from harness.builds.engines.memory_engine import MemoryEngine
-from harness.builds.engines.sdk_facts import image_of
+from harness.builds.engines.sdk_engine import _read_image
 from harness.errors import HarnessError, InfrastructureError, InputError
 
 
@@ -37,7 +36,7 @@ def said(error: HarnessError) -> str:
 def test_a_daemon_that_is_not_there(memory: MemoryEngine):
     memory.running = False
     with pytest.raises(InfrastructureError) as caught:
-        memory.facts()
+        memory.info()
     assert "does not answer" in said(caught.value)
     assert "needs no daemon" in said(caught.value)
 
@@ -51,32 +50,32 @@ def test_a_user_who_may_not():
 def test_a_base_image_for_other_machines(memory: MemoryEngine):
     memory.add_base("foreign:1", arch="aarch64")
     with pytest.raises(InputError) as caught:
-        base_image(memory, "foreign:1", "x86_64")
+        find_base_image(memory, "foreign:1", "x86_64")
     assert "is for aarch64, the cell is for x86_64" in said(caught.value)
 
 
 def test_a_base_image_that_cannot_be_had_says_how_to_bring_one(memory: MemoryEngine):
     with pytest.raises(InfrastructureError) as caught:
-        base_image(memory, "ascend/cann:9", "x86_64")
+        find_base_image(memory, "ascend/cann:9", "x86_64")
     assert "cannot be fetched" in said(caught.value)
     assert "--base-image NAME@sha256:" in said(caught.value)
 
 
 def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
-    [notice] = base_notices("base:1", base_image(memory, "base:1", "x86_64"))
+    [notice] = base_notices("base:1", find_base_image(memory, "base:1", "x86_64"))
     assert "no registry digest" in notice
     assert "name it by digest" in notice
 
 
 def test_a_digest_of_this_host_alone_is_none_of_a_registry():
     facts = {"Id": "sha256:a", "Architecture": "amd64", "RepoDigests": ["localhost/base@sha256:b"]}
-    assert base_notices("localhost/base:1", image_of(facts))
+    assert base_notices("localhost/base:1", _read_image(facts))
     facts["RepoDigests"].append("localhost:5000/base@sha256:b")
-    assert not base_notices("localhost/base:1", image_of(facts))
+    assert not base_notices("localhost/base:1", _read_image(facts))
 
 
 def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEngine, tmp_path: Path):
-    base = base_image(memory, "base:1", "x86_64")
+    base = find_base_image(memory, "base:1", "x86_64")
     layers = [
         Layer(name=name, key=name, below="", files={f"/{name}": b"x" * 100}, commands=())
         for name in ("torch", "vllm", "verl")
@@ -85,7 +84,13 @@ def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEn
 
     def build() -> tuple[str, ...]:
         return build_image(
-            memory, base, layers, lent=Lent(), labels={}, locks=tmp_path, tell=lambda _text: None
+            memory,
+            base,
+            layers,
+            build_files=BuildTimeFiles(),
+            labels={},
+            locks=tmp_path,
+            log=lambda _text: None,
         ).built
 
     with pytest.raises(InfrastructureError) as caught:
@@ -135,7 +140,7 @@ def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
     from harness.builds.engines.docker_engine import DockerEngine
 
     with pytest.raises(InfrastructureError) as caught:
-        DockerEngine({"DOCKER_HOST": daemon_on}).facts()
+        DockerEngine({"DOCKER_HOST": daemon_on}).info()
     assert f"docker at {daemon_on} is on another machine" in said(caught.value)
     assert "another-machine" in said(caught.value)
     assert "--executor ray" in said(caught.value)
@@ -147,7 +152,7 @@ def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkey
 
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
-    assert engine.facts().arch == "x86_64"
+    assert engine.info().arch == "x86_64"
     engine.close()
 
 
@@ -162,7 +167,7 @@ def test_what_takes_as_long_as_a_disk_is_given_longer_than_a_question(
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
     api, given = engine.client.api, []
     monkeypatch.setattr(api, "remove_image", lambda _image: given.append(api.timeout))
-    engine.remove(Thing(kind="image", id="sha256:1", name="", labels={}, created=0.0))
+    engine.remove(EngineResource(kind="image", id="sha256:1", name="", labels={}, created=0.0))
     engine.close()
     assert given == [sdk_engine.STORE_SECONDS]
     assert api.timeout == sdk_engine.CALL_SECONDS < sdk_engine.STORE_SECONDS
@@ -178,7 +183,7 @@ def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
     monkeypatch.setattr(Elsewhere, "arch", {})
     engine = DockerEngine({"DOCKER_HOST": daemon_on})
     with pytest.raises(InfrastructureError) as caught:
-        engine.facts()
+        engine.info()
     engine.close()
     assert "answers in a way nobody here understands" in said(caught.value)
     assert daemon_on in said(caught.value)
@@ -205,7 +210,7 @@ def test_ssh_leads_to_another_machine():
         PodmanEngine({"CONTAINER_HOST": "ssh://u@host"}),
     ):
         with pytest.raises(InfrastructureError) as caught:
-            engine.facts()
+            engine.info()
         assert "is on another machine" in said(caught.value)
 
 

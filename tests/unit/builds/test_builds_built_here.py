@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from test_venv_environment import Cell, good, outcome
 
-from harness.builds.cell import omitted_packages
 from harness.builds.cell.environment_judge import judge
+from harness.builds.lock import omitted_packages
 from harness.digest import digest_file
 from harness.outcome import Status
 from harness.sources.packages.lockfile import LockedPackage
@@ -131,19 +131,19 @@ LOCK = (
 
 
 def test_the_simulated_device_does_without_cuda_and_what_only_that_wants() -> None:
-    assert set(omitted_packages.left_out(LOCK, "sim")) == {
+    assert set(omitted_packages.omitted_packages(LOCK, "sim")) == {
         "flashinfer-python",
         "nvidia-cublas-cu12",
         "tabulate",
         "triton-ascend",
     }
-    assert omitted_packages.left_out(LOCK, "npu") == {}
-    assert omitted_packages.left_out(LOCK, "cpu") == {}
+    assert omitted_packages.omitted_packages(LOCK, "npu") == {}
+    assert omitted_packages.omitted_packages(LOCK, "cpu") == {}
 
 
 def test_what_the_cell_itself_asks_for_stays() -> None:
     packages = (*LOCK, locked("pyelftools", "-r requirements.in", "flashinfer-python"))
-    assert "pyelftools" not in omitted_packages.left_out(packages, "sim")
+    assert "pyelftools" not in omitted_packages.omitted_packages(packages, "sim")
 
 
 def test_a_pass_says_what_was_left_out() -> None:

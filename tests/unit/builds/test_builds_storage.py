@@ -9,8 +9,8 @@ import pytest
 from test_disk_space import ALL_MIB, LARGE, disk, only_measured
 from test_image_layers import build, lock, package
 
-from harness.builds.cell.disk_space import require_storage
-from harness.builds.engines.image_build import base_image
+from harness.builds.cell.disk_space import require_image_storage
+from harness.builds.engines.image_build import find_base_image
 from harness.builds.engines.image_layers import image_layers
 from harness.builds.engines.memory_engine import MemoryEngine
 from harness.builds.lock.cell_lock import CellLock
@@ -38,7 +38,7 @@ def engine() -> Asked:
 
 
 def require(engine: MemoryEngine, cell: CellLock = CELL) -> None:
-    require_storage(engine, image_layers(cell, base_image(engine, "base:1", "x86_64").id), cell)
+    require_image_storage(engine, image_layers(cell, find_base_image(engine, "base:1", "x86_64").id), cell)
 
 
 @only_measured
@@ -56,7 +56,7 @@ def test_a_disk_that_cannot_take_the_layers_is_named_with_what_it_has(engine: As
 @only_measured
 def test_layers_that_stand_already_need_no_more_room(engine: Asked, disk: Any, tmp_path: Path) -> None:
     engine.folder = disk("images", 300)
-    layers = image_layers(CELL, base_image(engine, "base:1", "x86_64").id)
+    layers = image_layers(CELL, find_base_image(engine, "base:1", "x86_64").id)
     torch = next(number for number, layer in enumerate(layers, 1) if layer.name == "torch")
     build(engine, layers[:torch], tmp_path)
     with pytest.raises(InfrastructureError) as caught:

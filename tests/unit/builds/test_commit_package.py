@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.cell.commit_package import checkout
+from harness.builds.cell.commit_package import find_commit_package
 from harness.errors import InputError
 from harness.sources.tree import MemoryTree, TreeFile
 
@@ -44,7 +44,7 @@ def mirrors(tmp_path: Path) -> tuple[Path, str]:
 
 def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, str], tmp_path: Path) -> None:
     folder, commit = mirrors
-    found = checkout({"package": "verl", "version": "0.7.0.dev0", "commit": commit}, folder)
+    found = find_commit_package({"package": "verl", "version": "0.7.0.dev0", "commit": commit}, folder)
     assert found is not None
     site = tmp_path / "site-packages"
     site.mkdir()
@@ -62,12 +62,12 @@ def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, s
 
 @pytest.mark.parametrize("commit", ["", "0" * 40])
 def test_without_the_commit_there_is_none(mirrors: tuple[Path, str], commit: str) -> None:
-    assert checkout({"package": "verl", "version": "1", "commit": commit}, mirrors[0]) is None
+    assert find_commit_package({"package": "verl", "version": "1", "commit": commit}, mirrors[0]) is None
 
 
 def test_a_path_out_of_the_environment_is_refused(mirrors: tuple[Path, str], tmp_path: Path) -> None:
     folder, commit = mirrors
-    found = checkout({"package": "verl", "version": "1", "commit": commit}, folder)
+    found = find_commit_package({"package": "verl", "version": "1", "commit": commit}, folder)
     assert found is not None
     hostile = MemoryTree(label="hostile", files={"verl/../../out.py": TreeFile(data=b"", mode="100644")})
     object.__setattr__(found, "tree", hostile)

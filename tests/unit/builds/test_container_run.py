@@ -14,11 +14,11 @@ import pytest
 
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.engines import container_run
-from harness.builds.engines.build_mounts import lend
+from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.container_command import contained_command, parse_size
 from harness.builds.engines.container_run import PREFIX, run_contained
-from harness.builds.engines.engine import LENT, Ended, Order
-from harness.builds.engines.memory_engine import MemoryEngine, Process
+from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
+from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.lock.cell_lock import SourcePackage
 from harness.errors import InputError
 from harness.sources.packages.index_settings import IndexSettings
@@ -32,14 +32,14 @@ def engine(program: Any) -> MemoryEngine:
     return made
 
 
-ORDER = Order(name="one", image="base:1", argv=("go",))
+ORDER = ContainerSpec(name="one", image="base:1", argv=("go",))
 
 
 def test_a_container_is_gone_however_its_program_ended() -> None:
     for code in (0, 3):
         made, said = engine(lambda process, code=code: process.write(b"out\n") or code), bytearray()
         ended = run_contained(made, ORDER, threading.Event(), said.extend)
-        assert (ended, bytes(said)) == (Ended(code=code, out_of_memory=False), b"out\n")
+        assert (ended, bytes(said)) == (ContainerExit(code=code, out_of_memory=False), b"out\n")
         assert made.containers == ()
 
 
@@ -48,7 +48,7 @@ def test_a_hang_is_asked_for_its_stacks_and_then_killed(monkeypatch: pytest.Monk
     signals: list[str] = []
     over = threading.Event()
 
-    def hang(process: Process) -> int:
+    def hang(process: MemoryProcess) -> int:
         process.killed.wait(90)
         signals.extend(process.signals)
         over.set()
@@ -147,11 +147,11 @@ def test_everything_about_fetching_is_lent_and_nothing_of_this_host(folders: Pat
         proxy="http://proxy.example:1",
         inherited={"NETRC": str(folders / "netrc"), "HOME": "/root", "PATH": "/bin", "UV_CACHE_DIR": "/c"},
     )
-    lent = lend(settings, folders / "uv", cache=folders / "cache")
+    lent = build_time_files(settings, folders / "uv", cache=folders / "cache")
     found = settings_of(lent)
     assert found["UV_DEFAULT_INDEX"] == "https://user:hunter2@mirror.example/simple"
     assert found["HTTPS_PROXY"] == "http://proxy.example:1"
-    assert found["SSL_CERT_FILE"] == f"{LENT}/ca.pem"
+    assert found["SSL_CERT_FILE"] == f"{BUILD_TIME_FOLDER}/ca.pem"
     assert lent.secrets["ca.pem"] == b"PRIVATE CA"
     assert lent.secrets["netrc"].endswith(b"hunter2")
     assert "PATH" not in found
@@ -159,14 +159,14 @@ def test_everything_about_fetching_is_lent_and_nothing_of_this_host(folders: Pat
     assert where[found["UV_FIND_LINKS"].removeprefix("file://")] == folders / "links"
     # The pages of an index folder point beside it.
     assert where[found["UV_INDEX"].removeprefix("file://").removesuffix("/simple")] == folders / "index"
-    assert [mount.target for mount in lent.mounts if mount.writable] == [f"{LENT}/cache"]
+    assert [mount.target for mount in lent.mounts if mount.writable] == [f"{BUILD_TIME_FOLDER}/cache"]
     assert str(folders) not in lent.secrets["settings"].decode()
-    assert all(target.startswith(f"{LENT}/") for target in where)
+    assert all(target.startswith(f"{BUILD_TIME_FOLDER}/") for target in where)
 
 
 def test_settings_reach_a_shell_as_they_are(folders: Path) -> None:
     settings = IndexSettings(index_url="https://u:$(touch evil)'\"`x`@m.example/simple", no_index=True)
-    lent = lend(settings, folders / "uv")
+    lent = build_time_files(settings, folders / "uv")
     (folders / "settings").write_bytes(lent.secrets["settings"])
     script = (
         f'set -a; source {folders}/settings; set +a; printf \'%s|%s\' "$UV_DEFAULT_INDEX" "$INDEX_ARGUMENTS"'
@@ -189,10 +189,14 @@ def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
         package="verl", version="1", commit=commit, repository="https://g.example/verl", env={}
     )
     environ = {"NPU_MATRIX_MIRRORS": str(folders / "mirrors")}
-    lent = lend(IndexSettings(), folders / "uv", sources=[source], environ=environ)
-    assert {mount.target: mount.source for mount in lent.mounts}[f"{LENT}/git/verl"] == repository
+    lent = build_time_files(IndexSettings(), folders / "uv", sources=[source], environ=environ)
+    assert {mount.target: mount.source for mount in lent.mounts}[
+        f"{BUILD_TIME_FOLDER}/git/verl"
+    ] == repository
     other = replace(source, commit="0" * 40)
-    assert len(lend(IndexSettings(), folders / "uv", sources=[other], environ=environ).mounts) == 1
+    assert (
+        len(build_time_files(IndexSettings(), folders / "uv", sources=[other], environ=environ).mounts) == 1
+    )
 
 
 def test_the_end_of_a_flood_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +225,7 @@ def test_the_last_words_of_a_flood_whose_follower_lost_its_place() -> None:
         def follow(self, container: str, write: Any) -> None:
             write(b"noise\n" * size)
 
-    def flood(process: Process) -> int:
+    def flood(process: MemoryProcess) -> int:
         process.write(b"RuntimeError: the end\n")
         return 1
 

@@ -13,7 +13,7 @@ import pytest
 from test_venv_environment import Cell
 
 from harness.builds.cell import venv_environment
-from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_room
+from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_disk_space
 from harness.errors import InfrastructureError
 from harness.outcome import Status
 from harness.sources.packages.index_settings import uv_binary
@@ -60,37 +60,37 @@ def test_small_packages_and_unknown_architectures_ask_for_nothing() -> None:
 def test_a_disk_that_cannot_take_the_packages_is_named_with_what_it_has(disk: Any) -> None:
     cache = disk("cache", 300)
     with pytest.raises(InfrastructureError) as caught:
-        require_room(LARGE, cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
+        require_disk_space(LARGE, cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
     [problem] = caught.value.problems
     assert "no room" in problem.what
     assert str(cache) in str(problem.where)
     assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 free" in problem.why
     assert "NPU_MATRIX_CACHE" in problem.fix
-    require_room([SMALL], cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
+    require_disk_space([SMALL], cells=cache / "cells", wheels=cache / "uv", is_kept=nothing_kept)
 
 
 @only_measured
 def test_what_the_installer_has_already_takes_no_room_on_its_disk(disk: Any) -> None:
     cache = disk("cache", 300)
     folders = {"cells": cache / "cells", "wheels": cache / "uv"}
-    require_room(LARGE, **folders, is_kept=lambda package: package.name != "ray")
+    require_disk_space(LARGE, **folders, is_kept=lambda package: package.name != "ray")
     with pytest.raises(InfrastructureError):
-        require_room(LARGE, **folders, is_kept=lambda package: package.name != "torch")
+        require_disk_space(LARGE, **folders, is_kept=lambda package: package.name != "torch")
     # It is filled with copies of what is there, when the user says so.
     with pytest.raises(InfrastructureError):
-        require_room(LARGE, **folders, link_mode="copy", is_kept=lambda _package: True)
+        require_disk_space(LARGE, **folders, link_mode="copy", is_kept=lambda _package: True)
 
 
 @only_measured
 def test_two_disks_need_room_on_both(disk: Any) -> None:
     large, small = disk("large", 2 * ALL_MIB), disk("small", 300)
     with pytest.raises(InfrastructureError) as caught:
-        require_room(LARGE, cells=small, wheels=large, is_kept=nothing_kept)
+        require_disk_space(LARGE, cells=small, wheels=large, is_kept=nothing_kept)
     assert str(small) in str(caught.value)
     with pytest.raises(InfrastructureError) as caught:
-        require_room(LARGE, cells=large, wheels=small, is_kept=nothing_kept)
+        require_disk_space(LARGE, cells=large, wheels=small, is_kept=nothing_kept)
     assert str(small) in str(caught.value)
-    require_room(LARGE, cells=large, wheels=small, is_kept=lambda _package: True)
+    require_disk_space(LARGE, cells=large, wheels=small, is_kept=lambda _package: True)
 
 
 @only_measured

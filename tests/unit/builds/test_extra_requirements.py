@@ -16,7 +16,7 @@ import pytest
 
 from harness.builds.export.lock_formats import EXPORTS
 from harness.builds.lock.cell_lock import CellLock, make_lock
-from harness.builds.lock.extra_requirements import overruled, with_needs
+from harness.builds.lock.extra_requirements import add_extra_requirements, overruled_requirements
 from harness.errors import InfrastructureError
 from harness.sources.packages.lockfile import parse_lock
 
@@ -78,7 +78,7 @@ def lock(package: str = "verl") -> CellLock:
 
 
 def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any, mirrors: Path) -> None:
-    made = with_needs(lock(), mirrors, os.environ)
+    made = add_extra_requirements(lock(), mirrors, os.environ)
     versions = {package.name: package.version for package in made.packages}
     assert versions == {
         "hydra-core": "1.3.2",
@@ -90,7 +90,7 @@ def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any
         "torchdata": "0.11.0",
     }
     assert all(package.hashes for package in made.packages)
-    assert made.unread == ("vllm-ascend",)
+    assert made.unpinned_sources == ("vllm-ascend",)
     assert [name for name, packages in made.layers() if {"hydra-core"} & {p.name for p in packages}] == [
         "training"
     ]
@@ -99,7 +99,7 @@ def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any
 
 
 def test_exports_install_it_and_say_what_the_pins_overrule(index: Any, mirrors: Path) -> None:
-    made = with_needs(lock(), mirrors, os.environ)
+    made = add_extra_requirements(lock(), mirrors, os.environ)
     for shape in ("script", "requirements", "markdown", "conda"):
         text = EXPORTS[shape](made)
         assert "verl asks for other versions than the pins, which stay: numpy<2.0.0 (pinned 2.2.6)" in (
@@ -111,15 +111,17 @@ def test_exports_install_it_and_say_what_the_pins_overrule(index: Any, mirrors: 
 def test_without_its_sources_the_export_says_what_is_left_open(index: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for place in (None, tmp_path / "empty"):
-        made = with_needs(lock(), place, os.environ)
+        made = add_extra_requirements(lock(), place, os.environ)
         assert made == lock()
         assert "neither pinned nor installed: verl, vllm-ascend" in EXPORTS["script"](made)
         assert "NPU_MATRIX_MIRRORS" in EXPORTS["script"](made)
 
 
 def test_a_tree_that_does_not_say_what_it_requires_stays_left_open(index: Any, tmp_path: Path) -> None:
-    made = with_needs(lock(), clone(tmp_path / "other", "install_requires = read()\n"), os.environ)
-    assert made.unread == ("verl", "vllm-ascend")
+    made = add_extra_requirements(
+        lock(), clone(tmp_path / "other", "install_requires = read()\n"), os.environ
+    )
+    assert made.unpinned_sources == ("verl", "vllm-ascend")
 
 
 FROM_FILE = "setup(install_requires=Path('requirements.txt').read_text().splitlines())\n"
@@ -131,16 +133,16 @@ def test_what_a_setup_reads_from_a_file_is_pinned_too(index: Any, tmp_path: Path
         "requirements.txt": "-r requirements/common.txt\nnumpy<2.0.0\n",
         "requirements/common.txt": common,
     }
-    made = with_needs(lock(), clone(tmp_path / "other", FROM_FILE, files), os.environ)
-    assert made.unread == ("vllm-ascend",)
-    assert made.beside["verl"] == ("numpy<2.0.0 (pinned 2.2.6)",)
+    made = add_extra_requirements(lock(), clone(tmp_path / "other", FROM_FILE, files), os.environ)
+    assert made.unpinned_sources == ("vllm-ascend",)
+    assert made.overruled["verl"] == ("numpy<2.0.0 (pinned 2.2.6)",)
     assert "omegaconf" in {package.name for package in made.packages}
 
 
 @pytest.mark.parametrize("included", ["../outside.txt", "/etc/passwd", "requirements.txt", "absent.txt"])
 def test_a_file_that_leaves_its_tree_or_includes_itself_is_not_read(tmp_path: Path, included: str) -> None:
     folder = clone(tmp_path / "other", FROM_FILE, {"requirements.txt": f"-r {included}\n"})
-    assert with_needs(lock(), folder, {}).unread == ("verl", "vllm-ascend")
+    assert add_extra_requirements(lock(), folder, {}).unpinned_sources == ("verl", "vllm-ascend")
 
 
 @pytest.fixture
@@ -162,9 +164,9 @@ def test_an_index_of_a_vendor_that_is_out_of_reach_is_left_out(
     environ = {**os.environ, "PIP_INDEX_URL": empty_index, "UV_HTTP_RETRIES": "0"}
     del environ["PIP_NO_INDEX"]
     far = replace(lock(), indexes=("http://127.0.0.1:9/simple",))
-    assert with_needs(far, mirrors, environ).unread == ("vllm-ascend",)
+    assert add_extra_requirements(far, mirrors, environ).unpinned_sources == ("vllm-ascend",)
     with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
-        with_needs(lock(), mirrors, {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
+        add_extra_requirements(lock(), mirrors, {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
 
 
 def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_script(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
         [],
         LOCK,
         read=[],
-        apart={"a plugin 2.3": "https://git.example/q"},
+        not_installed={"a plugin 2.3": "https://git.example/q"},
     )
     script = EXPORTS["script"](made)
     assert "a plugin 2.3 of https://git.example/q is a part of this row and not installed" in script
@@ -203,19 +205,19 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
 def test_what_cannot_be_had_is_named(index: Any, tmp_path: Path) -> None:
     other = clone(tmp_path / "other", 'install_requires = ["of-nobody"]\n')
     with pytest.raises(InfrastructureError, match="needs beside the pins cannot be resolved") as caught:
-        with_needs(lock(), other, os.environ)
+        add_extra_requirements(lock(), other, os.environ)
     assert "of-nobody" in str(caught.value)
     assert caught.value.problems[0].fix
 
 
 def test_only_what_the_pins_contradict_is_overruled() -> None:
     wishes = ["numpy<2.0.0", "ray[default]>=2.41", "torch", "elsewhere>9", "Ray!=2.60.0"]
-    assert list(overruled(wishes, parse_lock(LOCK))) == [
+    assert list(overruled_requirements(wishes, parse_lock(LOCK))) == [
         "numpy<2.0.0 (pinned 2.2.6)",
         "Ray!=2.60.0 (pinned 2.60.0)",
     ]
 
 
 def test_what_was_resolved_before_is_not_asked_again(mirrors: Path) -> None:
-    known = replace(lock(), unread=())
-    assert with_needs(known, mirrors, {}) == known
+    known = replace(lock(), unpinned_sources=())
+    assert add_extra_requirements(known, mirrors, {}) == known

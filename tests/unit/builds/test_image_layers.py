@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.builds.engines.engine import BuildError, Lent, Mount, Order, layer_image
-from harness.builds.engines.image_build import base_image, base_notices, build_image
+from harness.builds.engines.engine import BuildError, BuildTimeFiles, ContainerSpec, Mount, layer_image
+from harness.builds.engines.image_build import base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import (
-    LENT_INSTALLER,
-    LENT_SETTINGS,
+    INDEX_SETTINGS,
+    INSTALLER,
     PREFIX,
     Layer,
     PatchedTree,
-    build_order,
     image_layers,
 )
-from harness.builds.engines.memory_engine import KILLED, MemoryEngine, Process
+from harness.builds.engines.memory_engine import KILLED, MemoryEngine, MemoryProcess
 from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, PatchFile, SourcePackage
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
@@ -69,16 +68,18 @@ def names(layers: tuple[Layer, ...]) -> list[str]:
     return [layer.name for layer in layers]
 
 
-def build(engine: MemoryEngine, layers: tuple[Layer, ...], folder: Path, lent: Lent | None = None) -> Any:
-    base = base_image(engine, "base:1", "x86_64")
+def build(
+    engine: MemoryEngine, layers: tuple[Layer, ...], folder: Path, lent: BuildTimeFiles | None = None
+) -> Any:
+    base = find_base_image(engine, "base:1", "x86_64")
     return build_image(
         engine,
         base,
         layers,
-        lent=lent or Lent(),
+        build_files=lent or BuildTimeFiles(),
         labels={"npu-matrix.owner": "h/b/s/1/2"},
         locks=folder,
-        tell=lambda _text: None,
+        log=lambda _text: None,
     )
 
 
@@ -100,8 +101,9 @@ def test_cells_cost_their_distinct_layers(engine: MemoryEngine, tmp_path: Path) 
     for layers in cells.values():
         build(engine, layers, tmp_path)
     # python, torch, training in common; verl twice, patches, another training with its own verl.
-    assert len(build_order(cells)) == 8
-    assert engine.built == [layer.key for layer in build_order(cells)]
+    distinct = list(dict.fromkeys(layer.key for layers in cells.values() for layer in layers))
+    assert len(distinct) == 8
+    assert engine.built == distinct
     assert sum(len(layers) for layers in cells.values()) == 21
     again = build(engine, cells["c"], tmp_path)
     assert again.built == ()
@@ -155,7 +157,7 @@ def test_the_build_environment_reaches_only_layers_that_compile() -> None:
 def test_what_is_lent_does_not_end_in_the_image(engine: MemoryEngine, tmp_path: Path) -> None:
     secret = b"UV_DEFAULT_INDEX=https://user:hunter2@mirror.example/simple\n"
     mirror = Mount(source=tmp_path, target="/run/npu-matrix/git/verl")
-    lent = Lent(secrets={"settings": secret}, mounts=(mirror,))
+    lent = BuildTimeFiles(secrets={"settings": secret}, mounts=(mirror,))
     made = build(engine, image_layers(lock(), "base", patched()), tmp_path, lent)
     everything = engine.history(made.image.id).encode() + b"".join(engine.files(made.image.id).values())
     assert b"hunter2" not in everything
@@ -177,15 +179,15 @@ def test_a_layer_whose_commands_fail_is_named_and_those_below_stay(
 
 def test_a_base_image_that_cannot_be_had_or_run_is_named(engine: MemoryEngine) -> None:
     with pytest.raises(InfrastructureError) as missing:
-        base_image(engine, "ascend/cann:9", "x86_64")
+        find_base_image(engine, "ascend/cann:9", "x86_64")
     assert "NPU_MATRIX_BASE_IMAGE" in str(missing.value)
     with pytest.raises(InputError) as other:
-        base_image(engine, "base:1", "aarch64")
+        find_base_image(engine, "base:1", "aarch64")
     assert "x86_64" in str(other.value)
     assert "aarch64" in str(other.value)
     engine.running = False
     with pytest.raises(InfrastructureError) as down:
-        base_image(engine, "base:1", "x86_64")
+        find_base_image(engine, "base:1", "x86_64")
     assert "does not answer" in str(down.value)
 
 
@@ -205,13 +207,13 @@ def test_values_of_patches_reach_the_shell_as_words() -> None:
 
 
 def test_a_container_in_memory_ends_as_its_program_does() -> None:
-    def greedy(process: Process) -> int:
+    def greedy(process: MemoryProcess) -> int:
         process.write(b"allocating\n")
         return KILLED
 
     engine = MemoryEngine(programs={"greedy": greedy})
     engine.add_base("base:1")
-    engine.start(Order(name="a", image="base:1", argv=("greedy",), memory_bytes=1 << 20))
+    engine.start(ContainerSpec(name="a", image="base:1", argv=("greedy",), memory_bytes=1 << 20))
     said: list[bytes] = []
     engine.follow("a", said.append)
     ended = engine.wait("a", 5.0)
@@ -245,9 +247,7 @@ def run_layer(commands: tuple[str, ...], folder: Path, tools: tuple[str, ...]) -
         path.touch()
         path.chmod(0o755)
     script = (
-        "\n".join(commands)
-        .replace(LENT_INSTALLER, f"{folder}/uv")
-        .replace(LENT_SETTINGS, f"{folder}/settings")
+        "\n".join(commands).replace(INSTALLER, f"{folder}/uv").replace(INDEX_SETTINGS, f"{folder}/settings")
     )
     script = script.replace(PREFIX, f"{folder}/venv").replace("/tmp/source-", f"{folder}/source-")
     done = subprocess.run(

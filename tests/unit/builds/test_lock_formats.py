@@ -11,7 +11,7 @@ import yaml
 
 from harness.builds.export.lock_formats import EXPORTS, docker_context
 from harness.builds.lock.cell_lock import CellLock, make_lock
-from harness.builds.lock.commit_trees import with_trees
+from harness.builds.lock.commit_trees import add_tree_ids
 from harness.digest import digest_bytes
 from harness.errors import InputError
 from harness.sources.packages.lockfile import parse_lock
@@ -178,10 +178,10 @@ def test_a_commit_named_by_its_first_digits_is_looked_up_in_the_whole_history(tm
 
 def test_sources_that_took_no_part_in_the_resolution_are_named(tmp_path: Path) -> None:
     made = lock(tmp_path, read=())
-    assert made.unread == ("vllm",)
+    assert made.unpinned_sources == ("vllm",)
     assert "neither pinned nor installed" in EXPORTS["markdown"](made)
     assert "pip check" in EXPORTS["requirements"](made)
-    assert lock(tmp_path, read=("vllm",)).unread == ()
+    assert lock(tmp_path, read=("vllm",)).unpinned_sources == ()
 
 
 CUDA_LOCK = """\
@@ -252,12 +252,12 @@ def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> N
     git("commit", "-qm", "one")
     git("tag", "v0.11.0")
     tree = git("rev-parse", "HEAD^{tree}")
-    made = with_trees(lock(tmp_path), tmp_path / "mirrors")
+    made = add_tree_ids(lock(tmp_path), tmp_path / "mirrors")
     assert made.from_source[0].tree == tree
     assert f"| `v0.11.0` | {tree} |" in EXPORTS["markdown"](made)
     for text in (EXPORTS["script"](made), docker_context(made, tmp_path)["Dockerfile"].decode()):
         assert f')" = {tree}' in text
-    assert with_trees(lock(tmp_path), None).from_source[0].tree == ""
+    assert add_tree_ids(lock(tmp_path), None).from_source[0].tree == ""
 
 
 @pytest.mark.parametrize("shape", ["requirements", "script", "markdown", "conda"])

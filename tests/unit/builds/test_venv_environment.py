@@ -13,8 +13,8 @@ from typing import Any
 import filelock
 import pytest
 
-from harness.builds.cell import build_inputs, environment_judge, venv_environment
-from harness.builds.upkeep.reaper import remove_environment, stored_environments
+from harness.builds.cell import environment_judge, environment_spec, venv_environment
+from harness.builds.cleanup.cleanup_candidates import remove_environment, stored_environments
 from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError
@@ -275,7 +275,7 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
 def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, facet: str, value: Any, said: str
 ) -> None:
-    monkeypatch.setattr(build_inputs, "CANN_FOLDERS", ())
+    monkeypatch.setattr(environment_spec, "CANN_FOLDERS", ())
     for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "NPU_MATRIX_MIRRORS"):
         monkeypatch.delenv(name, raising=False)
     cell.ctx.facets[facet] = value

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.builds.upkeep.labels import ProcessView
-from harness.builds.upkeep.temporary_folders import OWNER_FILE, make_scratch
+from harness.builds.ownership.owner_labels import ProcessView
+from harness.builds.ownership.temporary_folders import OWNER_FILE, make_temporary_folder
 from harness.cli.app import main
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
@@ -23,7 +23,7 @@ from harness.outcome import Evidence, Outcome, State, Tier
 def cleanup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("harness.builds.engines.known_engines.known_engines", lambda: ())
+    monkeypatch.setattr("harness.builds.engines.open_engine.known_engines", lambda: ())
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
@@ -123,7 +123,7 @@ def test_the_folder_of_a_killed_run_goes_and_that_of_a_living_one_stays(tmp_path
     ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     dead = ProcessView().owner(ended.pid)
     ended.communicate(b"\n")
-    left, used = make_scratch(), make_scratch()
+    left, used = make_temporary_folder(), make_temporary_folder()
     (left / OWNER_FILE).write_text(str(dead))
     code, said = cleanup("--dry-run")
     assert (code, left.is_dir()) == (0, True)

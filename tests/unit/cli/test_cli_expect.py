@@ -144,7 +144,7 @@ def test_a_link_stays_a_link_and_nothing_half_written_stays(checkout, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("harness.matrix.document.yaml_edit.os.fsync", full)
+        patched.setattr("harness.matrix.editing.yaml_edit.os.fsync", full)
         with pytest.raises(InputError, match="cannot be written"):
             checkout("update", *SAID)
     assert real.read_text() == MATRIX

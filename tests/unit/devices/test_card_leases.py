@@ -14,28 +14,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.devices.cards.card_leases import LeaseBook, neighbours
+from harness.devices.cards.card_leases import CardLeases, closest_cards
 from harness.errors import InfrastructureError, InterruptedRunError
 
 ROOT = Path(__file__).parents[3]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 folder, count, seconds, name = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-with LeaseBook(folder).lease(range(4), count, name) as cards:
+with CardLeases(folder).lease(range(4), count, name) as cards:
     print(*cards, flush=True)
     time.sleep(seconds)
 """
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> LeaseBook:
-    return LeaseBook(tmp_path / "leases")
+def book(tmp_path: Path) -> CardLeases:
+    return CardLeases(tmp_path / "leases")
 
 
 @pytest.fixture
-def holder(book: LeaseBook):
+def holder(book: CardLeases):
     started: list[subprocess.Popen[str]] = []
 
     def start(count: int, seconds: float = 600, name: str = "other") -> subprocess.Popen[str]:
@@ -59,19 +59,19 @@ def until(condition) -> None:
         time.sleep(0.02)
 
 
-def test_cards_are_exclusive_and_come_back(book: LeaseBook):
+def test_cards_are_exclusive_and_come_back(book: CardLeases):
     with book.lease([0, 1], 1, "a") as first, book.lease([0, 1], 1, "b") as second:
         assert {first, second} == {(0,), (1,)}
-        assert [(one.card, one.what, one.pid) for one in book.look()] == [
+        assert [(one.card, one.what, one.pid) for one in book.list_leases()] == [
             (0, "a", os.getpid()),
             (1, "b", os.getpid()),
         ]
-    assert book.look() == ()
+    assert book.list_leases() == ()
     with book.lease([0, 1], 2, "c") as both:
         assert both == (0, 1)
 
 
-def test_a_killed_holder_frees_its_cards_at_once_and_a_live_one_keeps_them(book: LeaseBook, holder):
+def test_a_killed_holder_frees_its_cards_at_once_and_a_live_one_keeps_them(book: CardLeases, holder):
     dead, alive = holder(2, name="dead"), None
     assert dead.stdout.readline() == "0 1\n"
     alive = holder(1, name="alive")
@@ -80,33 +80,33 @@ def test_a_killed_holder_frees_its_cards_at_once_and_a_live_one_keeps_them(book:
     dead.wait()
     with book.lease(range(4), 3, "three", stopped=lambda: False) as cards:
         assert cards == (0, 1, 3)
-    assert [one.what for one in book.look()] == ["alive"]
+    assert [one.what for one in book.list_leases()] == ["alive"]
 
 
-def test_nobody_is_overtaken(book: LeaseBook, holder):
+def test_nobody_is_overtaken(book: CardLeases, holder):
     first = holder(3, name="first")
     assert first.stdout.readline() == "0 1 2\n"
     big = holder(4, seconds=0, name="big")
-    until(lambda: [one.what for one in book.look()] == ["first"] * 3 + ["big"])
+    until(lambda: [one.what for one in book.list_leases()] == ["first"] * 3 + ["big"])
     small = holder(1, seconds=0, name="small")
-    until(lambda: [one.what for one in book.look()][3:] == ["big", "small"])
+    until(lambda: [one.what for one in book.list_leases()][3:] == ["big", "small"])
     # Card 3 is free, and still the small one waits behind the big one.
     first.kill()
     assert big.stdout.readline() == "0 1 2 3\n"
     assert small.stdout.readline() == "0\n"
 
 
-def test_who_dies_in_the_queue_holds_up_nobody(book: LeaseBook, holder):
+def test_who_dies_in_the_queue_holds_up_nobody(book: CardLeases, holder):
     with book.lease(range(4), 4, "all"):
         waiting = holder(4, name="waiting")
-        until(lambda: any(one.card is None for one in book.look()))
+        until(lambda: any(one.card is None for one in book.list_leases()))
         waiting.kill()
         waiting.wait()
     with book.lease(range(4), 4, "next") as cards:
         assert cards == (0, 1, 2, 3)
 
 
-def test_waiting_can_be_stopped_and_says_for_whom_it_waits(book: LeaseBook, holder):
+def test_waiting_can_be_stopped_and_says_for_whom_it_waits(book: CardLeases, holder):
     assert holder(4, name="loss of cell x").stdout.readline()
     said: list[str] = []
     with (
@@ -115,10 +115,10 @@ def test_waiting_can_be_stopped_and_says_for_whom_it_waits(book: LeaseBook, hold
     ):
         pass
     assert "card 0: loss of cell x (" in said[0]
-    assert all(one.what != "mine" for one in book.look())
+    assert all(one.what != "mine" for one in book.list_leases())
 
 
-def test_more_cards_than_there_are(book: LeaseBook):
+def test_more_cards_than_there_are(book: CardLeases):
     with (
         pytest.raises(InfrastructureError, match="8 cards are wanted and 4 can be used"),
         book.lease(range(4), 8, "x"),
@@ -130,13 +130,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(InfrastructureError, match="cannot be leased") as caught,
-        LeaseBook(tmp_path / "file" / "x").lease([0], 1, "x"),
+        CardLeases(tmp_path / "file" / "x").lease([0], 1, "x"),
     ):
         pass
     assert "NPU_MATRIX_LEASES" in caught.value.problems[0].fix
 
 
-def test_a_link_in_the_shared_folder_is_not_followed(book: LeaseBook, tmp_path: Path):
+def test_a_link_in_the_shared_folder_is_not_followed(book: CardLeases, tmp_path: Path):
     book.folder.mkdir()
     (tmp_path / "precious").write_text("precious")
     (book.folder / "card-0.lock").symlink_to(tmp_path / "precious")
@@ -145,26 +145,26 @@ def test_a_link_in_the_shared_folder_is_not_followed(book: LeaseBook, tmp_path: 
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_a_damaged_note_is_still_a_lease(book: LeaseBook, holder):
+def test_a_damaged_note_is_still_a_lease(book: CardLeases, holder):
     assert holder(1).stdout.readline() == "0\n"
     (book.folder / "card-0.lock").write_text("{")
-    (held,) = book.look()
+    (held,) = book.list_leases()
     assert (held.card, held.what) == (0, "?")
 
 
-def test_files_of_others_in_the_shared_folder_are_nobodys_leases(book: LeaseBook, holder):
+def test_files_of_others_in_the_shared_folder_are_nobodys_leases(book: CardLeases, holder):
     with book.lease([0], 1, "a"):
         for name in ("card-x.lock", "card-.lock", "card-\N{SUPERSCRIPT TWO}.lock", "card-1.lock"):
             (book.folder / name).write_bytes(b'{"pid"')
         for name in ("ticket-abc.lock", "ticket-\N{SUPERSCRIPT TWO}.lock", "ticket-00000007.lock"):
             (book.folder / name).touch()
-        assert [(one.card, one.what) for one in book.look()] == [(0, "a")]
+        assert [(one.card, one.what) for one in book.list_leases()] == [(0, "a")]
         with book.lease([0, 1], 1, "b") as cards:
             assert cards == (1,)
 
 
 @pytest.mark.parametrize("name", ["book.lock", "card-0.lock", "ticket-00000001.lock"])
-def test_a_folder_in_the_place_of_a_file_is_named(book: LeaseBook, name: str):
+def test_a_folder_in_the_place_of_a_file_is_named(book: CardLeases, name: str):
     (book.folder / name).mkdir(parents=True)
     with pytest.raises(InfrastructureError) as caught, book.lease([0], 1, "a"):
         pass
@@ -172,7 +172,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(book: LeaseBook, name: str):
     assert "remove what is no file" in str(caught.value)
 
 
-def test_the_plugin_inside_a_cell_sees_the_same_leases(book: LeaseBook, monkeypatch: pytest.MonkeyPatch):
+def test_the_plugin_inside_a_cell_sees_the_same_leases(book: CardLeases, monkeypatch: pytest.MonkeyPatch):
     from harness.fixtures.cell_leases import NoCardError, lease_cards
 
     monkeypatch.setenv("NPU_MATRIX_LEASES", str(book.folder))
@@ -188,7 +188,7 @@ def test_the_plugin_inside_a_cell_sees_the_same_leases(book: LeaseBook, monkeypa
 
 @given(free=st.sets(st.integers(0, 15)), count=st.integers(1, 8))
 def test_neighbours_are_as_close_as_any(free: set[int], count: int):
-    chosen = neighbours(sorted(free), count)
+    chosen = closest_cards(sorted(free), count)
     if len(free) < count:
         assert chosen is None
         return

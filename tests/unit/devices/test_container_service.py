@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.devices.host.container_service import EngineState, look_at_engine, storage_folder
-from harness.devices.host.host_findings import Finding, Health, Room, examine
-from harness.devices.host.inventory import HostReport, HostView, look
+from harness.devices.host.container_service import EngineState, query_engine, storage_folder
+from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
+from harness.devices.host.inventory import HostReport, HostView, inspect_host
 
 HOST = "a-host"
 GIB = 2**30
@@ -84,7 +84,9 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: in
     # However long a loaded machine takes to start it.
     monkeypatch.setattr("harness.devices.host.container_service.SECONDS_TO_ASK", 300.0)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    return look(HostView(dev=folder, environ={}, which=lambda name: name if name == "docker" else None))
+    return inspect_host(
+        HostView(dev=folder, environ={}, which=lambda name: name if name == "docker" else None)
+    )
 
 
 @pytest.mark.parametrize("said", ["", "[1]", "Client:\n Version: 20.10\n"])
@@ -92,12 +94,14 @@ def test_an_engine_that_answers_in_another_way_is_there_and_keeps_images_somewhe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     installed(tmp_path, monkeypatch, said)
-    assert look_at_engine("docker") == EngineState(name="docker")
+    assert query_engine("docker") == EngineState(name="docker")
 
 
-def storage(host: HostReport, free: int, engine: str = "venv") -> list[Finding]:
-    room = Room(free=9 * GIB, needed=8 * GIB, free_on=lambda _folder: free, images=5 * GIB, engine=engine)
-    return [one for one in examine(host, zig=True, room=room) if one.topic == "image storage"]
+def storage(host: HostReport, free: int, engine: str = "venv") -> list[HostFinding]:
+    room = DiskSpace(
+        free=9 * GIB, needed=8 * GIB, free_on=lambda _folder: free, images=5 * GIB, engine=engine
+    )
+    return [one for one in examine_host(host, zig=True, room=room) if one.topic == "image storage"]
 
 
 def test_doctor_asks_for_room_where_images_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,18 +9,28 @@ import pytest
 
 from harness.devices.cards.device_nodes import card_nodes, visible_devices
 from harness.devices.host.card_network import CardNetwork
-from harness.devices.host.host_findings import Finding, Health, Room, examine
-from harness.devices.host.inventory import HostReport, HostView, look, look_at_links, lost_cards
+from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
+from harness.devices.host.inventory import (
+    HostReport,
+    HostView,
+    inspect_card_network,
+    inspect_host,
+    lost_cards,
+)
 from harness.devices.host.soc import driver_misfit, soc_family
 
-ROOM = Room(free=1, needed=1, free_on=lambda _folder: 1, images=1)
+ROOM = DiskSpace(free=1, needed=1, free_on=lambda _folder: 1, images=1)
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a loaded machine takes to start the programs of these tests."""
-    for limit in ("engine.SECONDS_TO_ASK", "host.NPU_SMI_TIMEOUT_S", "network.TOOL_TIMEOUT_S"):
-        monkeypatch.setattr(f"harness.devices.{limit}", 300.0)
+    for limit in (
+        "container_service.SECONDS_TO_ASK",
+        "inventory.NPU_SMI_TIMEOUT_S",
+        "card_network.TOOL_TIMEOUT_S",
+    ):
+        monkeypatch.setattr(f"harness.devices.host.{limit}", 300.0)
 
 
 @pytest.fixture
@@ -48,8 +58,8 @@ def machine(tmp_path: Path):
     return make
 
 
-def found(report: HostReport, topic: str, network: CardNetwork | None = None) -> Finding:
-    findings = examine(report, zig=True, room=ROOM, network=network)
+def found(report: HostReport, topic: str, network: CardNetwork | None = None) -> HostFinding:
+    findings = examine_host(report, zig=True, room=ROOM, network=network)
     return next(finding for finding in findings if finding.topic == topic)
 
 
@@ -65,25 +75,25 @@ MANAGERS = ["davinci_manager", "devmm_svm", "hisi_hdc"]
 
 
 def test_a_host_without_npus_has_no_chips_and_no_error(tmp_path):
-    report = look(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
+    report = inspect_host(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
     assert report.npu is None
     assert report.npu_error == ""
     assert report.usable_chips == ()
 
 
 def test_healthy_cards_with_nodes_are_usable(machine):
-    report = look(machine(table("910B3", 2), ["davinci0", "davinci1", *MANAGERS]))
+    report = inspect_host(machine(table("910B3", 2), ["davinci0", "davinci1", *MANAGERS]))
     assert report.usable_chips == (0, 1)
     assert report.soc == "a2"
 
 
 def test_a_card_without_its_node_is_not_usable(machine):
-    report = look(machine(table("910B3", 2), ["davinci0", *MANAGERS]))
+    report = inspect_host(machine(table("910B3", 2), ["davinci0", *MANAGERS]))
     assert report.usable_chips == (0,)
 
 
 def test_an_unhealthy_card_is_not_usable_and_the_doctor_says_so(machine):
-    report = look(machine(table("910B3", 1, health="Critical"), ["davinci0", *MANAGERS]))
+    report = inspect_host(machine(table("910B3", 1, health="Critical"), ["davinci0", *MANAGERS]))
     assert report.usable_chips == ()
     finding = found(report, "NPU")
     assert finding.health is Health.LIMITED
@@ -92,13 +102,13 @@ def test_an_unhealthy_card_is_not_usable_and_the_doctor_says_so(machine):
 
 
 def test_missing_manager_nodes_make_every_card_unusable(machine):
-    report = look(machine(table("910B3", 1), ["davinci0"]))
+    report = inspect_host(machine(table("910B3", 1), ["davinci0"]))
     assert report.usable_chips == ()
     assert report.missing_nodes == tuple(MANAGERS)
 
 
 def test_a_failing_npu_smi_is_told_not_raised(machine):
-    report = look(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
+    report = inspect_host(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
     assert report.npu is None
     assert "the driver is not running" in report.npu_error
     assert "exit code 1" in report.npu_error
@@ -109,8 +119,8 @@ def test_a_failing_npu_smi_is_told_not_raised(machine):
 
 
 def test_without_a_compiler_the_default_profile_is_broken(tmp_path):
-    report = look(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
-    findings = examine(report, zig=False, room=replace(ROOM, needed=2))
+    report = inspect_host(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
+    findings = examine_host(report, zig=False, room=replace(ROOM, needed=2))
     assert {finding.topic for finding in findings if finding.health is Health.BROKEN} == {
         "simulated device",
         "disk",
@@ -124,7 +134,9 @@ def test_a_container_engine_counts_only_when_it_answers(tmp_path, monkeypatch, c
     docker.write_text(f"#!/bin/sh\necho 'permission denied: docker.sock' >&2\nexit {code}\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    report = look(HostView(dev=tmp_path, environ={}, which=lambda name: name if name == "docker" else None))
+    report = inspect_host(
+        HostView(dev=tmp_path, environ={}, which=lambda name: name if name == "docker" else None)
+    )
     finding = found(report, "containers")
     assert finding.health is health
     assert "docker" in finding.what
@@ -158,7 +170,7 @@ def machine_with(machine, text: str, cards: Sequence[int]) -> HostView:
 
 
 def test_a_card_alone_in_a_container_is_usable(machine):
-    assert look(machine_with(machine, layouts.A2_ONE_OF_EIGHT, [5])).usable_chips == (5,)
+    assert inspect_host(machine_with(machine, layouts.A2_ONE_OF_EIGHT, [5])).usable_chips == (5,)
 
 
 def test_slot_numbers_are_no_device_numbers_and_the_order_tells(machine):
@@ -166,12 +178,12 @@ def test_slot_numbers_are_no_device_numbers_and_the_order_tells(machine):
         "| 1     910B3", "| 11    910B3"
     )
     pair = "\n".join(slots.splitlines()[:12])
-    report = look(machine_with(machine, pair.replace("Warning", "OK     "), [0, 1]))
+    report = inspect_host(machine_with(machine, pair.replace("Warning", "OK     "), [0, 1]))
     assert report.usable_chips == (0, 1)
 
 
 def test_cards_that_others_use_are_not_usable_and_the_doctor_names_them(machine):
-    report = look(machine_with(machine, layouts.A2_FOREIGN, [0, 1]))
+    report = inspect_host(machine_with(machine, layouts.A2_FOREIGN, [0, 1]))
     assert report.usable_chips == (1,)
     assert "in use: 0/0 by pid 1333928, 0/0 by pid 1333930" in found(report, "NPU").what
 
@@ -180,18 +192,18 @@ def test_cards_that_others_use_are_not_usable_and_the_doctor_names_them(machine)
 def test_a_device_that_a_damaged_table_names_twice_counts_once_and_only_if_fit(machine, second, usable):
     once, again = table("910B3", 1), table("910B3", 1, second)
     text = f"{once}\n{again.partition(chr(10))[2]}"
-    assert look(machine_with(machine, text, [0])).usable_chips == usable
+    assert inspect_host(machine_with(machine, text, [0])).usable_chips == usable
 
 
 def test_a_table_without_cards_is_not_told_as_cards(machine):
     text = "| npu-smi 25.5.0    Version: 25.5.0    |\n"
-    finding = found(look(machine(text, [])), "NPU")
+    finding = found(inspect_host(machine(text, [])), "NPU")
     assert "tells of no card it could read, but /dev/davinci_manager" in finding.what
 
 
 def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):
     text = "\n".join(line for line in layouts.A2_EIGHT.splitlines() if "0000:82" not in line)
-    report = look(machine_with(machine, text, range(8)))
+    report = inspect_host(machine_with(machine, text, range(8)))
     finding = found(report, "NPU")
     assert len(report.usable_chips) == 7
     assert "listed without details: card 3" in finding.what
@@ -199,12 +211,12 @@ def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):
 
 
 def test_a_driver_without_cards_is_named(machine):
-    report = look(machine_with(machine, "| npu-smi 25.5.0   Version: 25.5.0 |", []))
+    report = inspect_host(machine_with(machine, "| npu-smi 25.5.0   Version: 25.5.0 |", []))
     assert "npu-smi lists no card" in found(report, "NPU").what
 
 
 def test_every_limit_of_the_cards_has_its_fix(machine):
-    report = look(machine_with(machine, layouts.A2_UNHEALTHY, [0]))
+    report = inspect_host(machine_with(machine, layouts.A2_UNHEALTHY, [0]))
     finding = found(report, "NPU")
     assert finding.health is Health.LIMITED
     assert "no /dev/davinci node: 1, 2, 3, 4" in finding.what
@@ -214,7 +226,7 @@ def test_every_limit_of_the_cards_has_its_fix(machine):
 def test_the_driver_is_told_also_where_npu_smi_fails(machine, tmp_path):
     (tmp_path / "Ascend/driver").mkdir(parents=True)
     (tmp_path / "Ascend/driver/version.info").write_text("Version=24.1.0.3\nascendhal_version=7.35.23\n")
-    report = look(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
+    report = inspect_host(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
     assert report.driver == "24.1.0.3"
     assert "(driver 24.1.0.3)" in found(report, "NPU").what
 
@@ -231,7 +243,7 @@ def test_cann_is_found_where_its_releases_put_it(tmp_path, place, text, version)
     file = tmp_path / place
     file.parent.mkdir(parents=True)
     file.write_text(text)
-    report = look(HostView(dev=tmp_path, ascend=tmp_path, environ={}, which=lambda _name: None))
+    report = inspect_host(HostView(dev=tmp_path, ascend=tmp_path, environ={}, which=lambda _name: None))
     assert report.cann == version
 
 
@@ -239,20 +251,20 @@ def test_a_driver_older_than_the_installed_cann_is_a_finding_with_its_fix(machin
     file = tmp_path / "Ascend/cann/latest/aarch64-linux/ascend_toolkit_install.info"
     file.parent.mkdir(parents=True)
     file.write_text("version=8.5.0\n")
-    report = look(machine_with(machine, layouts.A2_EIGHT, range(8)))
+    report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
     finding = found(report, "driver")
     assert finding.health is Health.LIMITED
     assert "driver 25.5 or newer, this host has 23.0.3" in finding.what
     assert "update the driver" in finding.fix
     newer = replace(report, driver="25.5.1")
-    assert not [one for one in examine(newer, zig=True, room=ROOM) if one.topic == "driver"]
+    assert not [one for one in examine_host(newer, zig=True, room=ROOM) if one.topic == "driver"]
 
 
 def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_path):
     settings = tmp_path / "etc/docker/daemon.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"runtimes": {"ascend": {"path": "/x/ascend-docker-runtime"}}}))
-    report = look(machine_with(machine, layouts.A2_EIGHT, range(8)))
+    report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
     finding = found(report, "cards in containers")
     assert finding.health is Health.LIMITED
     assert "Ascend Docker Runtime is registered" in finding.what
@@ -262,7 +274,7 @@ def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_pa
     (tmp_path / "usr/local/bin/npu-smi").touch()
     (tmp_path / "etc/ascend_install.info").touch()
     settings.write_text("not json")
-    again = found(look(replace_root(machine, tmp_path)), "cards in containers")
+    again = found(inspect_host(replace_root(machine, tmp_path)), "cards in containers")
     assert (again.health, again.what) == (Health.OK, "nodes and driver files are passed one by one")
 
 
@@ -285,12 +297,12 @@ def hccn_tool(folder: Path, body: str) -> HostView:
 
 
 def test_little_shared_memory_is_told_with_its_fix(tmp_path):
-    report = look(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
+    report = inspect_host(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
     assert report.shm_bytes is None
     finding = found(replace(report, shm_bytes=64 << 20), "shared memory")
     assert (finding.health, "--shm-size" in finding.fix) == (Health.LIMITED, True)
     roomy = replace(report, shm_bytes=8 << 30)
-    assert "shared memory" not in {one.topic for one in examine(roomy, zig=True, room=ROOM)}
+    assert "shared memory" not in {one.topic for one in examine_host(roomy, zig=True, room=ROOM)}
 
 
 def test_links_of_the_cards(machine, tmp_path):
@@ -299,19 +311,19 @@ def test_links_of_the_cards(machine, tmp_path):
         "0-ip|1-ip|2-ip) echo ipaddr:10.0.0.1; echo netmask:255.255.255.0;;\n"
         "0-link|2-link) echo link status: UP;;\n1-link) echo link status: DOWN;;",
     )
-    report = look(machine_with(machine, layouts.A2_EIGHT, range(8)))
-    network = look_at_links(view, (0, 1, 2, 3))
+    report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
+    network = inspect_card_network(view, (0, 1, 2, 3))
     assert network.up == (0, 2)
     finding = found(report, "HCCL network", network)
     assert finding.health is Health.LIMITED
     assert finding.what == "2 of 4 cards can reach other hosts; not: 1 (link is DOWN), 3 (no address)"
     assert "hccn_tool -i CARD -ip -s" in finding.fix
-    assert found(report, "HCCL network", look_at_links(view, (0, 2))).health is Health.OK
+    assert found(report, "HCCL network", inspect_card_network(view, (0, 2))).health is Health.OK
 
 
 def test_without_the_tool_nothing_is_said_of_the_network(tmp_path):
     view = HostView(dev=tmp_path, ascend=tmp_path, environ={}, which=lambda _name: None)
-    assert look_at_links(view, (0,)).error == "hccn_tool is not here"
+    assert inspect_card_network(view, (0,)).error == "hccn_tool is not here"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.matrix.cells.cell import Cell, CellSet, cell_id
+from harness.matrix.model.cell import Cell, CellSet, cell_id
 
 SAFE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?", fullmatch=True)

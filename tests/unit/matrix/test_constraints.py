@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.matrix.model.constraints import Constraint
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.version_matrix import Matrix
 
 TEXT = """
 format: 1

@@ -64,7 +64,7 @@ def test_committed_schema_is_current() -> None:
 
 @pytest.mark.parametrize("data", [SHIPPED, SMALL], ids=["shipped", "small"])
 def test_a_good_file_passes_both_ways(data: object) -> None:
-    assert form.fits(data, SCHEMA, SCHEMA)
+    assert form.matches_schema(data, SCHEMA, SCHEMA)
     assert accepted(data)
 
 
@@ -100,7 +100,7 @@ def test_what_the_models_refuse_the_quick_check_refuses() -> None:
     verdicts = []
     for _ in range(3000):
         data = changed(choose)
-        verdicts.append((form.fits(data, SCHEMA, SCHEMA), accepted(data)))
+        verdicts.append((form.matches_schema(data, SCHEMA, SCHEMA), accepted(data)))
         assert verdicts[-1] != (True, False), data
     assert verdicts.count((True, True)) > 200
     # The other way round costs time, not truth; it should be rare all the same.
@@ -115,14 +115,14 @@ def test_what_the_models_refuse_the_quick_check_refuses() -> None:
     )
 )
 def test_no_data_at_all_upsets_it(data: object) -> None:
-    assert not form.fits(data, SCHEMA, SCHEMA)
+    assert not form.matches_schema(data, SCHEMA, SCHEMA)
 
 
 def test_an_unknown_keyword_is_left_to_the_models() -> None:
-    assert not form.fits("x", {"type": "string", "format": "uri"}, {})
+    assert not form.matches_schema("x", {"type": "string", "format": "uri"}, {})
 
 
 def test_without_the_committed_file_the_models_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(form, "_committed_schema", lambda: None)
     document = load_yaml(ROOT / "matrix.yaml")
-    assert form.checked(document) == (document.data, [])
+    assert form.check_form(document) == (document.data, [])

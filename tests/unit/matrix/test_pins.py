@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.matrix.cells.pins import check_template, placeholders
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.version_matrix import Matrix
 
 TEXT = """\
 format: 1

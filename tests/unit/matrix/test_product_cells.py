@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from harness.matrix.cells import product_cells
-from harness.matrix.cells.cell import cell_id
 from harness.matrix.cells.pins import resolve_rules
+from harness.matrix.model.cell import cell_id
 from harness.matrix.reading.load_matrix import parse_matrix
 
 MATRIX = """\

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import Location
-from harness.matrix.cells.product_expansion import expand
-from harness.matrix.model.constraints import Agreement, Condition, Constraint
+from harness.matrix.cells.product_expansion import expand_product
+from harness.matrix.model.constraints import AxisAgreement, Condition, Constraint
 from harness.matrix.model.versions import Scheme, Version, parse_specifier, parse_version
 
 AXES = ("a", "b", "c", "d")
@@ -27,7 +27,7 @@ CONDITIONS = st.builds(
     condition, st.sampled_from([*AXES, "absent"]), st.sampled_from(["<=", ">=", "==", "!="]), NUMBERS
 )
 AGREEMENTS = st.builds(
-    lambda pair: Agreement(axis=pair[0], other=pair[1], part="release"),
+    lambda pair: AxisAgreement(axis=pair[0], other=pair[1], part="release"),
     st.permutations(AXES).map(lambda p: p[:2]),
 )
 
@@ -64,7 +64,7 @@ def test_pruning_finds_what_trying_every_combination_finds(
     product: dict[str, list[int]], rules: tuple[Constraint, ...]
 ) -> None:
     values = {axis: [version(number) for number in numbers] for axis, numbers in product.items()}
-    found = list(expand(values, {}, rules))
+    found = list(expand_product(values, {}, rules))
     every = [
         dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())
     ]
@@ -101,7 +101,7 @@ def test_a_constraint_is_decided_before_the_axes_it_does_not_read() -> None:
         "b": [version(n) for n in range(100)],
         "c": [version(0)] * 1,
     }
-    found = list(expand(product, {}, [rule]))
+    found = list(expand_product(product, {}, [rule]))
     assert len(looked) == 3
     assert len(found) == 100 + 2
     assert math.prod(map(len, product.values())) == sum(part.combinations for part in found)
@@ -117,5 +117,5 @@ def test_fixed_values_are_judged_first() -> None:
         source="s",
         where=Location("m.yaml"),
     )
-    (part,) = expand({"a": [version(1), version(2)]}, {"z": version(1)}, [rule])
+    (part,) = expand_product({"a": [version(1), version(2)]}, {"z": version(1)}, [rule])
     assert (part.combinations, part.what) == (2, "z 1")

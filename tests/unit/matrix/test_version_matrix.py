@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import EXIT_BAD_INPUT, InputError
-from harness.matrix.model.version_matrix import Matrix
 from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.version_matrix import Matrix
 
 AXES = """\
 format: 1

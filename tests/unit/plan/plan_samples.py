@@ -2,7 +2,7 @@
 
 from harness.check import Check
 from harness.errors import Location
-from harness.matrix.cells.cell import Cell, cell_id
+from harness.matrix.model.cell import Cell, cell_id
 from harness.matrix.model.definitions import Axis
 from harness.matrix.model.versions import Scheme
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier

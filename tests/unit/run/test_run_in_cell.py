@@ -19,7 +19,7 @@ import pytest
 from run_fakes import LeapingClock, make_check, make_task, outcome_of
 
 from harness.check import TaskContext
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, Site
@@ -162,7 +162,7 @@ def test_what_programs_of_the_cell_leave_among_temporary_files_is_gone_afterward
 def test_cards_are_leased_where_all_of_the_host_look(runs):
     text = "import os; print(os.environ['NPU_MATRIX_LEASES'])"
     said = runs(text)[0].measurements["tail"].strip()
-    assert said == str(LeaseBook.of_host({}).folder)
+    assert said == str(CardLeases.of_host({}).folder)
     assert runs(text, environ={"NPU_MATRIX_LEASES": "/else"})[0].measurements["tail"].strip() == "/else"
 
 

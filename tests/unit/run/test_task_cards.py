@@ -11,7 +11,7 @@ import pytest
 from run_fakes import LeapingClock, make_check, make_task
 
 from harness.check import TaskContext
-from harness.devices.cards.card_leases import LeaseBook
+from harness.devices.cards.card_leases import CardLeases
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.job import Job, Site
@@ -69,15 +69,15 @@ def test_two_tasks_at_a_time_have_a_card_each(site: Site):
 
     found = run(site, job("a", program=meet), job("b", program=meet))
     assert {one.measurements["cards"] for one in found.values()} == {"0", "1"}
-    assert LeaseBook.of_host(site.environ).look() == ()
+    assert CardLeases.of_host(site.environ).list_leases() == ()
 
 
 def test_tasks_that_want_both_take_turns(site: Site):
-    book, met = LeaseBook.of_host(site.environ), threading.Event()
+    book, met = CardLeases.of_host(site.environ), threading.Event()
 
     def until_another_waits(context: TaskContext) -> Measured:
         while not met.is_set():
-            if any(one.card is None for one in book.look()):
+            if any(one.card is None for one in book.list_leases()):
                 met.set()
             time.sleep(0.02)
         return show(context)
@@ -94,9 +94,9 @@ def test_tasks_that_want_both_take_turns(site: Site):
 def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monkeypatch):
     clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
     clock.strike(monkeypatch)
-    with LeaseBook.of_host(site.environ).lease([0, 1], 2, "somebody else"):
+    with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
         executor.submit(job("a"))
-        while not any(one.card is None for one in LeaseBook.of_host(site.environ).look()):
+        while not any(one.card is None for one in CardLeases.of_host(site.environ).list_leases()):
             time.sleep(0.02)
         clock.mark.touch()
         assert executor.collect(0.0) == []
@@ -107,11 +107,11 @@ def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monke
 
 
 def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
-    book = LeaseBook.of_host(site.environ)
+    book = CardLeases.of_host(site.environ)
     with book.lease([0, 1], 2, "somebody else"):
         executor = LocalExecutor(site, jobs=1)
         executor.submit(job("a"))
-        while not any(one.card is None for one in book.look()):
+        while not any(one.card is None for one in book.list_leases()):
             time.sleep(0.02)
         executor.cancel()
         finished = []
@@ -147,7 +147,7 @@ def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: Site, pr
     assert outcome.state is State.ERROR
     assert outcome.failure.kind == "InfrastructureError"
     assert "card 0 was lost while the task ran" in outcome.failure.message
-    assert LeaseBook.of_host(site.environ).look() == ()
+    assert CardLeases.of_host(site.environ).list_leases() == ()
 
 
 def test_simulated_and_static_tasks_lease_nothing(site: Site):

@@ -26,7 +26,7 @@ _ROOTS = (
 )
 
 
-def left_out(packages: Sequence[LockedPackage], kind: str) -> dict[str, str]:
+def omitted_packages(packages: Sequence[LockedPackage], kind: str) -> dict[str, str]:
     """Name of a locked package -> why the environment does without it. Only the simulated device does.
 
     With them goes what nothing else of the lock wants.

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.builds.upkeep.labels import Owner, ProcessView, expiry, is_ours, make_labels, this_process
+from harness.builds.ownership.owner_labels import (
+    ProcessOwner,
+    ProcessView,
+    expiry,
+    is_ours,
+    make_labels,
+    this_process,
+)
 
 
 def test_a_living_process_is_told_from_a_dead_one_and_from_another_with_its_number() -> None:
@@ -40,7 +47,7 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
 
 @given(
     st.builds(
-        Owner,
+        ProcessOwner,
         host=st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True),
         boot=st.uuids().map(str),
         space=st.integers(0, 2**40).map(str),
@@ -48,20 +55,20 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
         started=st.integers(0, 2**50),
     )
 )
-def test_an_owner_is_read_back_from_its_label(owner: Owner) -> None:
-    assert Owner.parse(str(owner)) == owner
+def test_an_owner_is_read_back_from_its_label(owner: ProcessOwner) -> None:
+    assert ProcessOwner.parse(str(owner)) == owner
 
 
 @pytest.mark.parametrize("text", ["", "a/b/c/d/e", "a/b/c/1", "host/b/s/-1/2", "host/b/s/1/2/3"])
 def test_other_text_is_no_owner(text: str) -> None:
-    assert Owner.parse(text) is None
+    assert ProcessOwner.parse(text) is None
 
 
 def test_labels_say_whose_what_for_and_until_when() -> None:
     labels = make_labels(owner=this_process(), expires=1000.7, key="k", run="r", task="environment")
     assert is_ours(labels)
     assert expiry(labels) == 1000.0
-    assert Owner.parse(labels["npu-matrix.owner"]) == ProcessView().owner(os.getpid())
+    assert ProcessOwner.parse(labels["npu-matrix.owner"]) == ProcessView().owner(os.getpid())
     assert "npu-matrix.cell" not in labels
     assert not is_ours({"npu-matrix.owner": "x"})
     assert not is_ours({"com.example.owner": "x"})

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.builds.upkeep.labels import Owner, this_process
+from harness.builds.ownership.owner_labels import ProcessOwner, this_process
 
 # Short: what is in it becomes part of the names of sockets, which end at 107 characters.
 PREFIX = "npmx-"
@@ -19,18 +19,18 @@ OWNER_FILE = ".owner"
 
 
 @contextlib.contextmanager
-def scratch(place: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
+def temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
     """A scratch folder for a while. What somebody still writes into may stay, for `cleanup`."""
-    folder = make_scratch(place, prefix)
+    folder = make_temporary_folder(place, prefix)
     try:
         yield folder
     finally:
         with contextlib.suppress(OSError):
-            remove_scratch(folder)
+            remove_temporary_folder(folder)
 
 
-def make_scratch(place: Path | None = None, prefix: str = PREFIX) -> Path:
-    """A new folder that holds its owner's name and nothing else; `remove_scratch` ends it.
+def make_temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Path:
+    """A new folder that holds its owner's name and nothing else; `remove_temporary_folder` ends it.
 
     It is in `place`, by default in the folder for temporary files, which is where `cleanup` looks; who makes
     one elsewhere looks there for what was left.
@@ -40,17 +40,17 @@ def make_scratch(place: Path | None = None, prefix: str = PREFIX) -> Path:
     return folder
 
 
-def claim_scratch(folder: Path, owner: Owner) -> Path:
+def claim_temporary_folder(folder: Path, owner: ProcessOwner) -> Path:
     """Make `folder`, whose name starts with `PREFIX`, one of `owner`; several may do so at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    if owner_of(folder) is None:
+    if read_folder_owner(folder) is None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as beside:
             beside.write(str(owner))
         Path(beside.name).replace(folder / OWNER_FILE)
     return folder
 
 
-def scratch_folders(place: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
+def list_temporary_folders(place: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
     """This user's scratch folders in `place`, in use or left over."""
     return tuple(folder for folder in sorted(place.glob(f"{glob.escape(prefix)}*")) if _is_own_folder(folder))
 
@@ -64,15 +64,15 @@ def _is_own_folder(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def owner_of(folder: Path) -> Owner | None:
+def read_folder_owner(folder: Path) -> ProcessOwner | None:
     """Whose scratch folder it is; None where that cannot be read."""
     try:
-        return Owner.parse((folder / OWNER_FILE).read_text("utf-8"))
+        return ProcessOwner.parse((folder / OWNER_FILE).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def remove_scratch(folder: Path) -> None:
+def remove_temporary_folder(folder: Path) -> None:
     """Remove it if it is there; OSError when something of it stays.
 
     Its owner's name goes last: what a removal that is cut short leaves can still be told from the living's.

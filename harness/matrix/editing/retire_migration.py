@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from harness.errors import InputError, Location
-from harness.matrix.document.yaml_edit import end_of, section_of, without
-from harness.matrix.migrations.migration import Migration
+from harness.matrix.editing.yaml_edit import end_line, find_section, remove_entries
+from harness.matrix.model.migration import Migration
 from harness.matrix.reading.load_matrix import parse_matrix
 
 
-def retire(text: str, migration: Migration, new_values: Mapping[str, str], file: Path | str) -> str:
+def retire_migration(text: str, migration: Migration, new_values: Mapping[str, str], file: Path | str) -> str:
     """The file after the migration; `new_values` are the axes of its row, with commits for what it followed.
 
     Every other byte stays; expectations of the new row become those of the old one. What comes out is read
@@ -23,7 +23,7 @@ def retire(text: str, migration: Migration, new_values: Mapping[str, str], file:
     changed = {axis: new_values[axis] for axis in migration.to}
     edited = _with_values(text, migration.stack, changed)
     edited = _renamed(edited, migration)
-    edited = without(edited, "migrations", {migration.name})
+    edited = remove_entries(edited, "migrations", {migration.name})
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
     wanted = {**before.stacks[migration.stack].axes, **changed}
     rows = {name: stack.axes for name, stack in before.stacks.items() if name != migration.name}
@@ -50,7 +50,7 @@ def _with_values(text: str, stack: str, values: Mapping[str, str]) -> str:
         if axis not in written
     )
     if new:
-        lines.insert(end_of(lines, axes), new)
+        lines.insert(end_line(lines, axes), new)
     for axis in sorted(written.keys() & values.keys(), key=lambda axis: -written[axis].start_mark.index):
         start, end = written[axis].start_mark, written[axis].end_mark
         line = lines[start.line]
@@ -60,7 +60,7 @@ def _with_values(text: str, stack: str, values: Mapping[str, str]) -> str:
 
 def _axes(text: str, stack: str) -> yaml.MappingNode | None:
     """The axes of a stack, when they stand one on a line."""
-    found = section_of(text, "stacks")
+    found = find_section(text, "stacks")
     node: Any = _value(_value(found[1], stack), "axes") if found else None
     return node if isinstance(node, yaml.MappingNode) and not node.flow_style else None
 
@@ -72,7 +72,7 @@ def _value(node: Any, name: str) -> Any:
 
 def _renamed(text: str, migration: Migration) -> str:
     """Expectations that name the new row name the old one."""
-    found = section_of(text, "expectations")
+    found = find_section(text, "expectations")
     if found is None or not isinstance(found[1], yaml.MappingNode):
         return text
     lines = text.splitlines(keepends=True)

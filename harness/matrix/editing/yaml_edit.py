@@ -17,7 +17,7 @@ WIDTH = 116
 CRLF = "\r\n"
 
 
-def read_file(file: Path) -> tuple[str, str]:
+def read_matrix_text(file: Path) -> tuple[str, str]:
     """The text with plain line ends, and the line ends it has; InputError where it has two kinds."""
     try:
         text = file.read_bytes().decode("utf-8")
@@ -36,7 +36,7 @@ def read_file(file: Path) -> tuple[str, str]:
     return plain, CRLF
 
 
-def write_file(file: Path, text: str, line_end: str) -> None:
+def write_matrix_text(file: Path, text: str, line_end: str) -> None:
     """Replace the file as a whole, or not at all: people wrote it. InputError when it cannot be written."""
     target = Path(os.path.realpath(file))
     temporary: Path | None = None
@@ -58,7 +58,7 @@ def write_file(file: Path, text: str, line_end: str) -> None:
         ) from error
 
 
-def section_of(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
+def find_section(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
     """Key and value of a section of the file, or None where it has none."""
     root = yaml.compose(text, yaml.SafeLoader)
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
@@ -67,9 +67,9 @@ def section_of(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] | N
     return None
 
 
-def without(text: str, section: str, names: Collection[str]) -> str:
+def remove_entries(text: str, section: str, names: Collection[str]) -> str:
     """The text without these entries of the section; the section goes with its last one."""
-    found = section_of(text, section)
+    found = find_section(text, section)
     if not names or found is None:
         return text
     text = text if text.endswith("\n") else f"{text}\n"
@@ -81,13 +81,13 @@ def without(text: str, section: str, names: Collection[str]) -> str:
     drop: set[int] = set()
     for name, value in entries:
         if name.value in names:
-            drop |= set(range(name.start_mark.line, end_of(lines, value)))
+            drop |= set(range(name.start_mark.line, end_line(lines, value)))
     if all(name.value in names for name, _value in entries):
         drop.add(key.start_mark.line)
     return "".join(line for number, line in enumerate(lines) if number not in drop)
 
 
-def end_of(lines: list[str], value: yaml.Node) -> int:
+def end_line(lines: list[str], value: yaml.Node) -> int:
     """The line after the last one of a value; comments and blank lines behind it are not its own."""
     # A mapping in block style ends where the next thing begins, anything else where it ends itself.
     block = isinstance(value, yaml.MappingNode) and not value.flow_style

@@ -16,7 +16,7 @@ START_TIME = 19  # place of `starttime` behind the command in /proc/PID/stat (pr
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class ProcessOwner:
     """A process, told from any other that ever had its number.
 
     `started` is its start in clock ticks since the boot named by `boot`, `space` its PID namespace: in
@@ -33,7 +33,7 @@ class Owner:
         return f"{self.host}/{self.boot}/{self.space}/{self.pid}/{self.started}"
 
     @classmethod
-    def parse(cls, text: str) -> Owner | None:
+    def parse(cls, text: str) -> ProcessOwner | None:
         """The owner in a label; None for a text that is none."""
         parts = text.split("/")
         if len(parts) != 5 or not (parts[3].isdecimal() and parts[4].isdecimal()):
@@ -48,12 +48,12 @@ class ProcessView:
     proc: Path = Path("/proc/self").parent
     host: str = ""
 
-    def owner(self, pid: int) -> Owner | None:
+    def owner(self, pid: int) -> ProcessOwner | None:
         """The identity of a living process, or None."""
         started = self._start(pid)
         if started is None:
             return None
-        return Owner(
+        return ProcessOwner(
             host=self.host or socket.gethostname(),
             boot=self._read(BOOT_ID),
             space=self._space(),
@@ -61,7 +61,7 @@ class ProcessView:
             started=started,
         )
 
-    def state(self, owner: Owner) -> str:
+    def state(self, owner: ProcessOwner) -> str:
         """`alive`, `dead`, or why neither can be said from here."""
         if owner.host != (self.host or socket.gethostname()):
             return f"its owner is on {owner.host}"
@@ -92,14 +92,14 @@ class ProcessView:
             return ""
 
 
-def this_process(view: ProcessView | None = None) -> Owner:
+def this_process(view: ProcessView | None = None) -> ProcessOwner:
     """The identity of this process; where there is no /proc, one that nobody can take for dead."""
     found = (view or ProcessView()).owner(os.getpid())
-    return found or Owner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
+    return found or ProcessOwner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
 
 
 def make_labels(
-    *, owner: Owner, expires: float, key: str, run: str = "", cell: str = "", task: str = ""
+    *, owner: ProcessOwner, expires: float, key: str, run: str = "", cell: str = "", task: str = ""
 ) -> dict[str, str]:
     """The labels of one thing; `expires` is a Unix time after which it may go whoever owns it."""
     labels = {OWNER: str(owner), EXPIRES: str(int(expires)), KEY: key, RUN: run, CELL: cell, TASK: task}
@@ -109,6 +109,22 @@ def make_labels(
 def is_ours(labels: Mapping[str, str]) -> bool:
     """Whether this program made the thing with these labels."""
     return OWNER in labels and KEY in labels
+
+
+def is_orphaned(labels: Mapping[str, str], view: ProcessView, now: float) -> tuple[bool, str]:
+    """Whether the owner of a container or network with these labels is dead or its time is over, and why."""
+    owner = ProcessOwner.parse(labels.get(OWNER, ""))
+    if owner is None:
+        return False, "its owner cannot be read"
+    state = view.state(owner)
+    if state == "dead":
+        return True, f"its owner, process {owner.pid}, is dead"
+    if state == "alive":
+        return False, f"its owner, process {owner.pid}, is alive"
+    until = expiry(labels)
+    if until is not None and until < now:
+        return True, f"{state}, and it expired"
+    return False, state
 
 
 def expiry(labels: Mapping[str, str]) -> float | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.builds.cell.commit_package import PURE, Checkout, checkout
+from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
 from harness.builds.cell.interpreter import find_interpreter
-from harness.builds.cell.omitted_packages import left_out
+from harness.builds.lock.omitted_packages import omitted_packages
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.sources.git.mirrors import MIRRORS, mirrors_folder
@@ -25,7 +25,7 @@ BUILT_WITH_CANN = ("vllm-ascend",)
 CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
 
 
-class StepError(Exception):
+class BuildStepError(Exception):
     """A step of the build failed in a way that says something of the cell."""
 
     def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
@@ -34,7 +34,7 @@ class StepError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class EnvironmentSpec:
     """All that determines an environment's content.
 
     packages: what it holds. left_out: what it does without although it is locked, and why.
@@ -44,7 +44,7 @@ class Recipe:
 
     lock: Path
     packages: tuple[LockedPackage, ...]
-    left_out: Mapping[str, str]
+    omitted: Mapping[str, str]
     built: tuple[str, ...]
     build_env: Mapping[str, Mapping[str, str]]
     indexes: tuple[str, ...]
@@ -53,7 +53,7 @@ class Recipe:
     interpreter: str
     interpreter_version: str
     device: Mapping[str, Any]
-    checkouts: tuple[Checkout, ...] = ()
+    checkouts: tuple[CommitPackage, ...] = ()
 
     @property
     def minor(self) -> str:
@@ -67,7 +67,7 @@ class Recipe:
             "layout": LAYOUT,
             "lock": digest_file(self.lock),
             "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
-            "left_out": sorted(self.left_out),
+            "left_out": sorted(self.omitted),
             "built": sorted(self.built),
             **({"checkouts": [one.identity for one in self.checkouts]} if self.checkouts else {}),
             "build_env": {name: dict(values) for name, values in self.build_env.items()},
@@ -76,26 +76,28 @@ class Recipe:
         return digest_json(content)[:32]
 
 
-def gather_recipe(ctx: TaskContext) -> Recipe:
-    """Read facets and inputs; StepError when this machine cannot build such an environment."""
+def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
+    """Read facets and inputs; BuildStepError when this machine cannot build such an environment."""
     device, target = ctx.facets["device"], ctx.facets["platform"]
     _require_supported(device, target)
     checkouts = _checkouts(ctx, device)
     found = find_interpreter(target["python"], os.environ)
     if found is None:
-        raise StepError("interpreter", f"This machine has no Python {target['python']}.", unsupported=True)
+        raise BuildStepError(
+            "interpreter", f"This machine has no Python {target['python']}.", unsupported=True
+        )
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
-    unneeded = left_out(locked, device["kind"])
+    unneeded = omitted_packages(locked, device["kind"])
     packages = tuple(package for package in locked if package.name not in unneeded)
     build_env = {
         normal_name(name): values for name, values in ctx.facets["pins"].get("build_env", {}).items()
     }
-    return Recipe(
+    return EnvironmentSpec(
         lock=lock,
         packages=packages,
-        left_out=unneeded,
+        omitted=unneeded,
         built=_built(ctx, packages, build_env, device["kind"]),
         build_env=build_env,
         indexes=tuple(ctx.facets["pins"].get("index", ())),
@@ -118,33 +120,35 @@ def _built(
 
 def _require_supported(device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
     if not target.get("host") and target.get("arch") != platform.machine():
-        raise StepError(
+        raise BuildStepError(
             "engine",
             f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
             unsupported=True,
         )
     if device["kind"] == "npu" and not _cann_folder():
-        raise StepError(
+        raise BuildStepError(
             "engine",
             "There is no CANN toolkit on this machine, so the container engine is needed.",
             unsupported=True,
         )
 
 
-def _checkouts(ctx: TaskContext, device: Mapping[str, Any]) -> tuple[Checkout, ...]:
+def _checkouts(ctx: TaskContext, device: Mapping[str, Any]) -> tuple[CommitPackage, ...]:
     """Packages from commits: those that are Python alone, where a mirror has the commit."""
     source = ctx.facets["pins"].get("from_source", ())
     mirrors = mirrors_folder()
     found = {
-        item["package"]: checkout(item, mirrors)
+        item["package"]: find_commit_package(item, mirrors)
         for item in source
-        if device["kind"] != "npu" and mirrors and item["package"] in PURE
+        if device["kind"] != "npu" and mirrors and item["package"] in PURE_PYTHON_FOLDERS
     }
     lacking = [item["package"] for item in source if found.get(item["package"]) is None]
     if lacking:
         names = ", ".join(lacking)
-        mirror = f", or a mirror with the commit ({MIRRORS})" if set(lacking) <= set(PURE) else ""
-        raise StepError(
+        mirror = (
+            f", or a mirror with the commit ({MIRRORS})" if set(lacking) <= set(PURE_PYTHON_FOLDERS) else ""
+        )
+        raise BuildStepError(
             "engine",
             f"{names}: built from a repository's commit, which needs the container engine{mirror}.",
             unsupported=True,
@@ -162,7 +166,7 @@ def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[
     outcome = ctx.inputs.get("patches")
     if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
         if ctx.facets["patches[verl]"] or ctx.facets["patches[vllm_ascend]"]:
-            raise StepError(
+            raise BuildStepError(
                 "patch", "The patches selected for this cell did not apply, so there is no patched tree."
             )
         return None, {}

@@ -14,10 +14,16 @@ from pathlib import Path
 
 import filelock
 
+from harness.builds.cell.container_environment import BYTECODE_CHARACTERS
 from harness.builds.cell.venv_environment import FINISHED
-from harness.builds.engines.engine import Engine, Thing
-from harness.builds.upkeep.labels import OWNER, PARENT, Owner, ProcessView, expiry
-from harness.builds.upkeep.temporary_folders import PREFIX, owner_of, remove_scratch, scratch_folders
+from harness.builds.engines.engine import Engine, EngineResource
+from harness.builds.ownership.owner_labels import OWNER, PARENT, ProcessOwner, ProcessView, is_orphaned
+from harness.builds.ownership.temporary_folders import (
+    PREFIX,
+    list_temporary_folders,
+    read_folder_owner,
+    remove_temporary_folder,
+)
 from harness.errors import HarnessError
 
 # Folders that are renamed into place when they are whole; their makers take minutes at most.
@@ -28,8 +34,6 @@ UNFINISHED = (
 # A build of one layer ends within its own limit of an hour, or is none any more.
 ABANDONED_AFTER_S = 2 * 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
-# How much of an image's id names the folder of its compiled modules.
-BYTECODE_CHARACTERS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +52,22 @@ class StoredEnvironment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """One thing that could go: what it is, whether it goes, and why or why not."""
+class CleanupCandidate:
+    """One resource that could go: what it is, whether it goes, and why or why not."""
 
     kind: str
     name: str
-    goes: bool
+    removable: bool
     reason: str
     bytes_freed: int = 0
-    thing: Thing | None = None
+    resource: EngineResource | None = None
     environment: StoredEnvironment | None = None
     folder: Path | None = None
     paths: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class CleanupPolicy:
     """What is known of who needs what.
 
     environments, images and runtimes: what stored outcomes refer to, by digest, image id and folder name.
@@ -88,7 +92,7 @@ def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
             digest=folder.name,
             path=folder,
             finished=(folder / FINISHED).is_file(),
-            bytes_freed=own_bytes(folder),
+            bytes_freed=freed_bytes(folder),
             used=_last_use(folder),
         )
         for folder in sorted((cache / "cells").glob("*"))
@@ -97,19 +101,19 @@ def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
 
 
 def judge_environments(
-    stored: Iterable[StoredEnvironment], standing: Standing, busy: Callable[[Path], bool]
-) -> tuple[Found, ...]:
+    stored: Iterable[StoredEnvironment], policy: CleanupPolicy, busy: Callable[[Path], bool]
+) -> tuple[CleanupCandidate, ...]:
     """What becomes of each environment; `busy` says whether a process runs in it."""
     found = []
     for one in stored:
-        goes, reason = _environment(one, standing)
+        goes, reason = _environment(one, policy)
         if goes and busy(one.path):
             goes, reason = False, "a process runs in it"
         found.append(
-            Found(
+            CleanupCandidate(
                 kind="environment",
                 name=one.digest,
-                goes=goes,
+                removable=goes,
                 reason=reason,
                 bytes_freed=one.bytes_freed,
                 environment=one,
@@ -118,47 +122,49 @@ def judge_environments(
     return tuple(found)
 
 
-def _environment(one: StoredEnvironment, standing: Standing) -> tuple[bool, str]:
+def _environment(one: StoredEnvironment, policy: CleanupPolicy) -> tuple[bool, str]:
     if not one.finished:
         return True, "its build never finished"
-    days = (standing.now - one.used) / 86400.0
-    if standing.cache_in_use:
+    days = (policy.now - one.used) / 86400.0
+    if policy.cache_in_use:
         return False, "a run that uses this cache is alive"
-    if standing.everything:
+    if policy.everything:
         return True, "everything was asked for"
-    if one.digest in standing.environments:
+    if one.digest in policy.environments:
         return False, "an outcome builds upon it"
-    if standing.now - one.used < standing.unused_after_s:
+    if policy.now - one.used < policy.unused_after_s:
         return False, f"no outcome builds upon it, but it was used {days:.1f} days ago"
     return True, f"no outcome builds upon it, and it was last used {days:.1f} days ago"
 
 
-def unfinished_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
     """Half-made folders whose makers must be dead by now."""
     found = []
     for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
         used = _last_used(folder)
         if used is None:
             continue
-        age = standing.now - used
+        age = policy.now - used
         found.append(
-            Found(
+            CleanupCandidate(
                 kind="folder",
                 name=str(folder.relative_to(cache)),
-                goes=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
+                removable=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
                 reason=f"begun {age / 3600:.1f} hours ago and never finished",
-                bytes_freed=own_bytes(folder),
+                bytes_freed=freed_bytes(folder),
                 folder=folder,
             )
         )
     return tuple(found)
 
 
-def left_scratch(view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX) -> tuple[Found, ...]:
+def judge_temporary_folders(
+    view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX
+) -> tuple[CleanupCandidate, ...]:
     """Temporary folders of runs: those whose owner is dead go, however young, and old ones of nobody."""
     found = []
-    for folder in scratch_folders(temporary or Path(tempfile.gettempdir()), prefix):
-        owner = owner_of(folder)
+    for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
+        owner = read_folder_owner(folder)
         if owner is not None:
             state = view.state(owner)
             named = f"its owner, process {owner.pid}, is {state}"
@@ -172,103 +178,101 @@ def left_scratch(view: ProcessView, temporary: Path | None = None, prefix: str =
             goes = age > ABANDONED_AFTER_S
             reason = f"it does not say whose it is, and was used {age / 3600:.1f} hours ago"
         found.append(
-            Found(
+            CleanupCandidate(
                 kind="scratch",
                 name=str(folder),
-                goes=goes,
+                removable=goes,
                 reason=reason,
-                bytes_freed=own_bytes(folder),
+                bytes_freed=freed_bytes(folder),
                 folder=folder,
             )
         )
     return tuple(found)
 
 
-def reap_scratch(temporary: Path | None = None, prefix: str = PREFIX) -> None:
+def remove_orphaned_folders(temporary: Path | None = None, prefix: str = PREFIX) -> None:
     """Remove the temporary folders of dead runs; what does not go is for `cleanup`, which says why."""
-    for found in left_scratch(ProcessView(), temporary, prefix):
-        if found.goes:
-            remove_found(found, None)
+    for found in judge_temporary_folders(ProcessView(), temporary, prefix):
+        if found.removable:
+            remove_candidate(found, None)
 
 
-def bytecode_folders(cache: Path, standing: Standing) -> tuple[Found, ...]:
+def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
     """Compiled modules of images: they go with the last outcome that refers to the image."""
-    needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in standing.images if image}
+    needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in policy.images if image}
     found = []
     for folder in sorted((cache / "bytecode").glob("*")):
         used = _last_used(folder)
         if used is None:
             continue
-        age = standing.now - used
+        age = policy.now - used
         goes, reason = True, "no outcome builds upon its image"
-        if standing.cache_in_use:
+        if policy.cache_in_use:
             goes, reason = False, "a run that uses this cache is alive"
-        elif standing.everything:
+        elif policy.everything:
             reason = "everything was asked for"
         elif folder.name in needed:
             goes, reason = False, "an outcome builds upon its image"
-        elif age < standing.unused_after_s:
+        elif age < policy.unused_after_s:
             goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
-        size = own_bytes(folder)
+        size = freed_bytes(folder)
         found.append(
-            Found(
-                kind="bytecode", name=folder.name, goes=goes, reason=reason, bytes_freed=size, folder=folder
+            CleanupCandidate(
+                kind="bytecode",
+                name=folder.name,
+                removable=goes,
+                reason=reason,
+                bytes_freed=size,
+                folder=folder,
             )
         )
     return tuple(found)
 
 
-def judge_things(things: Sequence[Thing], standing: Standing, view: ProcessView) -> tuple[Found, ...]:
+def judge_engine_resources(
+    resources: Sequence[EngineResource], policy: CleanupPolicy, view: ProcessView
+) -> tuple[CleanupCandidate, ...]:
     """What becomes of containers, networks and images with our labels."""
-    needed = _with_parents(things, standing.images)
+    needed = _with_parents(resources, policy.images)
     return tuple(
-        Found(
-            kind=thing.kind,
-            name=thing.name or thing.id,
-            goes=goes,
+        CleanupCandidate(
+            kind=resource.kind,
+            name=resource.name or resource.id,
+            removable=goes,
             reason=reason,
-            bytes_freed=thing.bytes,
-            thing=thing,
+            bytes_freed=resource.bytes,
+            resource=resource,
         )
-        for thing in things
+        for resource in resources
         for goes, reason in [
-            _image(thing, needed, standing, view) if thing.kind == "image" else _owned(thing, standing, view)
+            _image(resource, needed, policy, view)
+            if resource.kind == "image"
+            else is_orphaned(resource.labels, view, policy.now)
         ]
     )
 
 
-def _owned(thing: Thing, standing: Standing, view: ProcessView) -> tuple[bool, str]:
-    owner = Owner.parse(thing.labels.get(OWNER, ""))
-    if owner is None:
-        return False, "its owner cannot be read"
-    state = view.state(owner)
-    if state == "dead":
-        return True, f"its owner, process {owner.pid}, is dead"
-    if state == "alive":
-        return False, f"its owner, process {owner.pid}, is alive"
-    until = expiry(thing.labels)
-    if until is not None and until < standing.now:
-        return True, f"{state}, and it expired"
-    return False, state
-
-
-def _image(thing: Thing, needed: Collection[str], standing: Standing, view: ProcessView) -> tuple[bool, str]:
-    owner = Owner.parse(thing.labels.get(OWNER, ""))
+def _image(
+    resource: EngineResource, needed: Collection[str], policy: CleanupPolicy, view: ProcessView
+) -> tuple[bool, str]:
+    owner = ProcessOwner.parse(resource.labels.get(OWNER, ""))
     if owner is not None and view.state(owner) == "alive":
         return False, f"its owner, process {owner.pid}, is alive"
-    if standing.everything:
+    if policy.everything:
         return True, "everything was asked for"
-    if thing.id in needed:
+    if resource.id in needed:
         return False, "an outcome builds upon it"
-    days = (standing.now - thing.created) / 86400.0
-    if standing.now - thing.created < standing.unused_after_s:
+    days = (policy.now - resource.created) / 86400.0
+    if policy.now - resource.created < policy.unused_after_s:
         return False, f"no outcome builds upon it, but it was built {days:.1f} days ago"
     return True, f"no outcome builds upon it, and it was built {days:.1f} days ago"
 
 
-def _with_parents(things: Sequence[Thing], images: Collection[str]) -> set[str]:
+def _with_parents(resources: Sequence[EngineResource], images: Collection[str]) -> set[str]:
     """Image ids and all they stand on."""
-    below = {thing.id: thing.labels.get(PARENT, "") for thing in things if thing.kind == "image"}
+    below = {
+        resource.id: resource.labels.get(PARENT, "") for resource in resources if resource.kind == "image"
+    }
     needed: set[str] = set()
     waiting = list(images)
     while waiting:
@@ -279,19 +283,19 @@ def _with_parents(things: Sequence[Thing], images: Collection[str]) -> set[str]:
     return needed
 
 
-def remove_found(found: Found, engine: Engine | None) -> str:
+def remove_candidate(found: CleanupCandidate, engine: Engine | None) -> str:
     """Remove it and return "", or say why it stays."""
     if found.environment is not None:
         return remove_environment(found.environment)
-    if found.thing is not None and engine is not None:
+    if found.resource is not None and engine is not None:
         try:
-            engine.remove(found.thing)
+            engine.remove(found.resource)
         except HarnessError as error:
             return str(error)
         return ""
     try:
         if found.folder is not None:
-            (remove_scratch if found.kind == "scratch" else shutil.rmtree)(found.folder)
+            (remove_temporary_folder if found.kind == "scratch" else shutil.rmtree)(found.folder)
         for path in found.paths:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -319,19 +323,19 @@ def remove_environment(environment: StoredEnvironment, in_use: Collection[str] =
     return ""
 
 
-def removal_order(found: Sequence[Found]) -> tuple[Found, ...]:
+def removal_order(found: Sequence[CleanupCandidate]) -> tuple[CleanupCandidate, ...]:
     """What goes, in an order engines accept: containers, networks, then images from the top down."""
     rank = {"container": 0, "network": 1, "image": 2}
-    depth = _depths([one.thing for one in found if one.thing is not None and one.kind == "image"])
+    depth = _depths([one.resource for one in found if one.resource is not None and one.kind == "image"])
     return tuple(
         sorted(
-            (one for one in found if one.goes),
-            key=lambda one: (rank.get(one.kind, 3), -depth.get(one.thing.id if one.thing else "", 0)),
+            (one for one in found if one.removable),
+            key=lambda one: (rank.get(one.kind, 3), -depth.get(one.resource.id if one.resource else "", 0)),
         )
     )
 
 
-def _depths(images: Sequence[Thing]) -> Mapping[str, int]:
+def _depths(images: Sequence[EngineResource]) -> Mapping[str, int]:
     below = {image.id: image.labels.get(PARENT, "") for image in images}
 
     def depth(one: str) -> int:
@@ -344,7 +348,7 @@ def _depths(images: Sequence[Thing]) -> Mapping[str, int]:
     return {image: depth(image) for image in below}
 
 
-def runs_below(folder: Path, proc: Path = Path("/proc/self").parent) -> bool:
+def has_process_below(folder: Path, proc: Path = Path("/proc/self").parent) -> bool:
     """Whether a process of this host was started from a program below `folder`."""
     start = f"{folder}{os.sep}"
     for entry in proc.glob("[0-9]*"):
@@ -373,17 +377,17 @@ def _last_used(folder: Path) -> float | None:
         return None
 
 
-def with_contents(entry: Path) -> Iterator[Path]:
+def walk_contents(entry: Path) -> Iterator[Path]:
     """It and all below; what somebody else removes meanwhile may be among them (`rglob` fails then)."""
     yield entry
     for folder, folders, files in os.walk(entry):
         yield from (Path(folder, name) for name in (*folders, *files))
 
 
-def own_bytes(entry: Path) -> int:
+def freed_bytes(entry: Path) -> int:
     """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
     total = 0
-    for path in with_contents(entry):
+    for path in walk_contents(entry):
         with contextlib.suppress(OSError):
             status = path.lstat()
             total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0

@@ -1,4 +1,4 @@
-"""What a build inside a container is lent: the installer, and everything this machine knows about fetching.
+"""The files an image build needs and may not keep: the installer, and this host's settings for fetching.
 
 Index mirrors, extra indexes, find-links folders, private certificates, netrc, proxies and git mirrors reach a
 build here and nowhere else; the build sees them below `engine.LENT`, and no layer keeps them.
@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.builds.engines.engine import LENT, Lent, Mount
-from harness.builds.engines.image_layers import LENT_INSTALLER
+from harness.builds.engines.engine import BUILD_TIME_FOLDER, BuildTimeFiles, Mount
+from harness.builds.engines.image_layers import INSTALLER
 from harness.builds.lock.cell_lock import SourcePackage
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
@@ -38,17 +38,22 @@ OF_THIS_HOST = (
 )
 # Each holds locations, parted by this character.
 LOCATIONS = {"UV_FIND_LINKS": ",", "UV_INDEX": " ", "UV_EXTRA_INDEX_URL": " ", "UV_DEFAULT_INDEX": None}
-FIXED = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1", "HOME": f"{LENT}/home"}
+FIXED = {
+    "UV_PYTHON_DOWNLOADS": "never",
+    "UV_NO_CONFIG": "1",
+    "UV_NO_PROGRESS": "1",
+    "HOME": f"{BUILD_TIME_FOLDER}/home",
+}
 
 
-def lend(
+def build_time_files(
     settings: IndexSettings,
     uv: Path,
     *,
     sources: Sequence[SourcePackage] = (),
     environ: Mapping[str, str] = os.environ,
     cache: Path | None = None,
-) -> Lent:
+) -> BuildTimeFiles:
     """What a build may use.
 
     uv: the installer. sources: packages built from repositories, taken from NPU_MATRIX_MIRRORS where one has
@@ -56,7 +61,7 @@ def lend(
     """
     variables = settings.uv_environment()
     secrets: dict[str, bytes] = {}
-    mounts = [Mount(source=uv, target=LENT_INSTALLER)]
+    mounts = [Mount(source=uv, target=INSTALLER)]
     kept = {name: value for name, value in variables.items() if name not in OF_THIS_HOST}
     for name, separator in LOCATIONS.items():
         if name in kept:
@@ -64,21 +69,21 @@ def lend(
             mounts += folders
     if certificates := _certificates(variables):
         secrets["ca.pem"] = certificates
-        kept["SSL_CERT_FILE"] = f"{LENT}/ca.pem"
+        kept["SSL_CERT_FILE"] = f"{BUILD_TIME_FOLDER}/ca.pem"
     for name, secret in (("NETRC", "netrc"), ("SSL_CLIENT_CERT", "client.pem")):
         path = Path(variables.get(name) or Path(variables.get("HOME", "/nonexistent")) / f".{secret}")
         if path.is_file():
             secrets[secret] = path.read_bytes()
-            kept[name] = f"{LENT}/{secret}"
+            kept[name] = f"{BUILD_TIME_FOLDER}/{secret}"
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
-        mounts.append(Mount(source=cache, target=f"{LENT}/cache", writable=True))
-        kept["UV_CACHE_DIR"] = f"{LENT}/cache"
+        mounts.append(Mount(source=cache, target=f"{BUILD_TIME_FOLDER}/cache", writable=True))
+        kept["UV_CACHE_DIR"] = f"{BUILD_TIME_FOLDER}/cache"
     kept |= {**FIXED, "INDEX_ARGUMENTS": " ".join(settings.uv_arguments())}
     secrets["settings"] = "".join(
         f"{name}={shlex.quote(value)}\n" for name, value in sorted(kept.items())
     ).encode()
-    return Lent(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
+    return BuildTimeFiles(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
 
 
 def _inside(value: str, separator: str | None, first: int) -> tuple[str, list[Mount]]:
@@ -90,7 +95,7 @@ def _inside(value: str, separator: str | None, first: int) -> tuple[str, list[Mo
         if path is not None and path.is_absolute() and path.is_dir():
             # An index folder's pages point to files beside it: its parent comes along.
             root = path.parent if path.name == "simple" else path
-            target = f"{LENT}/folder-{first + len(mounts)}"
+            target = f"{BUILD_TIME_FOLDER}/folder-{first + len(mounts)}"
             mounts.append(Mount(source=root, target=target))
             parts[index] = f"file://{target}/{path.relative_to(root)}".removesuffix("/.")
     return (separator or "").join(parts), mounts
@@ -114,4 +119,4 @@ def _mirrors(sources: Sequence[SourcePackage], environ: Mapping[str, str]) -> It
     for source in sources:
         repository = find_mirror(Path(folder), source.commit)
         if repository is not None:
-            yield Mount(source=repository.path, target=f"{LENT}/git/{source.package}")
+            yield Mount(source=repository.path, target=f"{BUILD_TIME_FOLDER}/git/{source.package}")

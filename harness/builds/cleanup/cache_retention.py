@@ -10,7 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.upkeep.reaper import Found, Standing, own_bytes, with_contents
+from harness.builds.cleanup.cleanup_candidates import (
+    CleanupCandidate,
+    CleanupPolicy,
+    freed_bytes,
+    walk_contents,
+)
 
 # Folder of the cache -> what each of its entries is.
 STORES: Mapping[str, str] = {
@@ -27,21 +32,21 @@ PACKAGES, PACKAGES_ARE = "uv", "packages that were fetched for images"
 WORK, WORK_IS = "work", "folders of tasks that did not complete"
 
 
-def kept_in_cache(cache: Path, standing: Standing) -> tuple[Found, ...]:
+def judge_cache(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
     """What becomes of each store of `cache`: up to two parts, what goes and what stays."""
-    found: list[Found] = []
+    found: list[CleanupCandidate] = []
     for name, what in STORES.items():
-        # Half-made entries are named with a dot: `reap.unfinished_folders`.
+        # Half-made entries are named with a dot: `cleanup_candidates.judge_unfinished_folders`.
         entries = [path for path in _entries(cache / name) if not path.name.startswith(".")]
-        found += _parts("cache", name, what, entries, standing, standing.runtimes if name == "sim" else ())
+        found += _parts("cache", name, what, entries, policy, policy.runtimes if name == "sim" else ())
     packages = [cache / PACKAGES] if (cache / PACKAGES).is_dir() else []
-    found += _parts("cache", PACKAGES, PACKAGES_ARE, packages, standing)
+    found += _parts("cache", PACKAGES, PACKAGES_ARE, packages, policy)
     return tuple(found)
 
 
-def kept_in_state(state: Path, standing: Standing, *, in_use: bool) -> tuple[Found, ...]:
+def judge_state(state: Path, policy: CleanupPolicy, *, in_use: bool) -> tuple[CleanupCandidate, ...]:
     """Folders and logs of tasks that failed or were killed; `in_use`: a run holds the state folder."""
-    of_state = replace(standing, cache_in_use=in_use)
+    of_state = replace(policy, cache_in_use=in_use)
     return tuple(_parts("state", WORK, WORK_IS, _entries(state / WORK), of_state))
 
 
@@ -50,21 +55,21 @@ def _parts(
     name: str,
     what: str,
     entries: Sequence[Path],
-    standing: Standing,
+    policy: CleanupPolicy,
     needed: Collection[str] = (),
-) -> list[Found]:
-    going = [] if standing.cache_in_use else [one for one in entries if _goes(one, standing, needed)]
+) -> list[CleanupCandidate]:
+    going = [] if policy.cache_in_use else [one for one in entries if _goes(one, policy, needed)]
     staying = [one for one in entries if one not in set(going)]
-    days = f"{standing.unused_after_s / 86400:.1f} days"
-    used = "a run that uses them is alive" if standing.cache_in_use else f"used within {days}, or needed"
-    unused = "everything was asked for" if standing.everything else f"not used for {days}"
+    days = f"{policy.unused_after_s / 86400:.1f} days"
+    used = "a run that uses them is alive" if policy.cache_in_use else f"used within {days}, or needed"
+    unused = "everything was asked for" if policy.everything else f"not used for {days}"
     return [
-        Found(
+        CleanupCandidate(
             kind=kind,
             name=name,
-            goes=goes,
+            removable=goes,
             reason=f"{len(part)} of {len(entries)} {what}: {reason}",
-            bytes_freed=sum(map(own_bytes, part)),
+            bytes_freed=sum(map(freed_bytes, part)),
             paths=tuple(part),
         )
         for goes, part, reason in ((True, going, unused), (False, staying, used))
@@ -72,10 +77,10 @@ def _parts(
     ]
 
 
-def _goes(entry: Path, standing: Standing, needed: Collection[str]) -> bool:
-    if standing.everything:
+def _goes(entry: Path, policy: CleanupPolicy, needed: Collection[str]) -> bool:
+    if policy.everything:
         return True
-    return entry.name not in needed and standing.now - _last_use(entry) >= standing.unused_after_s
+    return entry.name not in needed and policy.now - _last_use(entry) >= policy.unused_after_s
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -85,7 +90,7 @@ def _entries(folder: Path) -> list[Path]:
 def _last_use(entry: Path) -> float:
     """When it, or something in it, was last written, or a file of it read."""
     times = [0.0]
-    for path in with_contents(entry):
+    for path in walk_contents(entry):
         with contextlib.suppress(OSError):
             status = path.lstat()
             times += [status.st_mtime] if path.is_dir() else [status.st_mtime, status.st_atime]

@@ -11,7 +11,7 @@ from test_image_layers import lock
 
 from harness.builds.export.lock_formats import EXPORTS
 from harness.builds.lock.cell_lock import SourcePackage
-from harness.builds.lock.upstream_commits import ask_upstream
+from harness.builds.lock.commit_trees import add_upstream_tree_ids
 
 # Nothing of who runs the tests decides how git answers.
 ENVIRON = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
@@ -57,7 +57,7 @@ def upstream(tmp_path: Path) -> Upstream:
 
 
 def asked(source: SourcePackage) -> tuple[SourcePackage, tuple[str, ...]]:
-    made, told = ask_upstream(lock(from_source=(source,)), ENVIRON)
+    made, told = add_upstream_tree_ids(lock(from_source=(source,)), ENVIRON)
     return made.from_source[0], told
 
 
@@ -83,7 +83,7 @@ def test_the_export_says_what_is_open_and_no_more_once_it_is_known(upstream: Ups
     source = upstream.source(upstream.commits[0])
     named = f"These are named by a commit or tag alone, and their trees are not known: vllm {source.commit}"
     assert named in EXPORTS["script"](lock(from_source=(source,)))
-    made, _told = ask_upstream(lock(from_source=(source,)), ENVIRON)
+    made, _told = add_upstream_tree_ids(lock(from_source=(source,)), ENVIRON)
     script = EXPORTS["script"](made)
     assert named not in script
     assert f"rev-parse 'HEAD^{{tree}}')\" = {upstream.trees[0]}" in script

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from harness.errors import InputError
-from harness.matrix.migrations.retire import retire
+from harness.matrix.editing.retire_migration import retire_migration
 from harness.matrix.reading.load_matrix import parse_matrix
 
 TEXT = """\
@@ -93,9 +93,14 @@ def test_a_row_that_follows_a_branch_is_there_once_its_commit_is_known():
     matrix = parse_matrix(TEXT.replace("verl: 0.9.1,", "verl: 0.10.0.dev0@main,"))
     assert [cell.stack for cell in matrix.cells("default")] == ["steady"]
     assert matrix.migrations["moving"].follows == {"verl": "main"}
-    moved = matrix.moved({"moving": {"verl": "1" * 40}})
+    moved = matrix.with_migrations({"moving": {"verl": "1" * 40}})
     assert moved.stack_cell("moving").axes["verl"] == f"0.10.0.dev0@{'1' * 40}"
-    assert moved.moved({"moving": {"verl": "2" * 40}}).stack_cell("moving").axes["verl"].endswith("2" * 40)
+    assert (
+        moved.with_migrations({"moving": {"verl": "2" * 40}})
+        .stack_cell("moving")
+        .axes["verl"]
+        .endswith("2" * 40)
+    )
 
 
 def test_a_date_that_has_passed():
@@ -106,7 +111,7 @@ def test_a_date_that_has_passed():
 
 def test_the_end_gives_the_old_row_the_new_values_and_keeps_every_other_byte():
     matrix = parse_matrix(TEXT)
-    after = retire(TEXT, matrix.migrations["moving"], matrix.stacks["moving"].axes, "matrix.yaml")
+    after = retire_migration(TEXT, matrix.migrations["moving"], matrix.stacks["moving"].axes, "matrix.yaml")
     head, _, _ = TEXT.partition("migrations:")
     expected = head.replace("verl: 0.9.0  # what", "verl: 0.9.1  # what").replace(
         "      # torch stays\n", "      torch: 2.7.1\n      # torch stays\n"
@@ -121,5 +126,5 @@ def test_a_row_in_one_line_is_left_to_people():
     text = TEXT.replace("stack: steady", "stack: other")
     matrix = parse_matrix(text)
     with pytest.raises(InputError, match="without touching something else") as caught:
-        retire(text, matrix.migrations["moving"], matrix.stacks["moving"].axes, "matrix.yaml")
+        retire_migration(text, matrix.migrations["moving"], matrix.stacks["moving"].axes, "matrix.yaml")
     assert "verl: 0.9.1, torch: 2.7.1" in str(caught.value.problems[0])

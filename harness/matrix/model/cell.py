@@ -25,7 +25,7 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class KnownInconsistency:
     """A known inconsistency of what is published; `constraint` names the rule that shows it, or is ""."""
 
     what: str
@@ -53,7 +53,7 @@ class Cell:
     pins: tuple[Pin, ...] = ()
     overrides: tuple[Pin, ...] = ()
     recipe: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[KnownInconsistency, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
     without: tuple[str, ...] = ()

@@ -1,73 +1,18 @@
-"""A version bump as an object: the old row and the new one are both planned until the new one is green.
-
-What a migration waits for is not written here: a check of the new row that is known to fail stands among the
-expectations like any other, which are strict. So a migration is done when its row needs no excuse any more.
-"""
+"""Reads the section `migrations`: version upgrades in progress."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from harness.errors import Location
 from harness.matrix.document.yaml_positions import NodePath
-from harness.matrix.model.definitions import Stack
+from harness.matrix.model.migration import Migration
 from harness.matrix.model.versions import FLOATING
-from harness.matrix.reading.resolve_names import Resolver, text
+from harness.matrix.reading.resolve_names import NameResolver, text
 
 
-@dataclass(frozen=True, kw_only=True)
-class Migration:
-    """Row `stack` moves to other values; `name` is the new row until the move is done.
-
-    to: axis -> value in normal form. follows: axis -> a ref that moves, such as `main`, of values whose
-    commit planning has to look up; their entry in `to` is the nominal version. until: when to be done.
-    """
-
-    name: str
-    stack: str
-    title: str
-    to: Mapping[str, str]
-    follows: Mapping[str, str]
-    reason: str
-    source: str
-    owner: str
-    until: dt.date | None
-    provenance: Mapping[str, Location] = field(compare=False)
-    where: Location = field(compare=False)
-
-    def overdue(self, today: dt.date) -> bool:
-        """Whether its date has passed."""
-        return self.until is not None and today > self.until
-
-    def row(self, old: Stack, commits: Mapping[str, str] | None = None) -> Stack | None:
-        """The new row; `commits` says axis -> commit of what it follows, None while one of them is unknown.
-
-        What is known to be inconsistent in the published source of the old row is no finding of the new one.
-        """
-        found = commits or {}
-        if set(self.follows) - set(found):
-            return None
-        moved = {
-            axis: f"{value}@{found[axis]}" if axis in self.follows else value
-            for axis, value in self.to.items()
-        }
-        return Stack(
-            name=self.name,
-            title=self.title,
-            source=self.source,
-            axes={**old.axes, **moved},
-            recipe=old.recipe,
-            findings=(),
-            notes=(f"moves {old.name} on: {self.reason}",),
-            provenance={**old.provenance, **self.provenance},
-            where=self.where,
-        )
-
-
-def read_migration(resolver: Resolver, name: str, entry: Mapping[str, Any]) -> Migration:
+def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) -> Migration:
     """The migration in `entry`, whose form has been checked; what is wrong is noted by `resolver`."""
     path: NodePath = ("migrations", name)
     stacks = resolver.names("stacks")
@@ -100,7 +45,7 @@ def read_migration(resolver: Resolver, name: str, entry: Mapping[str, Any]) -> M
     )
 
 
-def _changes_something(resolver: Resolver, path: NodePath, stack: str, to: Mapping[str, str]) -> None:
+def _changes_something(resolver: NameResolver, path: NodePath, stack: str, to: Mapping[str, str]) -> None:
     entry = (resolver.document.data.get("stacks") or {}).get(stack)
     written = entry.get("axes") if isinstance(entry, dict) else None
     now = {axis: text(word) for axis, word in written.items()} if isinstance(written, dict) else {}

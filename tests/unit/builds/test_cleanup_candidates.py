@@ -14,27 +14,31 @@ import filelock
 import pytest
 
 from harness.builds.cell.venv_environment import FINISHED
-from harness.builds.engines.engine import Lent, Order, Thing
-from harness.builds.engines.image_layers import Layer
-from harness.builds.engines.memory_engine import MemoryEngine, Process
-from harness.builds.upkeep.cache_use import CacheUse, cache_in_use
-from harness.builds.upkeep.labels import OWNER, ProcessView, make_labels, this_process
-from harness.builds.upkeep.reaper import (
-    Found,
-    Standing,
-    bytecode_folders,
+from harness.builds.cleanup.cleanup_candidates import (
+    CleanupCandidate,
+    CleanupPolicy,
+    freed_bytes,
+    has_process_below,
+    judge_bytecode_folders,
+    judge_engine_resources,
     judge_environments,
-    judge_things,
-    left_scratch,
-    own_bytes,
-    reap_scratch,
+    judge_temporary_folders,
+    judge_unfinished_folders,
     removal_order,
-    remove_found,
-    runs_below,
+    remove_candidate,
+    remove_orphaned_folders,
     stored_environments,
-    unfinished_folders,
 )
-from harness.builds.upkeep.temporary_folders import OWNER_FILE, make_scratch, remove_scratch
+from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource
+from harness.builds.engines.image_layers import Layer
+from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
+from harness.builds.ownership.cache_use import CacheUse, cache_in_use
+from harness.builds.ownership.owner_labels import OWNER, ProcessView, make_labels, this_process
+from harness.builds.ownership.temporary_folders import (
+    OWNER_FILE,
+    make_temporary_folder,
+    remove_temporary_folder,
+)
 
 DAY = 86400.0
 
@@ -51,8 +55,8 @@ def environment(cache: Path, digest: str, *, days: float = 0.0, finished: bool =
     return folder
 
 
-def judged(cache: Path, standing: Standing) -> dict[str, Found]:
-    found = judge_environments(stored_environments(cache), standing, runs_below)
+def judged(cache: Path, policy: CleanupPolicy) -> dict[str, CleanupCandidate]:
+    found = judge_environments(stored_environments(cache), policy, has_process_below)
     return {one.name: one for one in found}
 
 
@@ -61,8 +65,8 @@ def test_only_environments_nobody_needs_go(tmp_path: Path) -> None:
     environment(tmp_path, "recent", days=2)
     environment(tmp_path, "old", days=30)
     environment(tmp_path, "half", finished=False)
-    found = judged(tmp_path, Standing(environments={"needed"}))
-    assert {name: one.goes for name, one in found.items()} == {
+    found = judged(tmp_path, CleanupPolicy(environments={"needed"}))
+    assert {name: one.removable for name, one in found.items()} == {
         "needed": False,
         "recent": False,
         "old": True,
@@ -74,13 +78,13 @@ def test_only_environments_nobody_needs_go(tmp_path: Path) -> None:
 
 def test_everything_means_what_outcomes_refer_to_as_well(tmp_path: Path) -> None:
     environment(tmp_path, "needed")
-    assert judged(tmp_path, Standing(environments={"needed"}, everything=True))["needed"].goes
+    assert judged(tmp_path, CleanupPolicy(environments={"needed"}, everything=True))["needed"].removable
 
 
 def test_a_start_of_its_interpreter_counts_as_use(tmp_path: Path) -> None:
     folder = environment(tmp_path, "old", days=30)
     os.utime(folder / "venv/pyvenv.cfg", (time.time(), time.time() - 30 * DAY))
-    assert not judged(tmp_path, Standing())["old"].goes
+    assert not judged(tmp_path, CleanupPolicy())["old"].removable
 
 
 def test_an_environment_a_process_runs_in_stays(tmp_path: Path) -> None:
@@ -93,10 +97,10 @@ def test_an_environment_a_process_runs_in_stays(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        assert judged(tmp_path, Standing(everything=True))["old"].reason == "a process runs in it"
+        assert judged(tmp_path, CleanupPolicy(everything=True))["old"].reason == "a process runs in it"
     finally:
         process.communicate(b"\n")
-    assert judged(tmp_path, Standing(everything=True))["old"].goes
+    assert judged(tmp_path, CleanupPolicy(everything=True))["old"].removable
 
 
 def test_environments_of_a_living_run_stay(tmp_path: Path) -> None:
@@ -104,14 +108,16 @@ def test_environments_of_a_living_run_stay(tmp_path: Path) -> None:
     assert not cache_in_use(tmp_path)
     use = CacheUse(tmp_path)
     assert cache_in_use(tmp_path)
-    standing = Standing(everything=True, cache_in_use=cache_in_use(tmp_path))
-    assert not judged(tmp_path, standing)["old"].goes
+    policy = CleanupPolicy(everything=True, cache_in_use=cache_in_use(tmp_path))
+    assert not judged(tmp_path, policy)["old"].removable
     del use
     assert not cache_in_use(tmp_path)
 
 
 def test_a_killed_run_uses_nothing(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from harness.builds.upkeep.cache_use import CacheUse\n"
+    program = (
+        "import sys; from pathlib import Path; from harness.builds.ownership.cache_use import CacheUse\n"
+    )
     program += f"use = CacheUse(Path({str(tmp_path)!r})); print('held', flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -126,11 +132,11 @@ def test_a_killed_run_uses_nothing(tmp_path: Path) -> None:
 
 def test_what_is_being_built_stays(tmp_path: Path) -> None:
     folder = environment(tmp_path, "half", finished=False)
-    found = judged(tmp_path, Standing())["half"]
+    found = judged(tmp_path, CleanupPolicy())["half"]
     with filelock.FileLock(folder.with_suffix(".lock")):
-        assert remove_found(found, None) == "it is being built"
+        assert remove_candidate(found, None) == "it is being built"
     assert folder.is_dir()
-    assert remove_found(found, None) == ""
+    assert remove_candidate(found, None) == ""
     assert not folder.exists()
 
 
@@ -140,15 +146,15 @@ def test_half_made_folders_go_when_their_maker_must_be_dead(tmp_path: Path) -> N
         then = time.time() - hours * 3600
         os.utime(tmp_path / name, (then, then))
     (tmp_path / "bundle/whole").mkdir()
-    found = unfinished_folders(tmp_path, Standing())
-    assert {one.name: one.goes for one in found} == {
+    found = judge_unfinished_folders(tmp_path, CleanupPolicy())
+    assert {one.name: one.removable for one in found} == {
         "bundle/.bundle-old": True,
         "bundle/.bundle-new": False,
         "sim/.build-old": True,
     }
     for one in found:
-        if one.goes:
-            assert remove_found(one, None) == ""
+        if one.removable:
+            assert remove_candidate(one, None) == ""
     assert {path.name for path in tmp_path.glob("*/*")} == {".bundle-new", "whole"}
 
 
@@ -157,10 +163,11 @@ def test_compiled_modules_go_with_the_outcome_of_their_image(tmp_path: Path) -> 
         (tmp_path / "bytecode" / name).mkdir(parents=True)
         then = time.time() - (30 if name[0] != "c" else 1) * DAY
         os.utime(tmp_path / "bytecode" / name, (then, then))
-    found = bytecode_folders(tmp_path, Standing(images={f"sha256:{'a' * 64}", ""}))
-    assert {one.name[0]: one.goes for one in found} == {"a": False, "b": True, "c": False}
+    found = judge_bytecode_folders(tmp_path, CleanupPolicy(images={f"sha256:{'a' * 64}", ""}))
+    assert {one.name[0]: one.removable for one in found} == {"a": False, "b": True, "c": False}
     assert all(
-        not one.goes for one in bytecode_folders(tmp_path, Standing(everything=True, cache_in_use=True))
+        not one.removable
+        for one in judge_bytecode_folders(tmp_path, CleanupPolicy(everything=True, cache_in_use=True))
     )
 
 
@@ -176,12 +183,15 @@ def labels(owner: Any, *, expires: float = 0.0, key: str = "k") -> dict[str, str
     return make_labels(owner=owner, expires=expires or time.time() + DAY, key=key)
 
 
-def thing(kind: str, name: str, given: dict[str, str], *, days: float = 0.0) -> Thing:
-    return Thing(kind=kind, id=name, name=name, labels=given, created=time.time() - days * DAY)
+def thing(kind: str, name: str, given: dict[str, str], *, days: float = 0.0) -> EngineResource:
+    return EngineResource(kind=kind, id=name, name=name, labels=given, created=time.time() - days * DAY)
 
 
-def verdicts(things: list[Thing], standing: Standing | None = None) -> dict[str, bool]:
-    return {one.name: one.goes for one in judge_things(things, standing or Standing(), ProcessView())}
+def verdicts(things: list[EngineResource], policy: CleanupPolicy | None = None) -> dict[str, bool]:
+    return {
+        one.name: one.removable
+        for one in judge_engine_resources(things, policy or CleanupPolicy(), ProcessView())
+    }
 
 
 def scratch(place: Path, name: str, owner: Any) -> Path:
@@ -205,8 +215,8 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     os.utime(scratch(tmp_path, "npmx-forgotten", None), (time.time() - 9e3,) * 2)
     scratch(tmp_path, "npmy-dead", dead_owner)
     (tmp_path / "npmx-link").symlink_to(scratch(tmp_path, "kept", dead_owner))
-    found = {Path(one.name).name: one for one in left_scratch(ProcessView(), tmp_path)}
-    assert {name: one.goes for name, one in found.items()} == {
+    found = {Path(one.name).name: one for one in judge_temporary_folders(ProcessView(), tmp_path)}
+    assert {name: one.removable for name, one in found.items()} == {
         "npmx-booted": True,
         "npmx-dead": True,
         "npmx-elsewhere": False,
@@ -217,7 +227,7 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     }
     assert found["npmx-dead"].reason == f"its owner, process {dead_owner.pid}, is dead"
     assert found["npmx-forgotten"].reason == "it does not say whose it is, and was used 2.5 hours ago"
-    reap_scratch(tmp_path)
+    remove_orphaned_folders(tmp_path)
     left = {"kept", "npmx-elsewhere", "npmx-link", "npmx-mine", "npmx-nobodys", "npmx-space", "npmy-dead"}
     assert {path.name for path in tmp_path.iterdir()} == left
 
@@ -228,10 +238,10 @@ def test_a_folder_that_its_owner_removes_meanwhile_is_nothing_that_was_left(
     going = scratch(tmp_path, "npmx-going", this_process())
 
     def too_late(folder: Path) -> None:
-        remove_scratch(folder)
+        remove_temporary_folder(folder)
 
-    monkeypatch.setattr("harness.builds.upkeep.reaper.owner_of", too_late)
-    assert left_scratch(ProcessView(), tmp_path) == ()
+    monkeypatch.setattr("harness.builds.cleanup.cleanup_candidates.read_folder_owner", too_late)
+    assert judge_temporary_folders(ProcessView(), tmp_path) == ()
     assert not going.exists()
 
 
@@ -241,7 +251,7 @@ def test_a_folder_that_vanishes_while_it_is_counted_counts_nothing(
     folder = scratch(tmp_path, "npmx-mine", this_process())
     (folder / "vanishes/below").mkdir(parents=True)
     (folder / "vanishes/below/file").write_bytes(b"x" * 5000)
-    stays = own_bytes(folder) - 5000
+    stays = freed_bytes(folder) - 5000
     scan = os.scandir
 
     def too_late(path: Any) -> Any:
@@ -250,12 +260,12 @@ def test_a_folder_that_vanishes_while_it_is_counted_counts_nothing(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", too_late)
-    assert own_bytes(folder) == stays
+    assert freed_bytes(folder) == stays
 
 
 def test_a_removal_that_is_cut_short_leaves_whose_it_was(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = make_scratch()
+    folder = make_temporary_folder()
     (folder / "r").mkdir()
 
     def cut_short(_path: Path) -> None:
@@ -264,10 +274,10 @@ def test_a_removal_that_is_cut_short_leaves_whose_it_was(tmp_path: Path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", cut_short)
         with pytest.raises(OSError, match="killed here"):
-            remove_scratch(folder)
-    assert [one.reason.rsplit(" ", 1)[-1] for one in left_scratch(ProcessView())] == ["alive"]
-    remove_scratch(folder)
-    remove_scratch(folder)
+            remove_temporary_folder(folder)
+    assert [one.reason.rsplit(" ", 1)[-1] for one in judge_temporary_folders(ProcessView())] == ["alive"]
+    remove_temporary_folder(folder)
+    remove_temporary_folder(folder)
     assert not list(tmp_path.iterdir())
 
 
@@ -304,39 +314,39 @@ def test_images_stay_with_what_stands_on_them(dead_owner: Any) -> None:
         thing("image", "unused", {**given, "npu-matrix.parent": "torch"}, days=90),
         thing("image", "new", {**given, "npu-matrix.parent": "torch"}, days=1),
     ]
-    assert verdicts(things, Standing(images={"verl"})) == {
+    assert verdicts(things, CleanupPolicy(images={"verl"})) == {
         "base": False,
         "torch": False,
         "verl": False,
         "unused": True,
         "new": False,
     }
-    found = judge_things(things, Standing(everything=True), ProcessView())
+    found = judge_engine_resources(things, CleanupPolicy(everything=True), ProcessView())
     assert [one.name for one in removal_order(found)][-2:] == ["torch", "base"]
 
 
 def test_images_of_a_living_run_stay_even_when_everything_is_to_go() -> None:
     given = labels(this_process())
-    assert verdicts([thing("image", "new", given)], Standing(everything=True)) == {"new": False}
+    assert verdicts([thing("image", "new", given)], CleanupPolicy(everything=True)) == {"new": False}
 
 
 def test_an_engine_is_left_with_what_is_not_ours_and_what_lives(dead_owner: Any) -> None:
     waiting = threading.Event()
 
-    def hang(process: Process) -> int:
+    def hang(process: MemoryProcess) -> int:
         waiting.wait(90)
         return 0
 
     engine = MemoryEngine(programs={"hang": hang})
     base = engine.add_base("base:1")
     layer = Layer(name="torch", key="t", below="")
-    engine.build(base.id, layer, Lent(), labels(dead_owner, key="t"), lambda _text: None)
+    engine.build(base.id, layer, BuildTimeFiles(), labels(dead_owner, key="t"), lambda _text: None)
     for name, given in (("dead", labels(dead_owner)), ("mine", labels(this_process())), ("other", {})):
-        engine.start(Order(name=name, image="base:1", argv=("hang",), labels=given))
+        engine.start(ContainerSpec(name=name, image="base:1", argv=("hang",), labels=given))
     engine.add_network("dead-net", labels(dead_owner))
-    found = judge_things(engine.things(), Standing(), ProcessView())
+    found = judge_engine_resources(engine.resources(), CleanupPolicy(), ProcessView())
     for one in removal_order(found):
-        assert remove_found(one, engine) == ""
+        assert remove_candidate(one, engine) == ""
     waiting.set()
-    assert sorted(one.name for one in engine.things()) == ["mine", "npu-matrix-layer:t"]
+    assert sorted(one.name for one in engine.resources()) == ["mine", "npu-matrix-layer:t"]
     assert engine.wait("other", 90.0) is not None

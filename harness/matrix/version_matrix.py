@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import InputError, Location, Problem
-from harness.matrix.cells.cell import Cell, CellSet, Excluded, Finding, cell_id
-from harness.matrix.cells.gc_pause import uncollected
-from harness.matrix.cells.pins import requirements, resolve_rules
+from harness.errors import InputError, Location, did_you_mean
+from harness.matrix.cells.gc_pause import gc_paused
+from harness.matrix.cells.pins import pins_facet, resolve_rules
 from harness.matrix.cells.product_cells import ProductCells
-from harness.matrix.cells.product_expansion import Assignment, decide, open_axes
-from harness.matrix.document.suggest import did_you_mean
-from harness.matrix.migrations.migration import Migration
-from harness.matrix.model.constraints import Constraint, Table
+from harness.matrix.cells.product_expansion import PartialCombination, decided_parts, open_axes
+from harness.matrix.model.cell import Cell, CellSet, Excluded, KnownInconsistency, cell_id
+from harness.matrix.model.constraints import Constraint, PublishedTable
 from harness.matrix.model.definitions import (
     Axis,
     Expectation,
@@ -27,6 +25,7 @@ from harness.matrix.model.definitions import (
     Selection,
     Stack,
 )
+from harness.matrix.model.migration import Migration
 from harness.matrix.model.versions import Version
 
 
@@ -37,7 +36,7 @@ class Matrix:
     file: Path | str
     axes: Mapping[str, Axis]
     stacks: Mapping[str, Stack]
-    published: Mapping[str, Table]
+    published: Mapping[str, PublishedTable]
     constraints: Mapping[str, Constraint]
     pin_rules: tuple[PinRule, ...]
     override_rules: tuple[PinRule, ...]
@@ -47,7 +46,7 @@ class Matrix:
     expectations: Mapping[str, Expectation]
     migrations: Mapping[str, Migration] = field(default_factory=dict)
 
-    @uncollected()
+    @gc_paused()
     def cells(self, profile: str) -> CellSet:
         """The cells of a profile, those of stacks first come first; InputError for an unknown profile.
 
@@ -73,7 +72,7 @@ class Matrix:
             rules = tuple(self.constraints.values())
             left = open_axes(product, rules)
             maker = ProductCells(selection, product, left, self.axes, (self.pin_rules, self.override_rules))
-            for part in decide(product, fixed, rules):
+            for part in decided_parts(product, fixed, rules):
                 if part.constraint is not None:
                     excluded.append(_excluded(part, part.constraint))
                     continue
@@ -81,7 +80,7 @@ class Matrix:
                     _add(cells, cell, selection)
         return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
 
-    def moved(self, commits: Mapping[str, Mapping[str, str]]) -> Matrix:
+    def with_migrations(self, commits: Mapping[str, Mapping[str, str]]) -> Matrix:
         """With the rows that migrations move to; `commits` says migration -> axis -> what it follows is at.
 
         A migration that follows a ref whose commit is not known has no row.
@@ -115,11 +114,11 @@ class Matrix:
         """The values of a cell, parsed."""
         return {name: self.axes[name].parse(text) for name, text in axes.items()}
 
-    def violations(self, versions: Mapping[str, Version]) -> tuple[Finding, ...]:
+    def violations(self, versions: Mapping[str, Version]) -> tuple[KnownInconsistency, ...]:
         """What every constraint has against a combination."""
         found = ((constraint, constraint.violation(versions)) for constraint in self.constraints.values())
         return tuple(
-            Finding(
+            KnownInconsistency(
                 what=f"{what}: {constraint.reason}",
                 source=constraint.source,
                 axes=constraint.axes,
@@ -131,8 +130,8 @@ class Matrix:
         )
 
     def requirements(self, cell: Cell) -> dict[str, Any]:
-        """The `pins` facet of a cell: see `harness.matrix.cells.pins.requirements`."""
-        return requirements(cell, self.axes)
+        """The `pins` facet of a cell: see `harness.matrix.cells.pins.pins_facet`."""
+        return pins_facet(cell, self.axes)
 
     def fact(self, axis: str, cell: Cell, name: str) -> str:
         """A fact the axis states about the cell's value (such as the chip name of a SoC family), or ""."""
@@ -157,13 +156,6 @@ class Matrix:
         known = {word: cell.id for cell in self.all_cells for word in (cell.id, cell.stack) if word}
         words = difflib.get_close_matches(name, known, n=count * 2, cutoff=0.4)
         return tuple(dict.fromkeys(known[word] for word in words))[:count]
-
-    @functools.cached_property
-    def warnings(self) -> tuple[Problem, ...]:
-        """What is written in the file and has no effect (see `idle`). Expands every profile."""
-        from harness.matrix.reading.unused_entries import idle_parts
-
-        return tuple(idle_parts(self))
 
     @functools.cached_property
     def all_cells(self) -> tuple[Cell, ...]:
@@ -196,7 +188,7 @@ def _add(cells: dict[str, Cell], cell: Cell, selection: Selection) -> None:
         )
 
 
-def _excluded(assignment: Assignment, constraint: Constraint) -> Excluded:
+def _excluded(assignment: PartialCombination, constraint: Constraint) -> Excluded:
     return Excluded(
         axes={axis: str(version) for axis, version in assignment.versions.items()},
         constraint=constraint.id,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.upkeep.reaper import Found, Standing, remove_found
-from harness.builds.upkeep.retention import STORES, kept_in_cache, kept_in_state
+from harness.builds.cleanup.cache_retention import STORES, judge_cache, judge_state
+from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, CleanupPolicy, remove_candidate
 
 DAY = 86400.0
 
@@ -24,51 +24,51 @@ def entry(path: Path, *, days: float, size: int = 1000) -> Path:
     return path
 
 
-def parts(found: tuple[Found, ...]) -> dict[tuple[str, bool], Found]:
-    return {(one.name, one.goes): one for one in found}
+def parts(found: tuple[CleanupCandidate, ...]) -> dict[tuple[str, bool], CleanupCandidate]:
+    return {(one.name, one.removable): one for one in found}
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_of_each_store_what_was_not_used_for_long_goes(tmp_path: Path, store: str) -> None:
     old, new = entry(tmp_path / store / "old", days=30), entry(tmp_path / store / "new", days=1, size=7)
-    found = parts(kept_in_cache(tmp_path, Standing()))
+    found = parts(judge_cache(tmp_path, CleanupPolicy()))
     assert set(found) == {(store, True), (store, False)}
     going, staying = found[store, True], found[store, False]
     assert (going.paths, going.bytes_freed) == ((old,), 1000)
     assert going.reason == f"1 of 2 {STORES[store]}: not used for 14.0 days"
     assert (staying.paths, staying.bytes_freed) == ((new,), 7)
-    assert remove_found(going, None) == ""
+    assert remove_candidate(going, None) == ""
     assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_file_of_answers_counts_from_when_it_was_last_read(tmp_path: Path) -> None:
     file = entry(tmp_path / "pairs/files.sqlite", days=30)
     os.utime(file, (time.time() - DAY, time.time() - 30 * DAY))
-    assert set(parts(kept_in_cache(tmp_path, Standing()))) == {("pairs", False)}
+    assert set(parts(judge_cache(tmp_path, CleanupPolicy()))) == {("pairs", False)}
     os.utime(file, (time.time() - 30 * DAY, time.time() - 30 * DAY))
-    [going] = kept_in_cache(tmp_path, Standing())
-    assert remove_found(going, None) == ""
+    [going] = judge_cache(tmp_path, CleanupPolicy())
+    assert remove_candidate(going, None) == ""
     assert not file.exists()
 
 
 def test_the_runtime_of_an_outcome_stays_unless_everything_goes(tmp_path: Path) -> None:
     entry(tmp_path / "sim/needed", days=30)
-    standing = Standing(runtimes={"needed"})
-    assert set(parts(kept_in_cache(tmp_path, standing))) == {("sim", False)}
-    assert set(parts(kept_in_cache(tmp_path, replace(standing, everything=True)))) == {("sim", True)}
+    policy = CleanupPolicy(runtimes={"needed"})
+    assert set(parts(judge_cache(tmp_path, policy))) == {("sim", False)}
+    assert set(parts(judge_cache(tmp_path, replace(policy, everything=True)))) == {("sim", True)}
 
 
 def test_nothing_goes_while_a_run_uses_the_cache(tmp_path: Path) -> None:
     entry(tmp_path / "sources/old", days=30)
-    [found] = kept_in_cache(tmp_path, Standing(everything=True, cache_in_use=True))
-    assert not found.goes
+    [found] = judge_cache(tmp_path, CleanupPolicy(everything=True, cache_in_use=True))
+    assert not found.removable
     assert "is alive" in found.reason
 
 
 def test_packages_fetched_for_images_are_one_entry(tmp_path: Path) -> None:
     packages = entry(tmp_path / "uv/archive", days=30).parent
     os.utime(packages, (time.time() - 30 * DAY,) * 2)
-    [going] = kept_in_cache(tmp_path, Standing())
+    [going] = judge_cache(tmp_path, CleanupPolicy())
     assert (going.name, going.paths) == ("uv", (packages,))
 
 
@@ -77,15 +77,15 @@ def test_folders_of_dead_tasks_go_with_time_and_not_while_a_run_holds_the_state(
     log = entry(tmp_path / "work/0123456789abcdef-1.log", days=30)
     entry(tmp_path / "work/fedcba9876543210-1", days=1)
     entry(tmp_path / "ledger.sqlite3", days=300)
-    assert {one.goes for one in kept_in_state(tmp_path, Standing(), in_use=True)} == {False}
-    found = parts(kept_in_state(tmp_path, Standing(), in_use=False))
+    assert {one.removable for one in judge_state(tmp_path, CleanupPolicy(), in_use=True)} == {False}
+    found = parts(judge_state(tmp_path, CleanupPolicy(), in_use=False))
     assert set(found) == {("work", True), ("work", False)}
     assert found["work", True].paths == (old, log)
-    assert remove_found(found["work", True], None) == ""
+    assert remove_candidate(found["work", True], None) == ""
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["file", "ledger.sqlite3"]
 
 
 def test_an_empty_folder_has_nothing(tmp_path: Path) -> None:
-    assert kept_in_cache(tmp_path / "none", Standing()) == ()
-    assert kept_in_state(tmp_path / "none", Standing(), in_use=False) == ()
+    assert judge_cache(tmp_path / "none", CleanupPolicy()) == ()
+    assert judge_state(tmp_path / "none", CleanupPolicy(), in_use=False) == ()
     assert not (tmp_path / "none").exists()

@@ -1,0 +1,59 @@
+"""What each layer of a cell's image installs: locked packages, and packages built from repositories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.builds.lock.cell_lock import LAYERS, CellLock, SourcePackage
+from harness.sources.packages.lockfile import LockedPackage
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerContent:
+    """What a layer installs: locked packages, then packages that are built from repositories.
+
+    compiled: those of the index that are built here, because their build is told about the device.
+    """
+
+    name: str
+    packages: tuple[LockedPackage, ...]
+    sources: tuple[SourcePackage, ...]
+    compiled: tuple[str, ...]
+
+
+def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
+    """The layers of a lock in the order of installation; empty ones are left out."""
+    packages = dict(lock.layers())
+    used = set(packages) | {_layer_of(source) for source in lock.from_source}
+    return tuple(
+        LayerContent(
+            name=name,
+            packages=packages.get(name, ()),
+            sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
+            compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
+        )
+        for name, _roots in LAYERS
+        if name in used
+    )
+
+
+def _layer_of(source: SourcePackage) -> str:
+    return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
+
+
+def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
+    """Packages as lines of a requirements file, each with its digests."""
+    entries = []
+    for package in packages:
+        hashes = "".join(f" \\\n    --hash={digest}" for digest in package.hashes)
+        entries.append(f"{package.name}=={package.version}{hashes}\n")
+    return "".join(entries)
+
+
+def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
+    """Commands that check the source's commit out. One named by its first digits needs the whole history."""
+    fetch = f'{git} -c safe.directory="*" fetch -q'
+    if source.abbreviated:
+        refs = "'+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*'"
+        return f"{fetch} --filter=blob:none {repository} {refs}", f"{git} checkout -q {source.commit}"
+    return f"{fetch} --depth 1 {repository} {source.commit}", f"{git} checkout -q FETCH_HEAD"
