@@ -41,7 +41,7 @@ SECTIONS = {
         "read-red-generation",
     ),
     "explanation": ("evidence", "keys", "error-model", "decision-rule"),
-    "reference": tuple(reference.PAGES),
+    "reference": ("glossary", *reference.PAGES),
 }
 LANGUAGES = {
     "en": {

@@ -22,6 +22,7 @@ from harness.matrix.document.matrix_schema import json_schema
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 TEXTS = sorted([*DOCS.glob("en/*.md"), *DOCS.glob("zh/*.md")])
+READMES = sorted(ROOT.glob("README*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 IN_TEXT = re.compile(r"`(npu-matrix [^`]+)`")
 
@@ -52,7 +53,7 @@ def commands_of(text: str) -> list[list[str]]:
     return [list(itertools.takewhile(lambda word: word not in {">", "|", "&&"}, line)) for line in words]
 
 
-@pytest.mark.parametrize("file", TEXTS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+@pytest.mark.parametrize("file", [*TEXTS, *READMES], ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_command_shown_exists_and_takes_its_options(file: Path) -> None:
     for arguments in commands_of(file.read_text(encoding="utf-8")):
         command: click.Command = app
@@ -185,6 +186,13 @@ def test_the_generated_pages_are_in_chinese_too() -> None:
         assert text.count("\n| ") == english.count("\n| "), name
         assert text.count("\n#") == english.count("\n#"), name
     assert "本页由代码生成" in build.LANGUAGES["zh"]["generated"]
+
+
+@pytest.mark.parametrize("file", READMES, ids=lambda file: file.stem)
+def test_links_of_the_readme_lead_to_files(file: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", file.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
 def test_a_dead_link_stops_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
