@@ -1,4 +1,4 @@
-"""The check of this room: do the patches selected for a cell apply to the cell's own upstream trees?"""
+"""The check `patches`: do the patches selected for a cell apply to the cell's upstream trees?"""
 
 from __future__ import annotations
 
@@ -8,189 +8,171 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, TaskContext
-from harness.errors import InputError, Location
+from harness.measurements import to_json
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
-from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
+from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
+from harness.patchstack.patch_measurements import (
+    PATCHES_FORMAT,
+    TREE_NOT_NEEDED,
+    TREE_UNAVAILABLE,
+    PatchesMeasured,
+)
+from harness.patchstack.stacks.upstream_tree import TreeNotFoundError, TreeSource, upstream_tree
+from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
 
 if TYPE_CHECKING:
     from harness.patchstack.apply.stack_apply import StackResult
-    from harness.sources.tree import HasBlobs, Tree
+    from harness.patchstack.stacks.patch_stack import SelectedPatch
+    from harness.patchstack.stacks.upstream_tree import UpstreamTree
 
 PATCHED_FILES = "patched.zip"
 PATCHED_DIGESTS = "patched.json"
-#: The earliest time a zip archive can hold: equal contents must give equal archives.
+#: The earliest time a zip archive can hold. It makes equal contents give equal archives.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-#: Verdicts that do not keep a stack from being applied (see `StackResult.applies`).
-_GOES_IN = ("clean", "offset", "already-upstream")
 
 
-def run(ctx: TaskContext) -> Measured:
+def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     """Apply the selected patches of every upstream to its tree, in memory.
 
-    Artifacts: `patched.zip` (path below site-packages -> new content), `patched.json` (path -> SHA-256 "pre",
-    "post"); both empty when nothing is to be changed, both absent when a stack does not apply.
+    Artifacts: `patched.zip` (path below site-packages -> new content) and `patched.json` (path -> SHA-256
+    `pre`, `post`). Both are empty when nothing changes, and absent when a stack does not apply.
     """
-    stacks = [(patches, source) for patches, source in _stacks(ctx.facets) if patches]
-    facts: dict[str, Any] = {"selected": [patch["id"] for patches, _source in stacks for patch in patches]}
-    if not stacks:
-        empty = {"tree": "not needed", "trees": {}, "applies": True, "verdicts": [], "files": {}}
-        return _measured(ctx, {**facts, **empty}, ())
+    selected: list[str] = []
     trees: dict[str, str] = {}
-    results = []
-    missing: dict[str, Any] = {}
-    for patches, source in stacks:
-        bodies = [(patch["id"], _body(ctx.root, patch)) for patch in patches]
-        tree, blobs, absent = _tree(ctx, source)
-        if tree is None:
-            missing = missing or {"tree": "unavailable", "reason": absent, "source": source}
+    results: list[StackResult] = []
+    missing: tuple[TreeSource, str] | None = None
+    for patches, source in _stacks(ctx):
+        selected += [patch.id for patch in patches]
+        try:
+            tree = upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
+        except TreeNotFoundError as error:
+            missing = missing or (source, error.problems[0].what)
             continue
-        trees[source["package"]] = tree.label
-        results.append(_apply(ctx, tree, bodies, blobs))
-    applies = all(result.applies for result in results) and not missing
-    facts |= {
-        "source": stacks[0][1],
-        "tree": ", ".join(trees.values()),
-        "trees": trees,
-        **_merged([result.to_json() for result in results]),
-        "applies": applies,
-        **missing,
-    }
-    return _measured(ctx, facts, results)
+        trees[source.package] = tree.tree.label
+        results.append(_apply(ctx, tree, patches))
+    applies = all(result.applies for result in results) and missing is None
+    name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
+    # Two upstreams have no path in common.
+    digests = {path: one for result in results for path, one in result.digests().items()}
+    return Measured(
+        measurements=PatchesMeasured(
+            selected=tuple(selected),
+            tree=name,
+            trees=trees,
+            applies=applies,
+            verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
+            relations=tuple(sentence for result in results for sentence in result.relations),
+            files=digests,
+            source=missing[0] if missing else None,
+            reason=missing[1] if missing else "",
+        ),
+        evidence=Evidence.STATIC,
+        artifacts=_write_artifacts(ctx.workdir, results) if applies else {},
+    )
 
 
-def _stacks(facets: Mapping[str, Any]) -> list[tuple[list[Mapping[str, Any]], Mapping[str, Any]]]:
-    """The patches of each upstream, and the tree they are for."""
-    ascend = facets["patches[vllm_ascend]"]
-    return [(facets["patches[verl]"], facets["verl_tree"]), (ascend, ascend[0]["tree"] if ascend else {})]
+def _stacks(ctx: TaskContext) -> list[tuple[list[SelectedPatch], TreeSource]]:
+    """The selected patches of each upstream that has some, and the tree they are for."""
+    from harness.patchstack.stacks.patch_stack import SelectedPatch
+
+    verl, ascend = ctx.facets["patches[verl]"], ctx.facets["patches[vllm_ascend]"]
+    facets = [(verl, ctx.facets["verl_tree"]), (ascend, ascend[0]["tree"] if ascend else {})]
+    return [
+        ([SelectedPatch.from_facet(patch, ctx.root) for patch in patches], TreeSource.from_facet(source))
+        for patches, source in facets
+        if patches
+    ]
 
 
-def _apply(
-    ctx: TaskContext, tree: Tree, bodies: Sequence[tuple[str, bytes]], blobs: HasBlobs | None
-) -> StackResult:
+def _apply(ctx: TaskContext, target: UpstreamTree, patches: Sequence[SelectedPatch]) -> StackResult:
     from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.apply.stack_apply import apply_stack
 
-    ctx.log(f"applying {len(bodies)} patches to {tree.label}")
-    result = apply_stack(tree, [read_patch(name, data) for name, data in bodies], blobs)
+    ctx.log(f"applying {len(patches)} patches to {target.tree.label}")
+    loaded = [read_patch(patch.id, patch.data) for patch in patches]
+    result = apply_stack(target.tree, loaded, target.blobs)
     for verdict in result.verdicts:
         ctx.log(f"  {verdict.patch}: {verdict.verdict} {'; '.join(verdict.reasons)}".rstrip())
     return result
 
 
-def _merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The stacks' verdicts one after the other; upstreams have no path in common."""
-    return {
-        "verdicts": [verdict for part in parts for verdict in part["verdicts"]],
-        "relations": [sentence for part in parts for sentence in part["relations"]],
-        "files": {path: digests for part in parts for path, digests in part["files"].items()},
-    }
-
-
-def _body(root: Path, patch: Mapping[str, Any]) -> bytes:
-    from harness.digest import digest_bytes
-
-    file = root / patch["file"]
-    try:
-        data: bytes = file.read_bytes()
-    except OSError as error:
-        raise InputError("this patch body cannot be read", where=Location(file), why=str(error)) from error
-    if digest_bytes(data) != patch["digest"]:
-        raise InputError(
-            "this patch body changed after the plan was made",
-            where=Location(file),
-            fix="run again",
-        )
-    return data
-
-
-def _tree(ctx: TaskContext, source: Mapping[str, Any]) -> tuple[Tree | None, HasBlobs | None, str]:
-    """The upstream tree and its old contents, or why there is none at hand."""
-    from harness.patchstack.stacks.upstream_tree import upstream_tree
-
-    mirrors = mirrors_folder()
-    return upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors)
-
-
-def _measured(ctx: TaskContext, measurements: dict[str, Any], results: Sequence[StackResult]) -> Measured:
-    artifacts = {}
-    if measurements["applies"]:
-        artifacts = {PATCHED_FILES: PATCHED_FILES, PATCHED_DIGESTS: PATCHED_DIGESTS}
-        _write_files(ctx.workdir / PATCHED_FILES, results)
-        digests = {path: one for result in results for path, one in result.digests().items()}
-        (ctx.workdir / PATCHED_DIGESTS).write_text(
-            json.dumps(digests, indent=1, sort_keys=True), encoding="utf-8"
-        )
-    return Measured(measurements=measurements, evidence=Evidence.STATIC, artifacts=artifacts)
-
-
-def _write_files(file: Path, results: Sequence[StackResult]) -> None:
+def _write_artifacts(folder: Path, results: Sequence[StackResult]) -> dict[str, str]:
     import zipfile
 
     contents = {path: content for result in results for path, content in result.files.items()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(folder / PATCHED_FILES, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(contents.items()):
             if content is not None:
                 info = zipfile.ZipInfo(path, date_time=_EPOCH)
                 info.external_attr = int(content.mode, 8) << 16
                 archive.writestr(info, content.data)
+    digests = {path: one for result in results for path, one in result.digests().items()}
+    text = json.dumps(to_json(digests), indent=1, sort_keys=True)
+    (folder / PATCHED_DIGESTS).write_text(text, encoding="utf-8")
+    return {PATCHED_FILES: PATCHED_FILES, PATCHED_DIGESTS: PATCHED_DIGESTS}
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every patch goes in as it is or is in upstream already."""
-    if not measurements["selected"]:
-        return Judgement(status=Status.PASS, reasons=("no patches of ours apply to this version",))
-    verdicts = measurements.get("verdicts", [])
-    fits = all(verdict["verdict"] in _GOES_IN for verdict in verdicts)
-    if measurements["tree"] == "unavailable" and fits:
+def judge(measurements: PatchesMeasured, _params: Mapping[str, Any]) -> Judgement:
+    """Pass when every patch applies as it is or is upstream already."""
+    if not measurements.selected:
         return Judgement(
-            status=Status.NOT_RUN,
-            reasons=(measurements["reason"],),
-            remedies=(COMMIT_REMEDY,),
+            status=Status.PASS, reasons=("No patch of this project is for the versions of this cell.",)
         )
-    # The first reason stands in every short line: it is about a patch that does not go in, if there is one.
-    told = sorted(verdicts, key=lambda verdict: verdict["verdict"] in _GOES_IN)
-    trees = measurements.get("trees", {})
-    reasons = [
-        _sentence(verdict, trees.get(verdict["patch"].split("/")[0], measurements["tree"]))
-        for verdict in told
+    failing = [verdict for verdict in measurements.verdicts if not _is_fine(verdict)]
+    if measurements.tree == TREE_UNAVAILABLE and not failing:
+        return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,), remedies=(COMMIT_REMEDY,))
+    # Short reports show the first reason only: put patches that do not apply first.
+    ordered = sorted(measurements.verdicts, key=_is_fine)
+    reasons = [_sentence(verdict, _tree_of(measurements, verdict)) for verdict in ordered]
+    remedies = [
+        f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
     ]
-    reasons += measurements["relations"]
-    remedies = [f"{verdict['patch']}: {remedy}" for verdict in verdicts for remedy in verdict["remedies"]]
-    status = Status.PASS if measurements["applies"] else Status.FAIL
-    return Judgement(status=status, reasons=tuple(reasons), remedies=tuple(remedies))
+    return Judgement(
+        status=Status.PASS if measurements.applies else Status.FAIL,
+        reasons=(*reasons, *measurements.relations),
+        remedies=tuple(remedies),
+    )
 
 
-def _sentence(verdict: Mapping[str, Any], tree: str) -> str:
-    word = verdict["verdict"]
-    if word == "offset":
-        word = f"offset({verdict['offset']:+d})"
-    because = f": {'; '.join(verdict['reasons'])}" if verdict["reasons"] and word != "clean" else ""
-    return f"{verdict['patch']} on {tree} is {word}{because}"
+def _is_fine(patch: MeasuredPatch) -> bool:
+    return patch.verdict.applies or patch.verdict is PatchVerdict.ALREADY_UPSTREAM
 
 
-def holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
-    """An outcome without a tree no longer holds once a mirror has the commit."""
-    source = outcome.measurements.get("source", {})
-    mirrors = mirrors_folder()
-    if outcome.measurements.get("tree") != "unavailable" or source.get("kind") != "commit" or not mirrors:
+def _tree_of(measurements: PatchesMeasured, patch: MeasuredPatch) -> str:
+    return measurements.trees.get(patch.patch.split("/")[0], measurements.tree)
+
+
+def _sentence(patch: MeasuredPatch, tree: str) -> str:
+    word = patch.verdict.value
+    if patch.verdict is PatchVerdict.OFFSET:
+        word = f"{word}({patch.offset:+d})"
+    because = (
+        f": {'; '.join(patch.reasons)}" if patch.reasons and patch.verdict is not PatchVerdict.CLEAN else ""
+    )
+    return f"{patch.patch} on {tree} is {word}{because}"
+
+
+def holds(measurements: PatchesMeasured, _outcome: Outcome) -> str:
+    """An outcome without a tree is outdated once a mirror has the commit."""
+    source, mirrors = measurements.source, mirrors_folder()
+    if source is None or not source.commit or not mirrors:
         return ""
-    from harness.sources.git.mirrors import find_mirror
-
-    return "a mirror now has the upstream commit" if find_mirror(mirrors, source["commit"]) else ""
+    return "a mirror now has the upstream commit" if find_mirror(mirrors, source.commit) else ""
 
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why there is nothing to apply, or ""."""
     some = facets["patches[verl]"] or facets["patches[vllm_ascend]"]
-    return "" if some else "no patch of ours is for these versions of verl and vllm-ascend"
+    return "" if some else "no patch of this project is for these versions of verl and vllm-ascend"
 
 
 PATCHES = Check(
     name="patches",
     tier=Tier.STATIC,
-    question="Do our patches apply to these versions, each where it was written for?",
+    question="Do this project's patches apply, each hunk in the function or class that it was written for?",
     facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]"),
     sources=("harness.patchstack", "harness.sources"),
+    measurements=PATCHES_FORMAT,
     run=run,
     judge=judge,
     applies=applies,

@@ -141,7 +141,7 @@ def _applied(
             offset=offset,
             reasons=tuple(problems),
             remedies=("look at the place by hand, then write the patch again against this version",),
-            places=places,
+            hunks=places,
         )
     reasons = [f"lines have moved by {offset:+d} at most"] if offset else []
     reasons += [f"line {line} of the patch is below the end of its hunk and is left out" for line in stray]
@@ -150,7 +150,7 @@ def _applied(
         verdict=PatchVerdict.OFFSET if offset else PatchVerdict.CLEAN,
         offset=offset,
         reasons=tuple(reasons),
-        places=places,
+        hunks=places,
         files=done.files if explain else {},
     )
 
@@ -270,9 +270,7 @@ def _endings(case: _FailedPatch) -> ClassifiedPatch | None:
         offset=applied.offset,
         reasons=tuple(reasons),
         remedies=(f"take the patch re-encoded with the file's own endings: {case.rebase}",),
-        places=tuple(place for change in applied.changes for place in _places(change))
-        if case.explain
-        else (),
+        hunks=tuple(place for change in applied.changes for place in _places(change)) if case.explain else (),
         failures=case.failures,
         files=applied.files if case.explain else {},
         candidate=render_patch(again) if case.explain else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from harness.measurements import JsonValue, json_object
 from harness.sources.tree import TreeFile
 
 
@@ -69,7 +69,7 @@ MEANING = {
 
 @dataclass(frozen=True, kw_only=True)
 class HunkPlace:
-    """Where one hunk went: file, line (from 1), distance in lines from its header, enclosing definition."""
+    """Where a hunk was applied: file, line (from 1), distance from its header, enclosing definition."""
 
     path: str
     line: int
@@ -79,7 +79,7 @@ class HunkPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class HunkFailure:
-    """A file, and the hunk of it (from 1; 0: the whole file), that does not apply."""
+    """A hunk (its number from 1; 0 for the whole file) that does not apply to a file."""
 
     path: str
     hunk: int
@@ -87,11 +87,25 @@ class HunkFailure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredPatch:
+    """The verdict on a patch as stored and printed. candidate: whether a patch that applies was made."""
+
+    patch: str
+    verdict: PatchVerdict
+    offset: int = 0
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    hunks: tuple[HunkPlace, ...] = ()
+    failures: tuple[HunkFailure, ...] = ()
+    candidate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClassifiedPatch:
     """The verdict on one patch and one tree, with its reasons.
 
-    files: what applying it changes (None: removed), when it applies, else empty.
-    candidate: a patch that would apply: the re-encoded or the three-way merged one.
+    files: the new content of every file that the patch changes (None: removed); empty if it does not apply.
+    candidate: a patch that would apply, with converted line endings or from a three-way merge.
     """
 
     patch: str
@@ -99,25 +113,33 @@ class ClassifiedPatch:
     offset: int = 0
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
-    places: tuple[HunkPlace, ...] = ()
+    hunks: tuple[HunkPlace, ...] = ()
     failures: tuple[HunkFailure, ...] = ()
     files: Mapping[str, TreeFile | None] = field(default_factory=dict, repr=False)
     candidate: bytes | None = field(default=None, repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything but file contents."""
-        return {
-            "patch": self.patch,
-            "verdict": self.verdict.value,
-            "offset": self.offset,
-            "reasons": list(self.reasons),
-            "remedies": list(self.remedies),
-            "hunks": [
-                {"path": place.path, "line": place.line, "offset": place.offset, "symbol": place.symbol}
-                for place in self.places
-            ],
-            "failures": [
-                {"path": failure.path, "hunk": failure.hunk, "why": failure.why} for failure in self.failures
-            ],
-            "candidate": self.candidate is not None,
-        }
+    @property
+    def measured(self) -> MeasuredPatch:
+        """The same without file contents."""
+        return MeasuredPatch(
+            patch=self.patch,
+            verdict=self.verdict,
+            offset=self.offset,
+            reasons=self.reasons,
+            remedies=self.remedies,
+            hunks=self.hunks,
+            failures=self.failures,
+            candidate=self.candidate is not None,
+        )
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Everything except file contents."""
+        return json_object(self.measured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDigests:
+    """SHA-256 of a file before and after the patches; None where there is no file."""
+
+    pre: str | None
+    post: str | None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness.digest import digest_bytes
+from harness.measurements import JsonValue, to_json
 from harness.patchstack.apply.classify import LoadedPatch, classify
-from harness.patchstack.apply.patch_verdict import ClassifiedPatch, PatchVerdict
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch, FileDigests, PatchVerdict
 from harness.sources.tree import HasBlobs, OverlayTree, Tree, TreeFile
 
 
@@ -48,23 +48,23 @@ class StackResult:
                 found.append(f"{together.patch} clashes with an earlier patch: alone it is {alone.verdict}")
         return tuple(found)
 
-    def digests(self) -> dict[str, dict[str, str | None]]:
-        """Path -> SHA-256 before and after; None where there is no file."""
+    def digests(self) -> dict[str, FileDigests]:
+        """The digests of every changed file, by path."""
         return {
-            path: {
-                "pre": digest_bytes(before.data) if (before := self.before[path]) else None,
-                "post": digest_bytes(after.data) if after else None,
-            }
+            path: FileDigests(
+                pre=digest_bytes(before.data) if (before := self.before[path]) else None,
+                post=digest_bytes(after.data) if after else None,
+            )
             for path, after in sorted(self.files.items())
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Verdicts, relations and digests; no contents."""
+    def to_json(self) -> dict[str, JsonValue]:
+        """Verdicts, relations and digests, without file contents."""
         return {
             "applies": self.applies,
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
             "relations": list(self.relations),
-            "files": self.digests(),
+            "files": to_json(self.digests()),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -26,6 +26,25 @@ class SelectedPatch:
     digest: str
     series: int
     data: bytes
+
+    @classmethod
+    def from_facet(cls, facet: Mapping[str, Any], root: Path) -> SelectedPatch:
+        """The patch that a facet names, read from the checkout; InputError when it changed after planning."""
+        file = root / facet["file"]
+        data = _read(file)
+        if digest_bytes(data) != facet["digest"]:
+            raise InputError(
+                "this patch changed after the plan was made", where=Location(file), fix="run again"
+            )
+        return cls(
+            id=facet["id"],
+            upstream=facet["id"].split("/")[0],
+            version_range=facet["version_range"],
+            file=facet["file"],
+            digest=facet["digest"],
+            series=facet["series"],
+            data=data,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All but the content."""
@@ -138,7 +157,7 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise InputError("this patch body cannot be read", where=Location(file), why=str(error)) from error
+        raise InputError("this patch cannot be read", where=Location(file), why=str(error)) from error
 
 
 def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:

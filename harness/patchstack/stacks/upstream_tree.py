@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,27 @@ if TYPE_CHECKING:
     from harness.sources.tree import HasBlobs, Tree
 
 _VERSION_FILES = ("{package}/version/version", "PKG-INFO")
+
+
+_REPOSITORY_FIX = "give a repository that has it: --repo PATH --ref REF"
+
+
+class TreeNotFoundError(InputError):
+    """The upstream tree is not available: the index has no such release, or no local clone has the commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSource:
+    """Which upstream tree is meant: the release of a package, or a commit after that release."""
+
+    package: str
+    version: str
+    commit: str = ""
+
+    @classmethod
+    def from_facet(cls, facet: Mapping[str, Any]) -> TreeSource:
+        """The source that a facet such as `verl_tree` names."""
+        return cls(package=facet["package"], version=facet["version"], commit=facet.get("commit", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,38 +80,35 @@ def commit_target(repository: Repository, reference: str, package: str, version:
 def version_target(
     package: str, version: str, *, cache: Path, command: RunCommand, mirrors: Path | None
 ) -> UpstreamTree:
-    """The release of this version, or the commit behind its `@`. InputError when there is none at hand."""
+    """The tree of a release, or of the commit after `@`. TreeNotFoundError when it is not available."""
     release, _at, commit = version.partition("@")
-    source = {"package": package, "kind": "commit" if commit else "release", "version": release}
-    tree, blobs, absent = upstream_tree(
-        {**source, "commit": commit}, cache=cache, command=command, mirrors=mirrors
-    )
-    if tree is None:
-        raise InputError(absent, fix="give a repository that has it: --repo PATH --ref REF")
-    return UpstreamTree(tree=tree, blobs=blobs, version=version)
+    source = TreeSource(package=package, version=release, commit=commit)
+    found = upstream_tree(source, cache=cache, command=command, mirrors=mirrors)
+    return replace(found, version=version)
 
 
 def upstream_tree(
-    source: Mapping[str, Any], *, cache: Path, command: RunCommand, mirrors: Path | None
-) -> tuple[Tree | None, HasBlobs | None, str]:
-    """The tree a `verl_tree` facet names and its old contents, or why there is none at hand."""
-    if source["kind"] == "release":
+    source: TreeSource, *, cache: Path, command: RunCommand, mirrors: Path | None
+) -> UpstreamTree:
+    """The tree that `source` names; TreeNotFoundError when no index or local clone has it."""
+    if not source.commit:
         from harness.sources.packages.archive import open_archive
         from harness.sources.packages.pip_download import ReleaseNotFoundError, fetch_release
 
         try:
-            wheel = fetch_release(source["package"], source["version"], cache=cache, command=command)
+            wheel = fetch_release(source.package, source.version, cache=cache, command=command)
         except ReleaseNotFoundError as error:
-            return None, None, error.problems[0].what
-        return open_archive(wheel), None, ""
+            raise TreeNotFoundError(error.problems[0].what, fix=_REPOSITORY_FIX) from error
+        return UpstreamTree(tree=open_archive(wheel), version=source.version)
     from harness.sources.git.mirrors import find_mirror
 
-    commit = source["commit"]
-    repository = find_mirror(mirrors, commit) if mirrors else None
+    repository = find_mirror(mirrors, source.commit) if mirrors else None
     if repository is None:
-        return None, None, f"the upstream tree of commit {commit[:12]} is not at hand"
-    tree = repository.tree(commit)
-    return tree, tree, ""
+        raise TreeNotFoundError(
+            f"no local clone of {source.package} has commit {source.commit[:12]}", fix=_REPOSITORY_FIX
+        )
+    tree = repository.tree(source.commit)
+    return UpstreamTree(tree=tree, blobs=tree, version=source.version)
 
 
 def version_in(tree: Tree, package: str) -> str:

@@ -117,7 +117,7 @@ class CellPages:
             "anchor": Markup(anchor_of(facts.check)),  # noqa: S704 - a name that is safe as a file's
             "opening": self._opening_of(result),
             "facets": self._facets_of(facts.facets) if facts.facets else "",
-            "measured": figures(facts.measurements),
+            "measured": figures(facts.measurements, facts.check),
             "beside": self._family.of(row, result),
             "files": [self._file(artifact) for artifact in facts.artifacts],
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},

@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.measurements import json_object
+from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch
+from harness.patchstack.patch_measurements import PatchesMeasured
+from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.measurement_blocks import (
     Block,
     Chart,
@@ -24,12 +28,16 @@ from harness.report.pages.measurement_blocks import (
 REQUIRED = "required"
 
 
-def figures(measurements: Mapping[str, Any]) -> tuple[Block, ...]:
-    """The blocks of a result's measurements: what decides first, the rest after it."""
+def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ...]:
+    """The blocks of what `check` measured: what decides first, the rest after it."""
     if not measurements:
         return ()
     left = dict(measurements)
+    typed = typed_measurements(check, measurements)
     found: list[Block] = []
+    if isinstance(typed, PatchesMeasured) and typed.verdicts:
+        found += _patches(typed.verdicts)
+        del left["verdicts"]
     for name, draw in DRAWN:
         drawn = draw(left[name]) if name in left else ()
         if drawn:
@@ -142,28 +150,23 @@ def _cases(value: Any) -> list[Block]:
     return [table(title, rows, share=share) for title, rows in found if rows]
 
 
-def _verdicts(value: Any) -> list[Block]:
-    """Patches with where each hunk went."""
-    patches = _records(value, "patch", "verdict")
-    if not patches:
-        return []
+def _patches(patches: Sequence[MeasuredPatch]) -> list[Block]:
+    """Patches with the place of each hunk, and the hunks that do not apply."""
     rows = [
         {
-            "patch": patch["patch"],
-            "verdict": patch["verdict"],
-            "offset": patch.get("offset", 0),
-            "hunks": ", ".join(_place(hunk) for hunk in _records(patch.get("hunks"), "path", "line")),
-            "why": patch.get("reasons", []),
-            "do": patch.get("remedies", []),
+            "patch": patch.patch,
+            "verdict": patch.verdict.value,
+            "offset": patch.offset,
+            "hunks": ", ".join(_place(hunk) for hunk in patch.hunks),
+            "why": patch.reasons,
+            "do": patch.remedies,
         }
         for patch in patches
     ]
-    found: list[Block] = [replace(table("patches", rows), folded=False)]
     failures = [
-        {"patch": patch["patch"], **failure}
-        for patch in patches
-        for failure in _records(patch.get("failures"), "path")
+        {"patch": patch.patch, **json_object(failure)} for patch in patches for failure in patch.failures
     ]
+    found: list[Block] = [replace(table("patches", rows), folded=False)]
     return [*found, *([table("hunks that do not apply", failures)] if failures else [])]
 
 
@@ -183,10 +186,8 @@ def _findings(value: Any) -> list[Block]:
     return [replace(table("findings", rows), folded=False)] if rows else []
 
 
-def _place(hunk: Mapping[str, Any]) -> str:
-    offset = hunk.get("offset")
-    moved = f" ({offset:+d})" if isinstance(offset, int) and offset else ""
-    return f"{hunk['path']}:{hunk['line']}{moved}"
+def _place(hunk: HunkPlace) -> str:
+    return f"{hunk.path}:{hunk.line}" + (f" ({hunk.offset:+d})" if hunk.offset else "")
 
 
-DRAWN = (("curves", curves), ("cases", _cases), ("verdicts", _verdicts), ("findings", _findings))
+DRAWN = (("curves", curves), ("cases", _cases), ("findings", _findings))

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.patchstack.apply.patch_verdict import MEANING, PatchVerdict
+from harness.patchstack.apply.patch_verdict import MEANING, MeasuredPatch, PatchVerdict
+from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.survival_facts import heat_map, turning_points
+from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.marks import Mark
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
@@ -28,10 +30,6 @@ DRAWN = {
     PatchVerdict.MERGED: Mark.INCONCLUSIVE,
     PatchVerdict.LINE_ENDINGS: Mark.INCONCLUSIVE,
 }
-
-
-#: What a check of patches measures one of.
-ABOUT = frozenset({"selected", "verdicts"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +55,7 @@ class PatchRow:
 
 def patches_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    rows = [
-        row
-        for cell, result in model.measured
-        # Looked at here, because most of what was measured is about something else.
-        if not ABOUT.isdisjoint(result.facts.measurements) and (row := _row(cell, result)) is not None
-    ]
+    rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
     survival = model.survival
     return (
@@ -97,36 +90,30 @@ def _rebases(facts: PatchFacts) -> tuple[str, ...]:
 
 
 def _row(cell: Row, result: Result) -> PatchRow | None:
-    """The patches a result measured, None when it is not about patches or the cell has none."""
-    measured = result.facts.measurements
-    selected, verdicts = measured.get("selected"), measured.get("verdicts")
-    known = {
-        entry["patch"]: _tile(entry)
-        for entry in (verdicts if isinstance(verdicts, list) else [])
-        if isinstance(entry, Mapping) and isinstance(entry.get("patch"), str)
-    }
-    for name in selected if isinstance(selected, list) else []:
-        reason = str(measured.get("reason", ""))
-        known.setdefault(str(name), PatchTile(verdict="not looked at", mark=Mark.NOT_RUN, reason=reason))
+    """The patches that a result is about; None if it is not about patches, or the cell has none."""
+    measured = typed_measurements(result.facts.check, result.facts.measurements)
+    if not isinstance(measured, PatchesMeasured):
+        return None
+    known = {patch.patch: _tile(patch) for patch in measured.verdicts}
+    for name in measured.selected:
+        known.setdefault(name, PatchTile(verdict="not looked at", mark=Mark.NOT_RUN, reason=measured.reason))
     if not known:
         return None
     return PatchRow(
         title=cell.cell.title or cell.cell.id,
         href=f"cells/{cell.slug}.html#{anchor_of(result.facts.check)}",
-        tree=str(measured.get("tree", "")),
+        tree=measured.tree,
         tiles=known,
     )
 
 
-def _tile(entry: Mapping[str, Any]) -> PatchTile:
-    said = str(entry.get("verdict", ""))
-    offset = entry.get("offset")
+def _tile(patch: MeasuredPatch) -> PatchTile:
     return PatchTile(
-        verdict=said,
-        mark=_mark(said),
-        offset=offset if isinstance(offset, int) else 0,
-        reason=_first(entry.get("reasons")),
-        remedy=_first(entry.get("remedies")),
+        verdict=patch.verdict.value,
+        mark=_mark(patch.verdict.value),
+        offset=patch.offset,
+        reason=next(iter(patch.reasons), ""),
+        remedy=next(iter(patch.remedies), ""),
     )
 
 
@@ -136,10 +123,6 @@ def _mark(said: str) -> Mark:
         return Mark.UNSUPPORTED
     verdict = next((verdict for verdict in PatchVerdict if verdict.value == said), None)
     return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
-
-
-def _first(value: Any) -> str:
-    return str(value[0]) if isinstance(value, list) and value else ""
 
 
 def _total(name: str, rows: list[PatchRow]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from harness.cli.expect_command import command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.settings import load_settings
 from harness.workspace.open_plan import open_bench
 
@@ -44,8 +45,8 @@ Review-By: 2099-01-01
 Body: all.patch >=0.6.1,<=0.9.1
 """
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n a = 1\n+b = 2\n"
-GOOD = {"tree": "t", "selected": []}
-BAD = {"tree": "t", "selected": ["x"], "verdicts": [], "relations": ["conflict"], "applies": False}
+GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=(), applies=True))
+BAD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("x",), relations=("conflict",), applies=False))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from harness.cli.triage_command import command as triage_command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.settings import load_settings
 from harness.workspace.elsewhere import host_with
 from harness.workspace.open_plan import look_at_host, open_bench
@@ -54,14 +55,10 @@ diff --git a/verl/core.py b/verl/core.py
  a = 1
 +b = {value}
 """
-GOOD = {"tree": "verl 0.9.1", "selected": []}
-BAD = {
-    "tree": "verl 0.9.1",
-    "selected": ["verl/b"],
-    "verdicts": [],
-    "relations": ["verl/b conflicts"],
-    "applies": False,
-}
+GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="verl 0.9.1", selected=(), applies=True))
+BAD = PATCHES_FORMAT.write(
+    PatchesMeasured(tree="verl 0.9.1", selected=("verl/b",), relations=("verl/b conflicts",), applies=False)
+)
 
 
 class Repository:

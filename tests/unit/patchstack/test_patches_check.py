@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
 from harness.patchstack.checks import CHECKS, PATCHES
 from harness.patchstack.format.diff_writer import diff_files
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.sources.git.mirrors import MIRRORS
 
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
@@ -76,9 +78,10 @@ def release(root: Path, content: bytes = OLD) -> tuple[dict[str, Any], Path]:
 PATCH = diff_files({"verl/mod.py": (OLD, NEW)})
 
 
-def run(ctx: Context) -> tuple[Measured, Status, tuple[str, ...]]:
+def run(ctx: Context) -> tuple[Measured[PatchesMeasured], Status, tuple[str, ...]]:
     measured = PATCHES.run(ctx)
-    judgement = PATCHES.judge(json.loads(json.dumps(measured.measurements)), {})
+    stored = json.loads(json.dumps(PATCHES_FORMAT.write(measured.measurements)))
+    judgement = PATCHES.judge(PATCHES_FORMAT.read(stored), {})
     assert measured.evidence is Evidence.STATIC
     return measured, judgement.status, judgement.reasons
 
@@ -156,7 +159,7 @@ def test_no_patches_need_no_tree(tmp_path: Path) -> None:
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": []})
     measured, status, reasons = run(ctx)
     assert status is Status.PASS
-    assert reasons == ("no patches of ours apply to this version",)
+    assert reasons == ("No patch of this project is for the versions of this cell.",)
     assert ctx.commands == []
     assert set(measured.artifacts) == {"patched.zip", "patched.json"}
 
@@ -195,7 +198,7 @@ def test_patches_of_two_upstreams_go_into_one_archive(
 
 @pytest.mark.parametrize(
     ("content", "expected", "said"),
-    [(OLD, Status.NOT_RUN, "not at hand"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
+    [(OLD, Status.NOT_RUN, "no local clone"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
     ids=["fits", "does not"],
 )
 def test_an_upstream_that_is_not_at_hand_keeps_no_failure_of_the_other_back(
@@ -270,7 +273,7 @@ def test_without_a_mirror_a_commit_is_not_run_until_there_is_one(
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
     measured, status, reasons = run(ctx)
     assert status is Status.NOT_RUN
-    assert "not at hand" in reasons[0]
+    assert "no local clone" in reasons[0]
     outcome = Outcome(
         key="k",
         check="patches",
@@ -278,11 +281,13 @@ def test_without_a_mirror_a_commit_is_not_run_until_there_is_one(
         state=State.COMPLETED,
         evidence=Evidence.STATIC,
         facets={},
-        measurements=measured.measurements,
+        measurements=PATCHES_FORMAT.write(measured.measurements),
     )
     assert PATCHES.outdated(outcome) == ""
     full = commit(tmp_path / "mirrors" / "verl.git", OLD)
     monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
     assert PATCHES.outdated(outcome) == ""
-    measured.measurements["source"]["commit"] = full  # type: ignore[index]
-    assert "a mirror now has" in PATCHES.outdated(outcome)
+    assert measured.measurements.source is not None
+    source = replace(measured.measurements.source, commit=full)
+    found = replace(outcome, measurements=PATCHES_FORMAT.write(replace(measured.measurements, source=source)))
+    assert "a mirror now has" in PATCHES.outdated(found)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.outcome import Evidence, Status, Tier
+from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch, PatchVerdict
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.report.model.report_inputs import (
     ArtifactInput,
     CellInput,
@@ -312,33 +314,32 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
             ("ray", "2.60.0"),
         )
     ]
-    patches = [
-        {
-            "patch": "npu-device-name",
-            "verdict": "clean",
-            "offset": 0,
-            "reasons": [],
-            "remedies": [],
-            "hunks": [{"path": "verl/utils/device.py", "line": 41, "offset": 0, "symbol": "get_device_name"}],
-            "failures": [],
-        },
-        {
-            "patch": "nccl-guard",
-            "verdict": "offset",
-            "offset": 14,
-            "reasons": ["the file grew above the hunk"],
-            "remedies": [],
-            "hunks": [{"path": "verl/workers/engine.py", "line": 120, "offset": 14, "symbol": "init_group"}],
-            "failures": [],
-        },
-    ]
+    patches = PatchesMeasured(
+        selected=("npu-device-name", "nccl-guard"),
+        tree=f"verl {verl}",
+        applies=True,
+        verdicts=(
+            MeasuredPatch(
+                patch="npu-device-name",
+                verdict=PatchVerdict.CLEAN,
+                hunks=(HunkPlace(path="verl/utils/device.py", line=41, offset=0, symbol="get_device_name"),),
+            ),
+            MeasuredPatch(
+                patch="nccl-guard",
+                verdict=PatchVerdict.OFFSET,
+                offset=14,
+                reasons=("the file grew above the hunk",),
+                hunks=(HunkPlace(path="verl/workers/engine.py", line=120, offset=14, symbol="init_group"),),
+            ),
+        ),
+    )
     return [
         result(cell, "resolve", Status.PASS, measurements={"packages": lock}, seconds=4.1),
         result(
             cell,
             "patches",
             Status.PASS,
-            measurements={"tree": f"verl {verl}", "applies": True, "verdicts": patches, "relations": []},
+            measurements=PATCHES_FORMAT.write(patches),
             seconds=0.3,
         ),
         result(cell, "lint", Status.PASS, measurements={"findings": []}, seconds=0.2),

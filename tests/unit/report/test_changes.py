@@ -15,6 +15,8 @@ from report_samples import NOW, poisoned_inputs, result, sample_inputs, sample_s
 
 from harness.errors import InputError
 from harness.outcome import Evidence, Status
+from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
 from harness.report.model.report_inputs import CellInput, ReportInputs
@@ -84,35 +86,36 @@ def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
     assert row["remedy"] == "'@SUM(1)"
 
 
-def patches_of(measurements: dict, status: Status = Status.PASS) -> ReportModel:
-    found = result("cell", "patches", status, evidence=Evidence.STATIC, measurements=measurements)
+def patches_of(measurements: PatchesMeasured | dict, status: Status = Status.PASS) -> ReportModel:
+    stored = measurements if isinstance(measurements, dict) else PATCHES_FORMAT.write(measurements)
+    found = result("cell", "patches", status, evidence=Evidence.STATIC, measurements=stored)
     return build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(found,)))
 
 
 def test_every_patch_of_every_cell_is_shown(tmp_path: Path) -> None:
-    verdicts = [
-        {"patch": "verl/a", "verdict": "offset", "offset": -3, "reasons": [], "remedies": []},
-        {
-            "patch": "verl/b",
-            "verdict": "conflict",
-            "offset": 0,
-            "reasons": ["upstream rewrote it"],
-            "remedies": ["rebase it"],
-        },
-        {"patch": "verl/c", "verdict": "a verdict of tomorrow"},
-    ]
-    page = pages(patches_of({"tree": "verl 0.9", "verdicts": verdicts}, Status.FAIL), tmp_path)[
-        "patches.html"
-    ]
+    verdicts = (
+        MeasuredPatch(patch="verl/a", verdict=PatchVerdict.OFFSET, offset=-3),
+        MeasuredPatch(
+            patch="verl/b",
+            verdict=PatchVerdict.CONFLICT,
+            reasons=("upstream rewrote it",),
+            remedies=("rebase it",),
+        ),
+    )
+    measured = PatchesMeasured(
+        selected=("verl/a", "verl/b"), tree="verl 0.9", applies=False, verdicts=verdicts
+    )
+    page = pages(patches_of(measured, Status.FAIL), tmp_path)["patches.html"]
     assert "offset -3" in page
     assert "upstream rewrote it" in page
     assert "rebase it" in page
-    assert "1 a verdict of tomorrow" in page
     assert page.count("1 of 1") == 1
 
 
-def test_a_patch_nobody_could_look_at_is_not_shown_as_applying(tmp_path: Path) -> None:
-    measured = {"tree": "unavailable", "selected": ["verl/a"], "reason": "the tree is not at hand"}
+def test_a_patch_without_a_tree_is_not_shown_as_applying(tmp_path: Path) -> None:
+    measured = PatchesMeasured(
+        selected=("verl/a",), tree=TREE_UNAVAILABLE, applies=False, reason="no local clone has it"
+    )
     page = pages(patches_of(measured, Status.NOT_RUN), tmp_path)["patches.html"]
     table = page[page.index("patchgrid") : page.index("verdicts-title")]
     assert "not looked at" in table
@@ -121,7 +124,13 @@ def test_a_patch_nobody_could_look_at_is_not_shown_as_applying(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "measured", [{}, {"verdicts": "none"}, {"verdicts": [1, {"patch": 2}], "selected": 3}]
+    "measured",
+    [
+        {},
+        {"verdicts": "none"},
+        {"verdicts": [1, {"patch": 2}], "selected": 3},
+        {"selected": [], "tree": "", "applies": True, "verdicts": [{"patch": "a", "verdict": "unheard of"}]},
+    ],
 )
 def test_other_shapes_are_no_error(measured: dict, tmp_path: Path) -> None:
     assert "No patches were looked at." in pages(patches_of(measured), tmp_path)["patches.html"]

@@ -12,6 +12,8 @@ import pytest
 from harness.cli.app import main
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Evidence, Outcome, State, Status
+from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
+from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
 from harness.workspace.open_plan import open_bench
@@ -58,21 +60,19 @@ class Bench:
                         state=State.COMPLETED,
                         evidence=Evidence.STATIC,
                         facets={},
-                        measurements={
-                            "tree": "made up",
-                            "selected": ["verl/a"],
-                            "applies": value,
-                            "verdicts": [
-                                {
-                                    "patch": "verl/a",
-                                    "verdict": "clean" if value else "conflict",
-                                    "reasons": [],
-                                    "remedies": [],
-                                }
-                            ],
-                            "relations": [],
-                            "files": {},
-                        },
+                        measurements=PATCHES_FORMAT.write(
+                            PatchesMeasured(
+                                selected=("verl/a",),
+                                tree="made up",
+                                applies=value,
+                                verdicts=(
+                                    MeasuredPatch(
+                                        patch="verl/a",
+                                        verdict=PatchVerdict.CLEAN if value else PatchVerdict.CONFLICT,
+                                    ),
+                                ),
+                            )
+                        ),
                         started=self.clock,
                         finished=self.clock + 1,
                         run_id=run_id,

@@ -46,7 +46,7 @@ def test_clean() -> None:
     found = verdict(patch(), tree(mod=BASE))
     assert found.verdict is PatchVerdict.CLEAN
     assert found.files[PATH] == TreeFile(data=FIXED)
-    assert found.places[0].symbol == "f3"
+    assert found.hunks[0].symbol == "f3"
 
 
 def test_offset_says_how_far() -> None:
