@@ -8,12 +8,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.serialisation import as_object
+
 CHUNK_BYTES = 1 << 20
 
 
 def canonical_json(value: Any) -> str:
     """The one JSON text of `value`: sorted keys, no spaces; NaN is a ValueError."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=as_object,
+    )
 
 
 def digest_bytes(data: bytes) -> str:

@@ -19,9 +19,10 @@ from harness.builds.engines.container_command import contained_command
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.errors import HarnessError
+from harness.ledger.plan_record import Entry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.job import Site
 from harness.run.jobs.task_context import killed_from_outside

@@ -25,6 +25,7 @@ from harness.builds.lock.cell_lock import CellLock, make_lock
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.ledger.store import Ledger
 from harness.plan.keys.facets import facet_values
+from harness.serialisation import as_object
 from harness.settings import Settings, load_settings
 from harness.workspace.open_plan import facet_inputs, open_bench, open_matrix, select_cells
 
@@ -37,7 +38,7 @@ def locks(settings: Settings) -> list[CellLock]:
     plan = open_bench(settings, checks=["resolve"]).plan
     keys = {entry.cell_id: entry.key for entry in plan.entries if entry.check == "resolve"}
     inputs, found = facet_inputs(settings, matrix), []
-    facts = {cell["id"]: cell for cell in plan.to_json()["cells"]}
+    facts = {cell.id: cell for cell in plan.cells}
     with Ledger.open(settings.path("state")) as ledger:
         for cell in select_cells(settings, matrix):
             outcome = ledger.get(keys[cell.id])
@@ -46,7 +47,7 @@ def locks(settings: Settings) -> list[CellLock]:
                 continue
             facets = facet_values(cell, FACETS, inputs)
             text = ledger.artifacts.get(ref).read_text("utf-8")
-            made = make_lock(facts[cell.id], facets["pins"], facets["platform"], (), text)
+            made = make_lock(as_object(facts[cell.id]), facets["pins"], facets["platform"], (), text)
             gone = omitted_packages(made.packages, facets["device"]["kind"])
             found.append(replace(made, packages=tuple(p for p in made.packages if p.name not in gone)))
     return found

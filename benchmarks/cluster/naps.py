@@ -11,8 +11,9 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.devices.cards.card_leases import FOLDER_VARIABLE
 from harness.digest import digest_json
+from harness.ledger.plan_record import Entry
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 
 CARDS = 8
 MOST_CARDS = 16 * CARDS

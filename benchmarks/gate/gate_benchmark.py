@@ -15,9 +15,10 @@ from pathlib import Path
 
 from harness.check import Check
 from harness.digest import digest_json
+from harness.ledger.plan_record import CellFacts, Entry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.tasks.task import CellFacts, Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import FORMATS
 from harness.verdict.ledger_outcomes import flake_decisions, read_answers, sides
@@ -63,7 +64,7 @@ def plan(count: int, seed: str) -> Plan:
 
 
 def fill(ledger: Ledger, made: Plan, share: float, chance: random.Random) -> None:
-    run_id = ledger.begin_run(made.to_json(), [], {})
+    run_id = ledger.begin_run(made.record(), [], {})
     for key, task in made.tasks.items():
         ledger.record(
             Outcome(

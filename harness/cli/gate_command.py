@@ -22,7 +22,9 @@ from harness.workspace.reporting import OPTIONS
 
 if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
-    from harness.ledger.store import Ledger, Run
+    from harness.ledger.plan_record import PlanRecord
+    from harness.ledger.run_record import Run
+    from harness.ledger.store import Ledger
     from harness.outcome import Outcome
     from harness.plan.tasks.task import Plan
     from harness.verdict.gate.gate import CellCheck, GateInputs, GateReport, Side
@@ -103,8 +105,7 @@ def _inputs(
     answers = read_answers(bench.plan, ledger)
     expected = expectations(bench.matrix, bench.settings["profile"])
     base_name, base_plan, base_sides = _base(bench, hosts, ledger, base)
-    base_tasks = _tasks_by_entry(base_plan)
-    changes, places = _blame(bench, base_tasks)
+    changes, places = _blame(bench, base_plan)
     selected = {cell.id for cell in bench.plan.cells}
     checks = {entry.check for entry in bench.plan.entries}
     whole = len(selected) == len(bench.matrix.cells(bench.settings["profile"]).cells)
@@ -115,10 +116,10 @@ def _inputs(
         logs=_logs(bench, head, answers.outcomes, ledger),
         base=base_sides,
         base_keys={
-            (entry["cell"], entry["check"]): entry["key"]
-            for entry in base_plan["entries"]
+            name: entry.key
+            for name, entry in base_plan.entries_by_name.items()
             # A check that is gone from the code is missed unless others were asked for by name.
-            if (entry["check"] in checks or not options["checks"]) and (whole or entry["cell"] in selected)
+            if (entry.check in checks or not options["checks"]) and (whole or entry.cell_id in selected)
         },
         flakes=flake_decisions(bench.plan, answers, ledger, now=time.time()),
         changes=changes,
@@ -155,8 +156,8 @@ def _logs(
 
 def _base(
     bench: Bench, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
-) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
-    """Its name, its plan as JSON, and what is known of its entries."""
+) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
+    """Its name, its plan, and what is known of its entries."""
     from harness.plan.change.revision import resolve_revision
     from harness.workspace.changed_since import plan_of_revision
 
@@ -188,7 +189,7 @@ def _has_ledger(path: Path) -> bool:
     return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
 
 
-def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict[CellCheck, Side]]:
+def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
     from harness.ledger.store import Ledger
 
     _check_ledger(file)
@@ -202,7 +203,7 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, Mapping[str, Any], dict
         return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
 
 
-def _readable(run: Run) -> Mapping[str, Any]:
+def _readable(run: Run) -> PlanRecord:
     """The plan of the run; InputError when it has none to hold anything against."""
     _stored_plan(run.plan)
     return run.plan
@@ -217,12 +218,12 @@ def _check_ledger(file: Path) -> None:
         raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
 
 
-def _answered(plan: Mapping[str, Any], ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
+def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
     """Base entries that have an answer, judged by the checks of today and with no expectations."""
     from harness.outcome import Status
     from harness.verdict.ledger_outcomes import read_answers, sides
 
-    if not plan["entries"]:
+    if not plan.entries:
         return {}
     stored = _stored_plan(plan)
     outcomes = dict(read_answers(stored, ledger).outcomes)
@@ -233,35 +234,25 @@ def _answered(plan: Mapping[str, Any], ledger: Ledger, run_id: str | None) -> di
     return {name: side for name, side in found.items() if side.verdict.status not in unanswered}
 
 
-def _stored_plan(plan: Mapping[str, Any]) -> Plan:
+def _stored_plan(plan: PlanRecord) -> Plan:
     from harness.plan.tasks.check_registry import all_checks
-    from harness.plan.tasks.task import plan_from_json
+    from harness.plan.tasks.task import plan_of_record
 
-    return plan_from_json(plan, {check.name: check for check in all_checks()})
-
-
-def _tasks_by_entry(plan: Mapping[str, Any]) -> dict[CellCheck, Mapping[str, Any]]:
-    tasks = {task["key"]: task for task in plan["tasks"]}
-    return {
-        (entry["cell"], entry["check"]): tasks[entry["key"]]
-        for entry in plan["entries"]
-        if entry["key"] in tasks
-    }
+    return plan_of_record(plan, {check.name: check for check in all_checks()})
 
 
-def _blame(
-    bench: Bench, base: Mapping[CellCheck, Mapping[str, Any]]
-) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    from harness.verdict.gate.blame import changes_between, place_to_blame
+def _blame(bench: Bench, base: PlanRecord) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    from harness.plan.keys.key import key_changes
+    from harness.verdict.gate.blame import place_to_blame
 
-    head = bench.plan.to_json()
+    earlier = base.tasks_by_name
     matrix = os.path.relpath(bench.settings.path("matrix"), bench.settings.root)
     cells = {cell.id: cell for cell in bench.plan.cells}
     changes: dict[CellCheck, Sequence[str]] = {}
     places: dict[CellCheck, Any] = {}
-    for name, task in _tasks_by_entry(head).items():
-        before = base.get(name)
-        found = () if before and before["key"] == task["key"] else changes_between(before, task)
+    for name, task in bench.plan.record().tasks_by_name.items():
+        before = earlier.get(name)
+        found = key_changes(before, task) if before and before.key != task.key else ()
         changes[name] = [str(change) for change in found]
         places[name] = place_to_blame(found, task, cells[name[0]], matrix)
     return changes, places

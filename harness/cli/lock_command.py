@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import InfrastructureError, Location, NothingSelectedError
+from harness.serialisation import as_object
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
@@ -123,7 +124,7 @@ def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
     made = make_lock(
-        next(one for one in plan.to_json()["cells"] if one["id"] == cell.id),
+        as_object(next(one for one in plan.cells if one.id == cell.id)),
         facets["pins"],
         facets["platform"],
         [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],

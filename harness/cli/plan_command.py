@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.serialisation import as_object, dumps
 from harness.settings import Settings
 from harness.workspace.estimates import basis, estimates, told, work
 from harness.workspace.plan_history import Knowledge, known_plan
@@ -80,17 +80,17 @@ def command(
     else:
         bench, known = known_plan(settings, only=only, checks=checks)
         costs = estimates(bench.plan, known)
-        report = {**bench.plan.to_json(), "known": sorted(known.outcomes), "estimates": costs}
+        report = {**as_object(bench.plan.record()), "known": sorted(known.outcomes), "estimates": costs}
         lines = _lines(bench.plan, known, costs)
     if options["github"]:
         click.echo(_github(bench, known, report, options["github"], options["cards"] or 0))
         return
     if options["in_order"]:
-        turns = _turns(bench, known, {task["key"] for task in report["tasks"]})
+        turns = _turns(bench, known, {as_object(task)["key"] for task in report["tasks"]})
         report["order"] = [turn["key"] for turn in turns]
         lines += ["", "in this order:"] + [_turn_line(number, turn) for number, turn in enumerate(turns, 1)]
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        click.echo(dumps(report, indent=2))
         return
     for line in lines:
         click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.reporting import gather_run
@@ -63,7 +63,7 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
         if watch and look.stored.run.finished is None:
             look = _follow(settings, ledger, look.stored.run.run_id, query, console)
         elif as_json:
-            click.echo(json.dumps(_report(look), indent=2))
+            click.echo(dumps(_report(look), indent=2))
         else:
             _show(look, console)
     if look.stored.run.finished is None and not as_json:
@@ -168,8 +168,6 @@ def goes_on(settings: Settings) -> bool:
 
 
 def _report(look: Look) -> dict[str, object]:
-    from harness.verdict.verdict import verdict_json
-
     chosen = {(row.cell.id, check) for row, hits in look.selection.rows for check in hits}
     return {
         "schema": {"name": "npu-matrix.status", "version": 1},
@@ -178,8 +176,6 @@ def _report(look: Look) -> dict[str, object]:
         "counts": look.summary.by_status,
         "exit_code": look.summary.exit_code,
         "verdicts": [
-            verdict_json(verdict)
-            for verdict in look.stored.verdicts
-            if (verdict.cell_id, verdict.check) in chosen
+            verdict for verdict in look.stored.verdicts if (verdict.cell_id, verdict.check) in chosen
         ],
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import InputError
+from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.workspace.followed_branches import followed
 from harness.workspace.open_ledger import open_ledger
@@ -16,7 +16,7 @@ from harness.workspace.open_plan import find_cell, open_bench, open_matrix
 from harness.workspace.plan_history import look_up
 
 if TYPE_CHECKING:
-    from harness.ledger.store import Run
+    from harness.ledger.run_record import Run
 
 
 @click.command(
@@ -44,7 +44,7 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     )
     if as_json:
         click.echo(
-            json.dumps(
+            dumps(
                 {
                     "schema": {"name": "npu-matrix.why-rerun", "version": 1},
                     "cell": found.id,
@@ -54,10 +54,7 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
                             "check": answer.check,
                             "reused": answer.reused,
                             "reason": answer.reason,
-                            "changes": [
-                                {"part": change.part, "before": change.before, "after": change.after}
-                                for change in answer.changes
-                            ],
+                            "changes": answer.changes,
                         }
                         for answer in answers
                     ],
@@ -74,6 +71,4 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
 
 
 def _last_with(runs: Sequence[Run], cell_id: str) -> Run | None:
-    return next(
-        (run for run in runs if any(cell["id"] == cell_id for cell in run.plan.get("cells", ()))), None
-    )
+    return next((run for run in runs if any(cell.id == cell_id for cell in run.plan.cells)), None)

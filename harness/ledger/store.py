@@ -18,15 +18,27 @@ from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
-from harness.ledger.foreign_ledger import runs_of
-from harness.ledger.outcome_json import outcome_from_json, outcome_to_json, outcome_uid, readable
-from harness.ledger.row_order import ASKED_FOR, LATEST_REUSABLE, PUT_PLAN, STARTED, WHEN
-from harness.ledger.stored_shape import outcome_fits, plan_fits, run_fits
+from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome, readable
+from harness.ledger.plan_record import PlanRecord
+from harness.ledger.run_record import RUN_COLUMNS, Run, read_plan, read_run, runs_of
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 TYPICAL_OF_LAST = 20
-HEAD = ("run_id", "started", "finished", "exit_code")
+# Leaves out the runs that a command made as part of something else (bisect, ablate, reruns).
+REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
+STARTED = "started DESC, rowid"
+# An outcome recorded here outranks a merged one: its files, for example an environment, are on this machine.
+LATEST_REUSABLE = (
+    f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
+)
+# Merged outcomes are ordered by their times. The order of those recorded here is known even when the clock
+# was set back meanwhile: no outcome ended before those with a smaller id.
+WHEN = "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
+PUT_PLAN = (
+    "INSERT INTO plans (digest, body) VALUES (?, ?) "
+    "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +51,6 @@ class Notice:
 
     def __str__(self) -> str:
         return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One invocation; `finished` and `exit_code` are None while it goes on, or when it was killed."""
-
-    run_id: str
-    started: float
-    finished: float | None
-    exit_code: int | None
-    argv: tuple[str, ...]
-    host: Mapping[str, Any]
-    plan: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,13 +188,13 @@ class Ledger:
 
     def begin_run(
         self,
-        plan: Mapping[str, Any],
+        plan: PlanRecord,
         argv: Sequence[str],
         host: Mapping[str, Any],
         *,
         now: float | None = None,
     ) -> str:
-        """Record that a run starts, with its plan as JSON; returns its id, which sorts by start time."""
+        """Record that a run starts, with its plan; returns its id, which sorts by start time."""
         started = time.time() if now is None else now
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started))
         run_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
@@ -258,7 +257,7 @@ class Ledger:
 
         Last here is last in the ledger: a clock that was set back does not bring an older run to the front.
         """
-        tried = ((f"merged = 0 AND {ASKED_FOR}", "rowid"), ("merged = 0", "rowid"), ("1", STARTED))
+        tried = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", STARTED))
         return next((run for where, order in tried for run in self._runs(where, (), 1, order)), None)
 
     def merge(self, other: Path) -> int:
@@ -312,7 +311,7 @@ class Ledger:
         for run, digest, body in runs_of(other):
             self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
-                "INSERT OR IGNORE INTO runs (run_id, started, finished, exit_code, argv, host, plan, merged) "
+                f"INSERT OR IGNORE INTO runs ({RUN_COLUMNS}, plan, merged) "  # noqa: S608
                 "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
                 (*run, digest),
             )
@@ -320,7 +319,7 @@ class Ledger:
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
         # Digested as it will be read again: JSON turns tuples into lists and number keys into text.
-        body = canonical_json(outcome_to_json(numbered))
+        body = outcome_body(numbered)
         inserted = self._db.execute(
             "INSERT OR IGNORE INTO outcomes "
             "(uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
@@ -346,7 +345,7 @@ class Ledger:
 
     def _believed(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
         for uid, attempt, body in rows:
-            outcome = _read(uid, attempt, body)
+            outcome = read_outcome(uid, attempt, body)
             if outcome is None:
                 self.disbelieved += 1
             else:
@@ -355,23 +354,17 @@ class Ledger:
     def _runs(self, where: str, values: tuple[str, ...], limit: int, order: str = STARTED) -> tuple[Run, ...]:
         with database_errors(self.path, "read"):
             rows = self._db.execute(
-                "SELECT run_id, started, finished, exit_code, argv, host, plan FROM runs "  # noqa: S608
-                f"WHERE {where} ORDER BY {order} DESC LIMIT ?",
+                f"SELECT {RUN_COLUMNS}, plan FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?",  # noqa: S608
                 (*values, limit),
             ).fetchall()
-            plans = {digest: self._plan(digest) for digest in {row[6] for row in rows}}
-        read = [(row[:4], json.loads(row[4]), json.loads(row[5]), plans[row[6]]) for row in rows]
-        return tuple(
-            Run(**dict(zip(HEAD, head, strict=True)), argv=tuple(argv), host=host, plan=plan)
-            for head, argv, host, plan in read
-            if run_fits(head, argv, host)
-        )
+            plans = {digest: self._plan(digest) for digest in {row[-1] for row in rows}}
+        read = (read_run(row, plans[digest]) for *row, digest in rows)
+        return tuple(run for run in read if run is not None)
 
-    def _plan(self, digest: str) -> Mapping[str, Any]:
-        """The plan, or an empty one where what is stored has another form."""
+    def _plan(self, digest: str) -> PlanRecord:
+        """The plan, or an empty one where none is stored or it has another form."""
         row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
-        plan = json.loads(row[0]) if row else {}
-        return plan if plan_fits(plan) else {}
+        return (read_plan(str(row[0])) if row else None) or PlanRecord()
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
@@ -384,14 +377,3 @@ class Ledger:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-
-
-def _read(uid: str, attempt: int, body: str) -> Outcome | None:
-    """The outcome in a row, or None when the row is not what was written."""
-    try:
-        data = json.loads(body)
-        if outcome_uid(data) != uid or not outcome_fits(data):
-            return None
-        return replace(outcome_from_json(data), attempt=attempt)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from harness.ledger.plan_record import Entry
 from harness.outcome import Judgement, Outcome, Status
-from harness.plan.tasks.task import Entry, Plan
+from harness.plan.tasks.task import Plan
 from harness.verdict.verdict import (
     UNANSWERED,
     Expectation,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.ledger.plan_record import Entry
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
-from harness.plan.tasks.task import STOPPING, Entry, Plan
+from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate import CellCheck, Side
 from harness.verdict.join import Disposition, judge_plan
@@ -137,8 +138,7 @@ def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: Entry) -> list[Att
 def _earlier_keys(ledger: Ledger, wanted: set[CellCheck]) -> dict[CellCheck, list[str]]:
     keys: dict[CellCheck, dict[str, None]] = {name: {} for name in wanted}
     for run in ledger.runs():
-        for entry in run.plan.get("entries", ()):
-            name = (entry["cell"], entry["check"])
-            if name in keys and entry["key"]:
-                keys[name][entry["key"]] = None
+        for name, entry in run.plan.entries_by_name.items():
+            if name in keys and entry.key:
+                keys[name][entry.key] = None
     return {name: list(found) for name, found in keys.items()}

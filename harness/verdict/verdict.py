@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.check import Check
 from harness.measurements import OldMeasurementsError
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
+from harness.serialisation import json_form
 
 
 class Expectation(str, enum.Enum):
@@ -22,6 +21,7 @@ class Expectation(str, enum.Enum):
     INCOMPLETE = "incomplete"
 
 
+@json_form(leave_out=("because", "where"))
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """A failure that is known: its state, why, where that is tracked, and until when it may be so.
@@ -37,6 +37,7 @@ class Expected:
     where: str = ""
 
 
+@json_form(cell_id="cell")
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What is said of one entry. `evidence` is None where nothing was found out.
@@ -167,26 +168,3 @@ def _not_known(judgement: Judgement, state: str, expected: Expected | None) -> t
 
 def _meets(state: str, expected: str) -> bool:
     return state == expected or (expected == Status.FAIL.value and state == "numeric-drift")
-
-
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
-    expected: Mapping[str, Any] | None = None
-    if verdict.expected:
-        expected = {
-            "state": verdict.expected.state,
-            "reason": verdict.expected.reason,
-            "source": verdict.expected.source,
-            "until": verdict.expected.until,
-        }
-    return {
-        "cell": verdict.cell_id,
-        "check": verdict.check,
-        "status": verdict.status.value,
-        "standing": verdict.standing.value,
-        "state": verdict.state,
-        "reasons": list(verdict.reasons),
-        "remedies": list(verdict.remedies),
-        "evidence": verdict.evidence.value if verdict.evidence else None,
-        "expected": expected,
-    }

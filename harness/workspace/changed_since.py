@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InputError, Location
+from harness.ledger.plan_record import PlanRecord
+from harness.serialisation import load
 from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def changed(
 
 def plan_of_revision(
     bench: Bench, revision: Revision, only: Sequence[str], checks: Sequence[str]
-) -> dict[str, Any]:
-    """The plan of the same selection at a revision, as JSON.
+) -> PlanRecord:
+    """The plan of the same selection at a revision.
 
     With the same planning code there and here, today's planner reads that revision's files; otherwise that
     revision's own planner does, so that the keys are the ones it really had.
@@ -94,7 +95,7 @@ def _settings_at(settings: Settings, folder: Path) -> Settings:
 
 def _planned_here(
     bench: Bench, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
-) -> dict[str, Any]:
+) -> PlanRecord:
     from harness.errors import NothingSelectedError
     from harness.workspace.open_plan import open_bench
 
@@ -102,13 +103,13 @@ def _planned_here(
     try:
         plan = open_bench(there, only=only, checks=checks, host=bench.host, package_root=package_root).plan
     except NothingSelectedError:
-        return {"cells": [], "entries": [], "tasks": []}
-    return plan.to_json()
+        return PlanRecord()
+    return plan.record()
 
 
 def _planned_there(
     bench: Bench, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
-) -> dict[str, Any]:
+) -> PlanRecord:
     """Ask the revision's own program. `-P` keeps the working folder off its path; PYTHONPATH puts it on."""
     settings = bench.settings
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
@@ -136,8 +137,7 @@ def _planned_there(
             timeout=SECONDS,
         )
         if done.returncode == 0:
-            plan: dict[str, Any] = json.loads(done.stdout)
-            return plan
+            return load(PlanRecord, done.stdout)
         why = done.stderr.decode(errors="replace").strip()[-500:]
     except (subprocess.TimeoutExpired, ValueError) as error:
         why = str(error)
@@ -160,10 +160,7 @@ def _report(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -
                 "effect": task.effect.value,
                 "cells": list(task.cells),
                 "compared_with": task.compared_with,
-                "changes": [
-                    {"part": change.part, "before": change.before, "after": change.after}
-                    for change in task.changes
-                ],
+                "changes": task.changes,
                 "earlier_status": _status(known, task),
             }
             for task in found.tasks

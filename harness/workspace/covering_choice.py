@@ -147,7 +147,7 @@ def _report(bench: Bench, field: _Field, bought: Purchase, budget: float | None)
             "gained": bought.next_hour.gained,
             "seconds": round(bought.next_hour.seconds, 1),
         },
-        "tasks": bench.plan.to_json()["tasks"] if bought.taken else [],
+        "tasks": bench.plan.record().tasks if bought.taken else [],
         "forecast": _forecast(bought, field),
     }
 

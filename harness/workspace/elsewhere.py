@@ -10,8 +10,8 @@ from harness.workspace.open_plan import Bench, open_bench
 
 if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
+    from harness.ledger.plan_record import Entry, PlanRecord
     from harness.ledger.store import Ledger
-    from harness.plan.tasks.task import Entry
 
 #: A chip of each family as npu-smi names it (see `harness.devices.host.soc`).
 CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
@@ -58,13 +58,13 @@ def with_answers_from_elsewhere(
     return replace(bench, plan=plan), hosts
 
 
-def joined_plans(here: Mapping[str, Any], elsewhere: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A plan as JSON with the entries of some cells taken from other plans; `elsewhere` is by cell id."""
-    entries = [entry for entry in here["entries"] if entry["cell"] not in elsewhere]
-    tasks = {task["key"]: task for task in here["tasks"]}
+def joined_plans(here: PlanRecord, elsewhere: Mapping[str, PlanRecord]) -> PlanRecord:
+    """A plan with the entries of some cells taken from other plans; `elsewhere` is by cell id."""
+    entries = [entry for entry in here.entries if entry.cell_id not in elsewhere]
+    tasks = here.tasks_by_key
     for cell, plan in elsewhere.items():
-        own = [entry for entry in plan["entries"] if entry["cell"] == cell]
+        own = [entry for entry in plan.entries if entry.cell_id == cell]
         entries += own
-        keys = {entry["key"] for entry in own}
-        tasks |= {task["key"]: task for task in plan["tasks"] if task["key"] in keys}
-    return {**here, "entries": entries, "tasks": list(tasks.values())}
+        keys = {entry.key for entry in own}
+        tasks |= {task.key: task for task in plan.tasks if task.key in keys}
+    return replace(here, entries=tuple(entries), tasks=tuple(tasks.values()))

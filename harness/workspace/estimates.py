@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from harness.workspace.plan_history import Knowledge
 
 if TYPE_CHECKING:
-    from harness.plan.tasks.task import CellFacts, Plan, Task
+    from harness.ledger.plan_record import CellFacts
+    from harness.plan.tasks.task import Plan, Task
 
 
 def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:

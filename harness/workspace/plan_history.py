@@ -86,10 +86,7 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostRepo
         lapsed=asked_again,
         failure_rate=rates,
         planned_before=frozenset(
-            cell["id"]
-            for run in runs
-            if run.plan.get("profile") == settings["profile"]
-            for cell in run.plan.get("cells", ())
+            cell.id for run in runs if run.plan.profile == settings["profile"] for cell in run.plan.cells
         ),
         costs=CostModel(
             [_placed(sample, {run.run_id: host_label(run.host) for run in runs}) for sample in samples],

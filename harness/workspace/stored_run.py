@@ -10,7 +10,8 @@ from harness.settings import Settings
 from harness.workspace.open_plan import expectations, open_matrix
 
 if TYPE_CHECKING:
-    from harness.ledger.store import Ledger, Run
+    from harness.ledger.run_record import Run
+    from harness.ledger.store import Ledger
     from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
     from harness.verdict.verdict import Verdict
@@ -35,7 +36,7 @@ class StoredRun:
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
     """The named run or the latest; InputError for a name no run has, NothingSelectedError without a run."""
     from harness.plan.tasks.check_registry import all_checks
-    from harness.plan.tasks.task import plan_from_json
+    from harness.plan.tasks.task import plan_of_record
     from harness.report.model.gather import outcomes_of_run
     from harness.verdict.join import Disposition, judge_plan
 
@@ -44,7 +45,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
         if run_id:
             raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
         raise NothingSelectedError("nothing has been run here yet", fix="npu-matrix run")
-    plan = plan_from_json(run.plan, {check.name: check for check in all_checks()})
+    plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
     outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
     dispositions = {

@@ -9,8 +9,9 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.devices.cards.card_leases import FOLDER_VARIABLE
 from harness.digest import digest_json
+from harness.ledger.plan_record import Entry
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 
 
 def lock(context: TaskContext) -> Measured:

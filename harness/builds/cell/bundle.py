@@ -19,6 +19,7 @@ ROOT_MODULES = (
     "measurements.py",
     "outcome.py",
     "package.py",
+    "serialisation.py",
 )
 PACKAGES = ("cell_program", "convergence", "devices/sim", "fixtures", "numerics", "rollout")
 # Packages whose own __init__ is needed to import one above, but nothing else of them.

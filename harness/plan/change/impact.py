@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from harness.ledger.plan_record import PlanRecord
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
 
@@ -53,27 +52,24 @@ class Impact:
         return tuple(task for task in self.tasks if task.effect is effect)
 
 
-def impact(plan: Plan, before: Mapping[str, Any]) -> Impact:
-    """Compare today's plan with an earlier one in its JSON form.
+def impact(plan: Plan, before: PlanRecord) -> Impact:
+    """Compare today's plan with an earlier one.
 
     A task is compared with what answered the same check of the same cell; where the cell has another id now
     (its versions were edited), with the cell of the same stack.
     """
-    earlier = {task["key"]: task for task in before["tasks"]}
-    asked: dict[tuple[str, str], str] = {
-        (entry["cell"], entry["check"]): entry["key"] for entry in before["entries"] if entry["key"]
-    }
-    stacks = {cell["stack"]: cell["id"] for cell in before["cells"] if cell["stack"]}
+    earlier = before.tasks_by_key
+    planned = {name: entry.key for name, entry in before.entries_by_name.items() if entry.key}
+    stacks = {cell.stack: cell.id for cell in before.cells if cell.stack}
     stack_of = {cell.id: cell.stack for cell in plan.cells}
     wanted: dict[str, list[str]] = {}
     for entry in plan.entries:
         if entry.key:
             wanted.setdefault(entry.key, []).append(entry.cell_id)
-    now = {task["key"]: task for task in plan.to_json()["tasks"]}
 
     def predecessor(cell_id: str, check: str) -> str:
-        same = asked.get((cell_id, check))
-        return same or asked.get((stacks.get(stack_of[cell_id], ""), check), "")
+        same = planned.get((cell_id, check))
+        return same or planned.get((stacks.get(stack_of[cell_id], ""), check), "")
 
     tasks = []
     for key, task in plan.tasks.items():
@@ -89,8 +85,8 @@ def impact(plan: Plan, before: Mapping[str, Any]) -> Impact:
                 effect=Effect.CHANGED if old else Effect.NEW,
                 cells=cells,
                 compared_with=old,
-                changes=key_changes(earlier[old], now[key]) if old else (),
+                changes=key_changes(earlier[old], task.record()) if old else (),
             )
         )
     present = {(entry.cell_id, entry.check) for entry in plan.entries}
-    return Impact(tasks=tuple(tasks), gone=tuple(sorted(set(asked) - present)))
+    return Impact(tasks=tuple(tasks), gone=tuple(sorted(set(planned) - present)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from harness.ledger.plan_record import PlanRecord
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
 
@@ -23,7 +23,7 @@ class Rerun:
 def why_rerun(
     plan: Plan,
     cell_id: str,
-    earlier: Mapping[str, Any] | None,
+    earlier: PlanRecord | None,
     known: Collection[str],
     lapsed: Mapping[str, str],
 ) -> tuple[Rerun, ...]:
@@ -32,8 +32,7 @@ def why_rerun(
     earlier: a stored plan. known: keys with a reusable outcome. lapsed: keys whose outcome answered nothing
     and could now be another, with the reason.
     """
-    before = _tasks_of(earlier, cell_id) if earlier else {}
-    now = {task["key"]: task for task in plan.to_json()["tasks"]}
+    before = earlier.tasks_by_name if earlier else {}
     answers: list[Rerun] = []
     for entry in plan.entries:
         if entry.cell_id != cell_id:
@@ -46,19 +45,10 @@ def why_rerun(
             answers.append(Rerun(check=entry.check, reused=True, reason="its key has an outcome"))
         elif entry.key in lapsed:
             answers.append(Rerun(check=entry.check, reused=False, reason=lapsed[entry.key]))
-        elif entry.check not in before:
+        elif (cell_id, entry.check) not in before:
             answers.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
         else:
-            changes = key_changes(before[entry.check], now[entry.key])
+            changes = key_changes(before[cell_id, entry.check], plan.tasks[entry.key].record())
             reason = "its key changed" if changes else "the same key, but it did not complete"
             answers.append(Rerun(check=entry.check, reused=False, reason=reason, changes=changes))
     return tuple(answers)
-
-
-def _tasks_of(plan: Mapping[str, Any], cell_id: str) -> dict[str, Any]:
-    tasks = {task["key"]: task for task in plan.get("tasks", ())}
-    return {
-        entry["check"]: tasks[entry["key"]]
-        for entry in plan.get("entries", ())
-        if entry["cell"] == cell_id and entry["key"] in tasks
-    }

@@ -6,13 +6,13 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.ledger.plan_record import Entry
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, Status, Tier
 from harness.plan.feasibility.exclusion import Near, Objection, explain, meets, nearest, violations
-from harness.plan.tasks.task import Entry
 
 
 class Stand(str, enum.Enum):

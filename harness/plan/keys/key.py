@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import digest_bytes, digest_json
+from harness.ledger.plan_record import TaskRecord
 
 
 def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
@@ -42,15 +43,13 @@ class KeyChange:
         return f"{self.part}: {_short(self.before)} -> {_short(self.after)}"
 
 
-def key_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[KeyChange, ...]:
-    """What differs between two tasks of one check in the plan's JSON form; empty when the keys are equal."""
+def key_changes(before: TaskRecord, after: TaskRecord) -> tuple[KeyChange, ...]:
+    """What differs between two tasks of one check; empty when their keys are equal."""
     changes: list[KeyChange] = []
-    if before["code_digest"] != after["code_digest"]:
-        changes.append(
-            KeyChange(part="code", before=before["code_digest"][:12], after=after["code_digest"][:12])
-        )
-    for part in ("params", "facets"):
-        changes.extend(_value_changes(part, before[part], after[part]))
+    if before.code_digest != after.code_digest:
+        changes.append(KeyChange(part="code", before=before.code_digest[:12], after=after.code_digest[:12]))
+    changes.extend(_value_changes("params", before.params, after.params))
+    changes.extend(_value_changes("facets", before.facets, after.facets))
     return tuple(changes)
 
 
@@ -59,7 +58,7 @@ def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
     before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
     if before == after:
         return []
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
         return [
             change
             for name in sorted({*before, *after})

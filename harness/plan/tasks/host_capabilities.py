@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.check import Check
+from harness.ledger.plan_record import Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.cost.demand import demand_of, unmet
 from harness.plan.keys.keyring import Facet
-from harness.plan.tasks.task import Skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,13 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
+from harness.ledger.plan_record import CellFacts, Entry, Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.keys.keyring import Facet, Keyring
 from harness.plan.tasks.host_capabilities import HostFacts, device_skip
-from harness.plan.tasks.task import CellFacts, Entry, Plan, Skip, Task
+from harness.plan.tasks.task import Plan, Task
 
 
 def make_plan(

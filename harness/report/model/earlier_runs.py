@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.check import Check
-from harness.ledger.store import Ledger, Run
+from harness.ledger.plan_record import Entry
+from harness.ledger.run_record import Run
+from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
-from harness.plan.tasks.task import Entry, Plan
+from harness.plan.tasks.task import Plan
 from harness.report.model.report_inputs import EarlierInput, HistoryInput, RunInput, SaidInput
 from harness.report.model.trend import figures_of
 from harness.verdict.verdict import judge_outcome
@@ -50,7 +51,7 @@ class Past:
         self._judged: dict[str, tuple[_Judged, ...]] = {}
         self._runs = _runs_before(ledger, run_id)
         self._known = {run.run_id for run in self._runs} | {run_id}
-        self._entries = [_entries(run) for run in self._runs]
+        self._entries = [run.plan.entries_by_name for run in self._runs]
         self._left = [_dispositions(ledger, run) for run in self._runs]
 
     @property
@@ -90,7 +91,7 @@ class Past:
         if run is None:
             return None
         left = _dispositions(self._ledger, run)
-        entries = _entries(run)
+        entries = run.plan.entries_by_name
         said = {pair: self._said(run, entry, left.get(pair))[0] for pair, entry in entries.items()}
         return EarlierInput(
             run_id=run.run_id,
@@ -100,39 +101,35 @@ class Past:
             causes=self._causes(run, entries),
         )
 
-    def _causes(self, run: Run, entries: Mapping[Pair, Mapping[str, Any]]) -> dict[Pair, tuple[str, ...]]:
-        before = {task["key"]: task for task in run.plan.get("tasks", ())}
-        after = {task["key"]: task for task in self._plan.to_json()["tasks"]}
+    def _causes(self, run: Run, entries: Mapping[Pair, Entry]) -> dict[Pair, tuple[str, ...]]:
+        before, after = run.plan.tasks_by_key, self._plan.tasks
         explained: dict[tuple[str, str], tuple[str, ...]] = {}
         causes: dict[Pair, tuple[str, ...]] = {}
         for entry in self._plan.entries:
             old = entries.get((entry.cell_id, entry.check))
-            if old is None or old["key"] == entry.key or old["key"] not in before or entry.key not in after:
+            if old is None or old.key == entry.key or old.key not in before or entry.key not in after:
                 continue
-            both = (old["key"], entry.key)
+            both = (old.key, entry.key)
             if both not in explained:
-                changes = key_changes(before[old["key"]], after[entry.key])
+                changes = key_changes(before[old.key], after[entry.key].record())
                 explained[both] = tuple(_cause(change) for change in changes[:MAX_CAUSES])
             causes[entry.cell_id, entry.check] = explained[both]
         return causes
 
-    def _entry_of(self, run: Run, entry: Mapping[str, Any], left: SaidInput | None) -> HistoryInput:
+    def _entry_of(self, run: Run, entry: Entry, left: SaidInput | None) -> HistoryInput:
         said, reused = self._said(run, entry, left)
         figures = reused.figures if reused else self._own_figures(run, entry)
         return _history(run.started, run.run_id, said, figures, reused=reused is not None)
 
-    def _own_figures(self, run: Run, entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-        outcomes = self._outcomes(entry["key"], entry["check"])
+    def _own_figures(self, run: Run, entry: Entry) -> tuple[tuple[str, float], ...]:
+        outcomes = self._outcomes(entry.key, entry.check)
         return next((judged.figures for judged in outcomes if judged.run_id == run.run_id), ())
 
-    def _said(
-        self, run: Run, entry: Mapping[str, Any], left: SaidInput | None
-    ) -> tuple[SaidInput, _Judged | None]:
+    def _said(self, run: Run, entry: Entry, left: SaidInput | None) -> tuple[SaidInput, _Judged | None]:
         """What `run` said of one entry of its plan, and the older outcome it took for it, if it did."""
-        key = entry["key"]
-        if entry["skip"]:
-            return SaidInput(status=Status(entry["skip"]["status"]), reason=entry["skip"]["reason"]), None
-        outcomes = self._outcomes(key, entry["check"])
+        if entry.skip:
+            return SaidInput(status=entry.skip.status, reason=entry.skip.reason), None
+        outcomes = self._outcomes(entry.key, entry.check)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
             return own.said, None
@@ -143,7 +140,7 @@ class Past:
         if reused is not None:
             return reused.said, reused
         reason = "this run left no outcome that could still be read"
-        return SaidInput(status=Status.NOT_RUN, reason=reason, key=key), None
+        return SaidInput(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
     def _outcomes(self, key: str, check: str) -> tuple[_Judged, ...]:
         """All outcomes of a key, newest first."""
@@ -207,10 +204,6 @@ def _runs_before(ledger: Ledger, run_id: str) -> tuple[Run, ...]:
         runs = tuple(run for run in ledger.runs(FURTHER_BACK) if run.started < this.started)
         return runs[:HISTORY_LENGTH]
     return runs[places.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
-
-
-def _entries(run: Run) -> dict[Pair, Mapping[str, Any]]:
-    return {(entry["cell"], entry["check"]): entry for entry in run.plan.get("entries", ())}
 
 
 def _dispositions(ledger: Ledger, run: Run) -> dict[Pair, SaidInput]:

@@ -10,10 +10,11 @@ from typing import Any
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_files import Case
+from harness.ledger.plan_record import CellFacts, Entry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.tasks.reproduce import reproduce_command
-from harness.plan.tasks.task import CellFacts, Entry, Plan
+from harness.plan.tasks.task import Plan
 from harness.report.model.earlier_runs import Past
 from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts

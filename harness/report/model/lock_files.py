@@ -8,9 +8,10 @@ from typing import Any
 from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
 from harness.builds.lock.cell_lock import make_lock
 from harness.errors import HarnessError
+from harness.ledger.plan_record import CellFacts
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome
-from harness.plan.tasks.task import CellFacts, Plan
+from harness.plan.tasks.task import Plan
 
 LOCK = "lock.txt"
 PATCHES = "patches[verl]"

@@ -14,7 +14,7 @@ from typing import Any
 from harness.check import Check
 from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
-from harness.ledger.outcome_json import readable
+from harness.ledger.outcome_record import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
 from harness.plan.tasks.task import Task
 from harness.run.jobs.job import Handle, Job, Site

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from harness.run.scheduling.events import (
     TaskFinished,
     TaskStarted,
     Told,
-    event_json,
+    event_line,
 )
 
 COLOURS = {
@@ -56,7 +55,7 @@ def json_lines(stream: IO[str]) -> Observer:
     """An observer that writes each event as a line of JSON."""
 
     def write(event: Event) -> None:
-        stream.write(json.dumps(event_json(event), sort_keys=True) + "\n")
+        stream.write(event_line(event))
         stream.flush()
 
     return write

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from harness.outcome import Judgement, Outcome, Status, Tier
+from harness.serialisation import as_object, dumps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,21 +98,11 @@ class RunFinished(Event):
 Observer = Callable[[Event], None]
 
 
-def event_json(event: Event) -> dict[str, Any]:
-    """An event as a JSON object with its kind; an outcome appears by its key and state only."""
-    data: dict[str, Any] = {"event": type(event).__name__}
-    for field in fields(event):
-        data[field.name] = _plain(getattr(event, field.name))
-    return data
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Outcome):
-        return {"key": value.key, "state": value.state.value, "evidence": value.evidence.value}
-    if isinstance(value, Judgement):
-        return {"status": value.status.value, "reasons": list(value.reasons)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {_plain(name): _plain(one) for name, one in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+def event_line(event: Event) -> str:
+    """An event as one line of JSON with its kind; an outcome appears by its key, state and evidence only."""
+    data = {"event": type(event).__name__, **as_object(event)}
+    if isinstance(event, TaskFinished):
+        found, judged = event.outcome, event.judgement
+        data["outcome"] = {"key": found.key, "state": found.state, "evidence": found.evidence}
+        data["judgement"] = {"status": judged.status, "reasons": judged.reasons}
+    return dumps(data, sort_keys=True) + "\n"

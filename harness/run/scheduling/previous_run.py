@@ -18,7 +18,7 @@ def failed_before(
     previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
     if previous is None or not wanted:
         return frozenset()
-    former = {(e["cell"], e["check"]): e["key"] for e in previous.plan.get("entries", ()) if e.get("key")}
+    former = {name: entry.key for name, entry in previous.plan.entries_by_name.items() if entry.key}
     pairs = [
         (entry.key, former[entry.cell_id, entry.check])
         for entry in plan.entries

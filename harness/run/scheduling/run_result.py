@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.ledger.plan_record import Entry
 from harness.outcome import Outcome, Status
-from harness.plan.tasks.task import Entry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.check import Check
+from harness.ledger.plan_record import Entry
 from harness.outcome import Judgement, Outcome, State, Status
 from harness.plan.change.renewal import renewed_input
 from harness.plan.cost.task_order import order
-from harness.plan.tasks.task import STOPPING, Entry, Plan, Task
+from harness.plan.tasks.task import STOPPING, Plan, Task
 
 Judge = Callable[[Check, Outcome], Judgement]
 

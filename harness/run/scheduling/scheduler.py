@@ -72,7 +72,7 @@ def run_plan(
     """
     policy = policy or Policy()
     ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
-    run_id = ledger.begin_run(plan.to_json(), argv, host or {}, now=clock())
+    run_id = ledger.begin_run(plan.record(), argv, host or {}, now=clock())
     run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
     return run.go(stopped)
 

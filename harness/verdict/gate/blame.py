@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from harness.plan.keys.key import KeyChange, key_changes
-from harness.plan.tasks.task import CellFacts
+from harness.ledger.plan_record import CellFacts, TaskRecord
+from harness.plan.keys.key import KeyChange
 from harness.verdict.gate.gate import Place
 
 _WHERE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::\d+)?")
@@ -19,16 +17,7 @@ AXES = {
 }
 
 
-def changes_between(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> tuple[KeyChange, ...]:
-    """What differs between the tasks (as plan JSON) of one entry; nothing where one side has none."""
-    return key_changes(before, after) if before and after else ()
-
-
-def place_to_blame(
-    changes: tuple[KeyChange, ...], after: Mapping[str, Any], cell: CellFacts, matrix: str
-) -> Place:
+def place_to_blame(changes: tuple[KeyChange, ...], after: TaskRecord, cell: CellFacts, matrix: str) -> Place:
     """The patch that changed, else the matrix line of the version that did, else the cell's own line."""
     for change in changes:
         patch = _patch(change, after)
@@ -43,11 +32,11 @@ def place_to_blame(
     return Place(file=matrix, line=min(lines, default=1))
 
 
-def _patch(change: KeyChange, after: Mapping[str, Any]) -> str:
+def _patch(change: KeyChange, after: TaskRecord) -> str:
     found = re.match(r"facets\.(?P<facet>patches\[[^\]]+\])(?:\.(?P<id>.+)|\[(?P<index>\d+)\])?", change.part)
     if not found:
         return ""
-    patches = after["facets"].get(found["facet"], [])
+    patches = after.facets.get(found["facet"], [])
     name = (found["id"] or "").rpartition(".")[0] or found["id"]
     for index, patch in enumerate(patches):
         if patch.get("id") == name or found["index"] == str(index):

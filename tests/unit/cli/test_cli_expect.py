@@ -73,7 +73,7 @@ def checkout(tmp_path):
 def run(settings, answers):
     plan = open_bench(settings, checks=["patches"]).plan
     with Ledger.open(settings.path("state")) as ledger:
-        run_id = ledger.begin_run(plan.to_json(), [], {})
+        run_id = ledger.begin_run(plan.record(), [], {})
         for entry in plan.entries:
             task = plan.tasks[entry.key]
             ledger.record(

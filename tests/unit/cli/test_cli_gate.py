@@ -92,7 +92,7 @@ class Repository:
         plan = open_bench(self.settings, checks=["patches"]).plan
         now = time.time() - age
         with Ledger.open(folder or self.settings.path("state")) as ledger:
-            run = ledger.begin_run(plan.to_json(), ["run"], {}, now=now)
+            run = ledger.begin_run(plan.record(), ["run"], {}, now=now)
             for key in keys or {entry.key for entry in plan.entries if only in entry.cell_id}:
                 task = plan.tasks[key]
                 ledger.record(
@@ -179,9 +179,7 @@ def test_unknown_failures_of_a_run_are_clustered_across_its_cells(repository):
     repository.answer(BAD, only="0-9-1", log=unknown % (4, 18))
     with Ledger.open(repository.settings.path("state")) as ledger:
         keys = [one.key for one in ledger.history()]
-        run = ledger.begin_run(
-            open_bench(repository.settings, checks=["patches"]).plan.to_json(), ["run"], {}
-        )
+        run = ledger.begin_run(open_bench(repository.settings, checks=["patches"]).plan.record(), ["run"], {})
         assert len(set(keys)) == 2
         ledger.finish_run(run, 1)
     found = CliRunner().invoke(

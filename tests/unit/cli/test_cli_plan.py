@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.errors import EXIT_BAD_INPUT, EXIT_OK
+from harness.ledger.plan_record import PlanRecord
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -568,7 +569,7 @@ def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command
     ]
     with Ledger.open(checkout / ".npu-matrix") as ledger:
         for hour, (kind, seconds) in enumerate(kinds):
-            run = ledger.begin_run({"profile": "default", "cells": []}, [], kind, now=3600.0 * hour)
+            run = ledger.begin_run(PlanRecord(profile="default"), [], kind, now=3600.0 * hour)
             for number in range(5):
                 ledger.record(
                     Outcome(

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from harness.check import Check
+from harness.ledger.plan_record import Entry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.settings import load_settings
 from harness.workspace.reruns import part, run_again
 

@@ -20,14 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.digest import canonical_json, digest_bytes
+from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.database import open_database
-from harness.ledger.foreign_ledger import WITH_PLANS
 from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, MIGRATIONS
-from harness.ledger.outcome_json import outcome_from_json, outcome_to_json, outcome_uid
+from harness.ledger.outcome_record import outcome_body, outcome_uid
+from harness.ledger.plan_record import PlanRecord, TaskRecord
+from harness.ledger.run_record import WITH_PLANS
 from harness.ledger.store import FILE_NAME, Disposition, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
+from harness.serialisation import as_object, dumps, load
 
 
 def outcome(key: str = "k1", **changes: object) -> Outcome:
@@ -75,10 +77,13 @@ outcomes = st.builds(
 )
 
 
+def uid(one: Outcome) -> str:
+    return outcome_uid(json.loads(outcome_body(one)))
+
+
 @given(outcomes)
 def test_an_outcome_survives_json(before: Outcome) -> None:
-    assert outcome_from_json(outcome_to_json(before)) == before
-    assert outcome_from_json(json.loads(canonical_json(outcome_to_json(before)))) == before
+    assert load(Outcome, outcome_body(before)) == before
 
 
 @settings(max_examples=20, deadline=None)
@@ -89,8 +94,8 @@ def test_what_is_recorded_is_read_again(recorded: list[Outcome]) -> None:
             written = [ledger.record(one) for one in recorded]
         with Ledger.open(Path(folder)) as ledger:
             assert ledger.notices == ()
-            read = {outcome_uid(outcome_to_json(one)) for one in ledger.history()}
-            assert read == {outcome_uid(outcome_to_json(one)) for one in written}
+            read = {uid(one) for one in ledger.history()}
+            assert read == {uid(one) for one in written}
             assert ledger.disbelieved == 0
 
 
@@ -136,18 +141,18 @@ def test_history_filters(tmp_path: Path) -> None:
 
 def test_a_search_of_its_own_is_not_the_latest_run(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        probe = ledger.begin_run({"profile": "0"}, ["bisect", "good", "bad"], {}, now=500.0)
+        probe = ledger.begin_run(PlanRecord(profile="0"), ["bisect", "good", "bad"], {}, now=500.0)
         assert ledger.latest_run().run_id == probe  # type: ignore[union-attr]
-        asked = ledger.begin_run({"entries": []}, ["--profile", "full", "run"], {}, now=1000.0)
+        asked = ledger.begin_run(PlanRecord(), ["--profile", "full", "run"], {}, now=1000.0)
         for argv in (["patches", "ablate", "cell"], ["bisect", "good", "bad"], ["gate", "--reruns", "3"]):
-            ledger.begin_run({"profile": "1"}, argv, {}, now=2000.0)
+            ledger.begin_run(PlanRecord(profile="1"), argv, {}, now=2000.0)
         assert ledger.latest_run().run_id == asked  # type: ignore[union-attr]
 
 
 def test_runs_and_dispositions(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        first = ledger.begin_run({"entries": []}, ["run"], {"name": "h"}, now=1000.0)
-        second = ledger.begin_run({"profile": "1"}, ["run", "--keep-going"], {"name": "h"}, now=2000.0)
+        first = ledger.begin_run(PlanRecord(), ["run"], {"name": "h"}, now=1000.0)
+        second = ledger.begin_run(PlanRecord(profile="1"), ["run", "--keep-going"], {"name": "h"}, now=2000.0)
         ledger.finish_run(first, 4, now=1010.0)
         blocked = Disposition(
             run_id=second, cell_id="c", check="loss", key="k", status=Status.BLOCKED, reason="lint failed"
@@ -163,7 +168,7 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
         assert (latest.finished, latest.argv, latest.plan) == (
             None,
             ("run", "--keep-going"),
-            {"profile": "1"},
+            PlanRecord(profile="1"),
         )
         assert [one.reason for one in ledger.dispositions(second)] == ["patches failed"]
         assert ledger.run("nobody") is None
@@ -173,7 +178,7 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
 
 def test_a_command_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        run = ledger.run(ledger.begin_run({}, ["run", "--reports", "a\udcff"], {"cwd": "b\udcff"}))
+        run = ledger.run(ledger.begin_run(PlanRecord(), ["run", "--reports", "a\udcff"], {"cwd": "b\udcff"}))
         assert run is not None
         assert (run.argv[-1], run.host) == ("a\\udcff", {"cwd": "b\\udcff"})
         assert ledger.run("\udcff") is None
@@ -182,9 +187,9 @@ def test_a_command_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> 
 def test_the_plan_of_many_runs_is_kept_once(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         for n in range(5):
-            ledger.begin_run({"profile": str(n // 4)}, ["run"], {}, now=float(n))
+            ledger.begin_run(PlanRecord(profile=str(n // 4)), ["run"], {}, now=float(n))
         assert ledger._db.execute("SELECT count(*) FROM plans").fetchone() == (2,)
-        assert [run.plan["profile"] for run in ledger.runs()] == ["1", "0", "0", "0", "0"]
+        assert [run.plan.profile for run in ledger.runs()] == ["1", "0", "0", "0", "0"]
 
 
 def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> N
         with Ledger.open(path.parent) as ledger:
             run = ledger.run("r")
             assert run is not None
-            assert run.plan == {"entries": []}
+            assert run.plan == PlanRecord()
             assert ledger.record(outcome()).attempt == 1
 
 
@@ -248,8 +253,8 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
 
 def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b:
-        own = a.begin_run({"profile": "mine"}, ["run"], {}, now=100.0)
-        theirs = b.begin_run({"profile": "theirs"}, ["run"], {"machine": "x"}, now=900.0)
+        own = a.begin_run(PlanRecord(profile="mine"), ["run"], {}, now=100.0)
+        theirs = b.begin_run(PlanRecord(profile="theirs"), ["run"], {"machine": "x"}, now=900.0)
         b.finish_run(theirs, 1, now=901.0)
         b._db.execute("INSERT INTO plans (digest, body) VALUES ('forged', '{}')")
         b._db.execute(
@@ -259,7 +264,7 @@ def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_pat
         assert [run.run_id for run in a.runs()] == [theirs, own]
         found = a.run(theirs)
         assert found is not None
-        assert (found.exit_code, found.plan) == (1, {"profile": "theirs"})
+        assert (found.exit_code, found.plan) == (1, PlanRecord(profile="theirs"))
         latest = a.latest_run()
         assert latest is not None
         assert latest.run_id == own
@@ -296,9 +301,9 @@ def test_of_one_key_what_ended_last_comes_first_whenever_it_was_merged(tmp_path:
 
 def test_a_clock_that_was_set_back_hides_no_later_outcome_and_no_later_run(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        ledger.begin_run({}, ["run"], {}, now=9000.0)
+        ledger.begin_run(PlanRecord(), ["run"], {}, now=9000.0)
         ledger.record(outcome(measurements={"good": True}, started=9000.0, finished=9001.0))
-        later = ledger.begin_run({}, ["run"], {}, now=100.0)
+        later = ledger.begin_run(PlanRecord(), ["run"], {}, now=100.0)
         ledger.record(outcome(measurements={"good": False}, started=100.0, finished=101.0))
         latest = ledger.latest_run()
         assert latest is not None
@@ -415,7 +420,7 @@ def odd_ledger(folder: Path, bodies: list[str]) -> Path:
 
 def test_rows_whose_fields_have_other_types_are_not_believed(tmp_path: Path) -> None:
     ref = ArtifactRef(name="log", digest="0" * 64, size=1)
-    good = outcome_to_json(outcome(log=ref, failure=Failure(kind="x", message="y")))
+    good = json.loads(outcome_body(outcome(log=ref, failure=Failure(kind="x", message="y"))))
     pairs = [(name, value) for name in good for value in ODD]
     odd = [{**good, "key": f"k{number}", name: value} for number, (name, value) in enumerate(pairs)]
     file = odd_ledger(tmp_path / "a", [json.dumps(body) for body in odd])
@@ -424,7 +429,7 @@ def test_rows_whose_fields_have_other_types_are_not_believed(tmp_path: Path) -> 
         believed = into.history()
         assert into.disbelieved == len(odd) - len(believed) > 80
     for one in believed:
-        assert outcome_from_json(json.loads(canonical_json(outcome_to_json(one)))) == one
+        assert load(Outcome, outcome_body(one)) == one
         assert 0 <= one.seconds <= 1e12
         assert {type(text) for text in one.facets.values()} <= {str}
 
@@ -436,7 +441,15 @@ def test_a_row_that_is_nested_too_deeply_is_not_believed(tmp_path: Path) -> None
         assert into.disbelieved == 1
 
 
-TASK = {"key": "k", "check": "c", "code_digest": "d", "params": {}, "facets": {}}
+TASK = TaskRecord(
+    key="k",
+    check="c",
+    tier=Tier.STATIC,
+    facets={},
+    facet_digests={},
+    code_digest="d",
+    params={},
+)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +468,7 @@ TASK = {"key": "k", "check": "c", "code_digest": "d", "params": {}, "facets": {}
         ("plan", {"cells": 1.5}),
         ("plan", {"entries": ["x"]}),
         ("plan", {"entries": [{"cell": "c", "check": "c", "key": "", "skip": {"status": "green"}}]}),
-        ("plan", {"tasks": [{**TASK, "facets": None}]}),
+        ("plan", {"tasks": [{**as_object(TASK), "facets": None}]}),
     ],
 )
 def test_a_run_that_no_command_could_read_stays_where_it_is(
@@ -463,10 +476,10 @@ def test_a_run_that_no_command_could_read_stays_where_it_is(
 ) -> None:
     with Ledger.open(tmp_path / "a") as a:
         a.record(outcome())
-        a.begin_run({"tasks": [TASK]}, ["run"], {}, now=1.0)
+        a.begin_run(PlanRecord(tasks=(TASK,)), ["run"], {}, now=1.0)
     with sqlite3.connect(tmp_path / "a" / FILE_NAME) as database:
         if column == "plan":
-            body = json.dumps(value)
+            body = dumps(value)
             database.execute("UPDATE plans SET digest = ?, body = ?", (digest_bytes(body.encode()), body))
             database.execute("UPDATE runs SET plan = ?", (digest_bytes(body.encode()),))
         else:

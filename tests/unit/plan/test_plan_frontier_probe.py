@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.ledger.plan_record import Entry, Skip
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status, Tier
 from harness.plan.feasibility.frontier import Answer, Proof, newest, next_probe
-from harness.plan.tasks.task import Entry, Skip
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 CELLS = {cell.axes["verl"]: cell for cell in MATRIX.cells("default").cells if cell.device == "sim"}

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -6,13 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import INPUTS, cell, check, plan
 
+from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.outcome import Evidence, Outcome, State, Status, Tier
 from harness.plan.keys.code import code_digests
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
-from harness.plan.tasks.task import plan_from_json
+from harness.plan.tasks.task import Task, plan_of_record
+from harness.serialisation import dumps, load
 from harness.verdict.join import Disposition, judge_plan
 from harness.verdict.verdict import Expectation, Expected
 
@@ -99,7 +100,7 @@ def test_a_key_changes_when_its_code_parameters_or_facets_do(part):
         "verl": lambda: plan([cell(verl="0.6.1")], checks),
     }[part]()
     assert set(base.tasks).isdisjoint(changed.tasks)
-    (old,), (new,) = base.to_json()["tasks"], changed.to_json()["tasks"]
+    (old,), (new,) = base.record().tasks, changed.record().tasks
     parts = [change.part for change in key_changes(old, new)]
     expected = {"code": "code", "params": "params.seed", "patch": "facets.patches[verl]", "verl": "facets."}[
         part
@@ -110,14 +111,14 @@ def test_a_key_changes_when_its_code_parameters_or_facets_do(part):
 
 @pytest.mark.parametrize("each", all_checks(), ids=lambda each: each.name)
 def test_a_task_differs_in_nothing_from_itself_as_it_is_stored(each):
-    task = {"code_digest": "a", "params": dict(each.params), "facets": {}}
-    stored = json.loads(json.dumps({**task, "code_digest": "b"}))
+    task = Task(key="k", check=each, facets={}, facet_digests={}, code_digest="a").record()
+    stored = load(TaskRecord, dumps(replace(task, code_digest="b")))
     assert [change.part for change in key_changes(stored, task)] == ["code"]
     assert [change.part for change in key_changes(task, stored)] == ["code"]
 
 
 def test_equal_tasks_have_no_changes():
-    task = plan([cell()], [check("whole")]).to_json()["tasks"][0]
+    task = plan([cell()], [check("whole")]).record().tasks[0]
     assert key_changes(task, task) == ()
 
 
@@ -175,13 +176,13 @@ def test_selecting_a_check_selects_what_it_needs():
 def test_a_plan_survives_json():
     checks = [check("whole"), check("loss", Tier.NUMERICS, device=True)]
     made = plan([cell(), cell("npu")], checks)
-    read = plan_from_json(made.to_json(), {each.name: each for each in checks})
+    read = plan_of_record(load(PlanRecord, dumps(made.record())), {each.name: each for each in checks})
     assert read == made
 
 
 def test_a_check_that_is_gone_is_noticed():
     made = plan([cell()], [check("whole")])
-    read = plan_from_json(made.to_json(), {})
+    read = plan_of_record(load(PlanRecord, dumps(made.record())), {})
     assert read.tasks == {}
     assert "'whole'" in read.notices[0]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_bytes
+from harness.ledger.plan_record import CellFacts, Entry
 from harness.ledger.store import Disposition, Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.tasks.task import CellFacts, Entry, Plan, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.report.model.gather import Gathered, gather, outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs, RunFacts
 from harness.verdict import join
@@ -83,7 +84,7 @@ class Runs:
         """A run; `good` says how each cell's task came out, a cell not in it was reused or did not run."""
         self.now += HOUR
         plan = plan_of(pins)
-        run_id = self.ledger.begin_run(plan.to_json(), ["run"], {}, now=self.now)
+        run_id = self.ledger.begin_run(plan.record(), ["run"], {}, now=self.now)
         for cell, value in (good or {}).items():
             self.record(pins[cell], run_id, good=value, evidence=evidence)
         dispositions = [

@@ -80,7 +80,7 @@ def test_what_a_stopped_run_was_to_make_again_is_not_shown_as_known(bench: Bench
     bench.go(True, True)
     assert bench.ask("status") == 0
     with Ledger.open(bench.settings.path("state")) as ledger:
-        fresh = ledger.begin_run(bench.plan.to_json(), ["run", "--fresh"], {}, now=bench.clock + 100)
+        fresh = ledger.begin_run(bench.plan.record(), ["run", "--fresh"], {}, now=bench.clock + 100)
         entry = bench.plan.entries[0]
         stopped = Disposition(
             run_id=fresh,

@@ -50,7 +50,7 @@ class Bench:
         """A run in which the patches of the first cells apply or not; of the other cells nothing is known."""
         self.clock += 3600
         with Ledger.open(self.settings.path("state")) as ledger:
-            run_id = ledger.begin_run(self.plan.to_json(), ["run"], {"revision": revision}, now=self.clock)
+            run_id = ledger.begin_run(self.plan.record(), ["run"], {"revision": revision}, now=self.clock)
             for entry, value in zip(self.plan.entries, applies, strict=False):
                 ledger.record(
                     Outcome(

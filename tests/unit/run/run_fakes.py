@@ -10,8 +10,9 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
+from harness.ledger.plan_record import Entry, Skip
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Skip, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Finished
 from harness.run.jobs.job import Job
 

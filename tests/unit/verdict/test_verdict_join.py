@@ -1,8 +1,9 @@
 """Plan and outcomes joined: what nobody ran is red, whatever somebody expects of it."""
 
 from harness.check import Check
+from harness.ledger.plan_record import Entry, Skip
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.plan.tasks.task import Entry, Plan, Skip, Task
+from harness.plan.tasks.task import Plan, Task
 from harness.verdict.join import Disposition, judge_plan
 from harness.verdict.verdict import Expectation, Expected
 

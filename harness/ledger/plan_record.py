@@ -1,0 +1,100 @@
+"""A plan as data: what the ledger stores with a run and `plan --json` prints (schema `npu-matrix.plan`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.outcome import Status, Tier
+from harness.serialisation import json_form
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaId:
+    """The name and version of a JSON schema."""
+
+    name: str
+    version: int
+
+
+PLAN_SCHEMA = SchemaId(name="npu-matrix.plan", version=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFacts:
+    """What a report says of a cell; provenance values read `file:line:column`."""
+
+    id: str
+    title: str
+    stack: str
+    device: str
+    axes: Mapping[str, str]
+    provenance: Mapping[str, str]
+    findings: tuple[Mapping[str, str], ...] = ()
+    recipe: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """Why an entry has no task on this host; the status is never `pass`."""
+
+    status: Status
+    reason: str
+
+
+@json_form(cell_id="cell")
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One check of one cell: the key of its task, or the reason why there is none."""
+
+    cell_id: str
+    check: str
+    tier: Tier
+    question: str
+    key: str = ""
+    skip: Skip | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """A task without the code of its check: everything its key is computed from, and its digests."""
+
+    key: str
+    check: str
+    tier: Tier
+    facets: Mapping[str, Any]
+    facet_digests: Mapping[str, str]
+    code_digest: str
+    params: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    expected_s: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRecord:
+    """A plan as it was made, in its order; it can be read although checks have changed or are gone since."""
+
+    schema: SchemaId = PLAN_SCHEMA
+    profile: str = ""
+    matrix_digest: str = ""
+    cells: tuple[CellFacts, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    tasks: tuple[TaskRecord, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def entries_by_name(self) -> dict[tuple[str, str], Entry]:
+        """(cell, check) -> entry."""
+        return {(entry.cell_id, entry.check): entry for entry in self.entries}
+
+    @property
+    def tasks_by_key(self) -> dict[str, TaskRecord]:
+        """Key -> task."""
+        return {task.key: task for task in self.tasks}
+
+    @property
+    def tasks_by_name(self) -> dict[tuple[str, str], TaskRecord]:
+        """(cell, check) -> task, for the entries that have one."""
+        tasks = self.tasks_by_key
+        return {name: tasks[entry.key] for name, entry in self.entries_by_name.items() if entry.key in tasks}
