@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import itertools
@@ -186,6 +187,15 @@ def test_the_generated_pages_are_in_chinese_too() -> None:
         assert text.count("\n| ") == english.count("\n| "), name
         assert text.count("\n#") == english.count("\n#"), name
     assert "本页由代码生成" in build.LANGUAGES["zh"]["generated"]
+
+
+@pytest.mark.parametrize("file", [*TEXTS, *READMES], ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_files_and_modules_of_ours_that_a_page_names_exist(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    paths = re.findall(r"(?<![\w/.-])(?:harness|tests|benchmarks|\.github)/[\w/.-]*[\w-]", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    for module, name in re.findall(r"\b(harness\.[\w.]+)\.([A-Za-z]\w*)`", text):
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 @pytest.mark.parametrize("file", READMES, ids=lambda file: file.stem)
