@@ -27,7 +27,8 @@ from harness.ledger.store import Ledger
 from harness.plan.keys.facets import facet_values
 from harness.serialisation import as_object
 from harness.settings import Settings, load_settings
-from harness.workspace.open_plan import facet_inputs, open_bench, open_matrix, select_cells
+from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
+from harness.workspace.planning.plan_selection import select_cells
 
 FACETS = ("pins", "platform", "device")
 
@@ -35,7 +36,7 @@ FACETS = ("pins", "platform", "device")
 def locks(settings: Settings) -> list[CellLock]:
     """Of every cell of the profile that was resolved, without what the simulated device does without."""
     matrix = open_matrix(settings)
-    plan = open_bench(settings, checks=["resolve"]).plan
+    plan = open_plan(settings, checks=["resolve"]).plan
     keys = {entry.cell_id: entry.key for entry in plan.entries if entry.check == "resolve"}
     inputs, found = facet_inputs(settings, matrix), []
     facts = {cell.id: cell for cell in plan.cells}

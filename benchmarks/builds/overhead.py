@@ -24,11 +24,12 @@ from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, Site
 from harness.settings import Settings, load_settings
-from harness.workspace.open_plan import cell_entry, open_bench
+from harness.workspace.execution.run_setup import cell_launcher
+from harness.workspace.planning.open_plan import open_plan
 
 
 def task_and_environment(settings: Settings, verl: str, check: str) -> tuple[Task, Outcome]:
-    plan = open_bench(settings, checks=[check]).plan
+    plan = open_plan(settings, checks=[check]).plan
     cell = next(one for one in plan.cells if one.axes.get("verl") == verl and one.device == "sim")
     keys = {entry.check: entry.key for entry in plan.entries if entry.cell_id == cell.id}
     with Ledger.open(settings.path("state")) as ledger:
@@ -64,7 +65,7 @@ def main() -> int:
                     state=Path(folder),
                     cache=settings.cache,
                     environ=os.environ,
-                    cell=cell_entry(settings.cache),
+                    cell=cell_launcher(settings.cache),
                 )
                 started = time.monotonic()
                 outcome = execute(Job(task=task, inputs={"environment": built}), site)

@@ -36,7 +36,7 @@ from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
 from harness.sources.packages.release_sources import fetch_sources
-from harness.workspace.downloads import run_command
+from harness.workspace.downloads import run_quietly
 
 VERL = ("0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
 # Runs inside an environment: which of the dotted names (JSON on stdin) can be imported?
@@ -66,7 +66,7 @@ print(json.dumps([transformers.__version__, answers]))
 def sources(cache: Path, spec: str) -> Path:
     """The sources of `name==version`."""
     name, _, version = spec.partition("==")
-    return fetch_sources(name, version, cache=cache, command=run_command)
+    return fetch_sources(name, version, cache=cache, command=run_quietly)
 
 
 def package(cache: Path, spec: str) -> Package:

@@ -18,7 +18,7 @@ from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archiv
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import Package
 from harness.sources.packages.release_sources import fetch_sources
-from harness.workspace.downloads import run_command
+from harness.workspace.downloads import run_quietly
 
 # vllm-ascend releases around the borders of what verl 0.9.1's metadata goes with. The vendor's index,
 # which has triton-ascend 3.2.1 and later, is left out: what only it has is `missing-version`
@@ -50,7 +50,7 @@ class Task:
 
     def command(self, argv: Sequence[str], **options: Any) -> Completed:
         """Run a program."""
-        return run_command(argv, **options)
+        return run_quietly(argv, **options)
 
 
 def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapping[str, Any]:
@@ -76,18 +76,18 @@ def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list
 def archive(cache: Path, name: str, version: str) -> ArchiveMetadata:
     """What a release says of itself."""
     return read_archive_metadata(
-        name, version, fetch_sources(name, version, cache=cache, command=run_command)
+        name, version, fetch_sources(name, version, cache=cache, command=run_quietly)
     )
 
 
 def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
     """Names of the operators that a release uses unguarded and that are not there or do not fit."""
     name, _, version = consumer.partition("==")
-    file = fetch_sources(name, version, cache=cache, command=run_command)
+    file = fetch_sources(name, version, cache=cache, command=run_quietly)
     with tempfile.TemporaryDirectory() as folder:
         answers = AnalysisCache(folder=Path(folder), code="benchmark")
         uses = read_torch_npu_uses(Package(name=name, version=version, file=file), answers)
-    sources = fetch_sources("torch-npu", torch_npu, cache=cache, command=run_command)
+    sources = fetch_sources("torch-npu", torch_npu, cache=cache, command=run_quietly)
     found = find_misuses(name, uses, read_torch_npu_api(torch_npu, sources))
     return [use.name for use in found if not use.guarded]
 

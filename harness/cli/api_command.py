@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED
 from harness.settings import Settings
-from harness.workspace.downloads import run_command
-from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
+from harness.workspace.downloads import run_quietly
+from harness.workspace.planning.open_plan import facet_inputs, open_matrix
+from harness.workspace.planning.plan_selection import find_cell
+from harness.workspace.results.stored_lock import locked_versions
 
 if TYPE_CHECKING:
     from harness.sources.packages.release_sources import SourceFetcher
@@ -47,7 +49,7 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
-    packages = _locked(settings, found.id)
+    packages = locked_versions(settings, found.id)
     wanted = next(check.facets for check in CHECKS if check.name == "api")
     facets = facet_values(found, wanted, facet_inputs(settings, matrix))
     source = _source(settings)
@@ -120,21 +122,4 @@ def _source(settings: Settings) -> SourceFetcher:
     from harness.sources.git.mirrors import mirrors_folder
     from harness.sources.packages.release_sources import SourceFetcher
 
-    return SourceFetcher(cache=settings.cache, command=run_command, mirrors=mirrors_folder())
-
-
-def _locked(settings: Settings, cell_id: str) -> dict[str, str]:
-    """Package -> version as the cell's stored resolution has them; NothingSelectedError without one."""
-    from harness.ledger.store import Ledger
-
-    plan = open_bench(settings, only=[cell_id], checks=["resolve"]).plan
-    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
-    with Ledger.open(settings.path("state")) as ledger:
-        outcome = ledger.get(key)
-    packages = outcome.measurements["packages"] if outcome else []
-    if not packages:
-        raise NothingSelectedError(
-            f"{cell_id} has no lock, so the versions of its packages are not known",
-            fix=f"npu-matrix run --only {cell_id} --check resolve",
-        )
-    return {package["name"]: package["version"] for package in packages}
+    return SourceFetcher(cache=settings.cache, command=run_quietly, mirrors=mirrors_folder())

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError, NothingSelectedError
+from harness.errors import EXIT_OK, InputError
 from harness.settings import Settings
-from harness.workspace.open_plan import Bench, cell_entry, facet_inputs, find_cell, open_bench, open_matrix
-from harness.workspace.plan_history import Knowledge, look_up
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-    from harness.outcome import Outcome
-    from harness.plan.bisection.cells_between import Between
-    from harness.plan.bisection.search import Bisection, Finding, Noise
-    from harness.plan.keys.facets import FacetInputs
-
-#: How often a check that runs something is wrong, until its history says better; static checks are not.
-FALSE_FAIL, FALSE_PASS = 0.05, 0.02
-#: A probe that cannot be answered: dearer than any other, and never asked.
-NEVER = 1e18
+from harness.workspace.execution.bisect_search import (
+    BisectSearch,
+    cell_with_patches,
+    check_noise,
+    commits_between,
+    distinguishing_check,
+    runnable_probes,
+)
+from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
 
 
 @click.command(
@@ -68,25 +57,25 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     matrix = open_matrix(settings)
     inputs = facet_inputs(settings, matrix)
     words = (good, bad) if bad else (good if "+" in good else f"{good}+none", good.partition("+")[0])
-    first, last = (_end(settings, matrix, word, inputs) for word in words)
+    first, last = (cell_with_patches(settings, matrix, word, inputs) for word in words)
     if (dict(first.axes), first.recipe, first.without) == (dict(last.axes), last.recipe, last.without):
         raise InputError(
             f"{words[0]} and {words[1]} are the same versions, the same job and the same patches",
             fix="name two cells that differ",
         )
-    name = check or _telling_check(settings, (first, last))
+    name = check or distinguishing_check(settings, (first, last))
     space = between(
-        matrix, first, last, _commits(matrix, first, last), series=lambda axes: series(axes, inputs)
+        matrix, first, last, commits_between(matrix, first, last), series=lambda axes: series(axes, inputs)
     )
-    bench = open_bench(settings, checks=[name], choose=lambda _matrix: space.cells)
-    space = space.only(_answerable(bench, space, name))
+    context = open_plan(settings, checks=[name], choose=lambda _matrix: space.cells)
+    space = space.only(runnable_probes(context, space, name))
     search = Bisection(
         [span.steps for span in space.spans],
         probes=space.probes,
-        noise=_noise(bench, name, options["false_fail"], options["false_pass"]),
+        noise=check_noise(context, name, options["false_fail"], options["false_pass"]),
         confidence=options["confidence"],
     )
-    hunt = _Hunt(bench, space, search, name, say=not options["as_json"])
+    hunt = BisectSearch(context, space, search, name, say=not options["as_json"])
     hunt.recall()
     if options["dry_run"]:
         report, code = hunt.forecast(), EXIT_OK
@@ -95,298 +84,3 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     if options["as_json"]:
         click.echo(json.dumps(report, indent=2))
     return code
-
-
-class _Hunt:
-    """One search over cells: asks the ledger, runs what is missing, tells what it does."""
-
-    def __init__(self, bench: Bench, space: Between, search: Bisection, check: str, *, say: bool) -> None:
-        self.bench = bench
-        self.space = space
-        self.search = search
-        self.check = check
-        self.say = say
-        self.known: Knowledge = look_up(bench)
-        entries = {entry.cell_id: entry for entry in bench.plan.entries if entry.check == check}
-        self.entries = [entries[cell.id] for cell in space.cells]
-        self.unanswerable: set[int] = set()
-        self.observations: list[dict[str, Any]] = []
-
-    def tell(self, text: str) -> None:
-        if self.say:
-            click.echo(text)
-
-    def recall(self) -> None:
-        """Take in every stored outcome of every probe."""
-        from harness.ledger.store import FILE_NAME
-        from harness.workspace.open_ledger import open_ledger
-
-        changes = ", ".join(
-            f"{span.axis} ({span.steps} step{'s' if span.steps > 1 else ''})" for span in self.space.spans
-        )
-        self.tell(f"{self.check}: between {self.space.good.id} and {self.space.bad.id} change {changes}")
-        settings = self.bench.settings
-        if not (settings.path("state") / FILE_NAME).exists():
-            return
-        with open_ledger(settings) as ledger:
-            for number, entry in enumerate(self.entries):
-                for outcome in reversed(ledger.history(key=entry.key)):
-                    self.take(number, outcome, "known")
-
-    def take(self, number: int, outcome: Outcome, how: str) -> bool:
-        """Believe an outcome as far as it deserves; False when it says neither pass nor fail."""
-        from harness.outcome import Status
-        from harness.verdict.verdict import judge_outcome
-
-        task = self.bench.plan.tasks[self.entries[number].key]
-        status = judge_outcome(task.check, outcome).status
-        if status not in {Status.PASS, Status.FAIL}:
-            return False
-        try:
-            self.search.observe(number, failed=status is Status.FAIL)
-        except ValueError as error:
-            raise InputError(
-                str(error),
-                why=f"{self.check} of {self.space.cells[number].id} is {status.value}",
-                fix="say how often it is wrong: --false-fail 0.2, --false-pass 0.1",
-            ) from None
-        vector = self.space.probes[number]
-        self.observations.append(
-            {
-                "cell": self.space.cells[number].id,
-                "values": self.values(vector),
-                "status": status.value,
-                "how": how,
-            }
-        )
-        self.tell(f"  {how:<6} {status.value:<5} {self.told(vector)}  ({self.search.bits:.1f} bits to go)")
-        return True
-
-    def values(self, vector: Sequence[int]) -> dict[str, str | None]:
-        pairs = zip(self.space.spans, vector, strict=True)
-        return {span.axis: span.values[number] for span, number in pairs}
-
-    def told(self, vector: Sequence[int]) -> str:
-        return " ".join(f"{axis}={_shortened(value)}" for axis, value in self.values(vector).items())
-
-    def prices(self, asked: frozenset[int] = frozenset()) -> list[float]:
-        """Seconds of each probe: its tasks that are neither known nor made by the probes before."""
-        made = set(self.known.outcomes)
-        for number in asked:
-            made |= self.tasks[number].keys()
-        own = {entry.key for entry in self.entries}
-        prices = []
-        for number, tasks in enumerate(self.tasks):
-            if number in self.unanswerable:
-                prices.append(NEVER)
-                continue
-            prices.append(sum(cost for key, cost in tasks.items() if key in own or key not in made))
-        return prices
-
-    @functools.cached_property
-    def tasks(self) -> list[dict[str, float]]:
-        """For each probe: key -> expected seconds of every task it takes."""
-        by_cell: dict[str, dict[str, float]] = {}
-        for entry in self.bench.plan.entries:
-            if entry.key:
-                task = self.bench.plan.tasks[entry.key]
-                by_cell.setdefault(entry.cell_id, {})[entry.key] = self.known.costs.of_task(task).seconds
-        return [by_cell.get(cell.id, {}) for cell in self.space.cells]
-
-    def best(self) -> int | None:
-        """The next probe that can be answered here, or None."""
-        probe = self.search.best(self.prices())
-        return None if probe is None or probe in self.unanswerable else probe
-
-    def forecast(self) -> dict[str, Any]:
-        """What the search would ask first, and what all of it is expected to take."""
-        from harness.plan.cost.task_cost import duration
-
-        probe = self.best()
-        trials = 64 if len(self.space.probes) < 500 else 12
-        expected = self.search.expect(costs=self.prices, trials=trials) if probe is not None else None
-        if probe is None or expected is None:
-            self.conclude()
-        else:
-            self.tell(f"first: {self.told(self.space.probes[probe])}")
-            self.tell(
-                f"expected: {expected.probes:.1f} probes of {expected.distinct:.1f} cells, about "
-                f"{duration(expected.cost)} of work (mean of {expected.trials} simulated searches)"
-            )
-        return {
-            **self.report(),
-            "first": self.values(self.space.probes[probe]) if probe is not None else None,
-            "expected": {
-                "probes": round(expected.probes, 2),
-                "cells": round(expected.distinct, 2),
-                "seconds": round(expected.cost, 1),
-            }
-            if expected
-            else None,
-        }
-
-    def go(self, limit: int) -> tuple[dict[str, Any], int]:
-        """Ask until it is sure, nothing more can be asked, or `limit` probes were run."""
-        from harness.run.executors.executor import LocalExecutor
-        from harness.run.jobs.job import Site
-        from harness.run.programs.interruption import Interruption
-        from harness.run.scheduling.run_lock import run_lock
-        from harness.workspace.open_ledger import open_ledger
-
-        settings = self.bench.settings
-        state, cache = settings.path("state"), settings.cache
-        site = Site(root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_entry(cache))
-        with (
-            Interruption() as stopped,
-            run_lock(
-                state,
-                command=["npu-matrix", *sys.argv[1:]],
-                wait=settings.wait,
-                tell=lambda text: click.echo(text, err=True),
-                stopped=stopped,
-            ),
-            open_ledger(settings) as ledger,
-        ):
-            executor = LocalExecutor(site, settings.jobs)
-            try:
-                for _ in range(limit):
-                    probe = self.best()
-                    if probe is None or stopped():
-                        break
-                    self.run(probe, ledger, executor, stopped)
-            finally:
-                executor.close()
-            interrupted = stopped()
-        found = self.conclude()
-        return self.report(), EXIT_INTERRUPTED if interrupted else EXIT_OK if found else EXIT_INCOMPLETE
-
-    def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
-        """Run one probe; one that cannot be answered is not asked again."""
-        from harness.plan.tasks.planner import part_of
-        from harness.run.scheduling.scheduler import Policy, run_plan
-        from harness.verdict.verdict import judge_outcome
-
-        key = self.entries[probe].key
-        result = run_plan(
-            part_of(self.bench.plan, {self.space.cells[probe].id}),
-            ledger,
-            executor,
-            judge_outcome,
-            policy=Policy(rerun={key}),
-            stopped=stopped,
-            argv=sys.argv[1:],
-        )
-        ledger.finish_run(result.run_id, EXIT_OK)
-        outcome = result.outcomes.get(key)
-        if outcome is None or not self.take(probe, outcome, "ran"):
-            self.unanswerable.add(probe)
-            task = self.bench.plan.tasks[key]
-            why = judge_outcome(task.check, outcome).reasons[:1] if outcome else ()
-            self.tell(f"  no answer    {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
-
-    def conclude(self) -> Finding | None:
-        """Say what was found, or how far it got."""
-        found = self.search.finding
-        leading = found or self.search.leading
-        names = " or ".join(self.space.name(culprit) for culprit in leading.culprits)
-        if found:
-            more = "; no valid cell tells them apart" if len(found.culprits) > 1 else ""
-            self.tell(f"found: {names} ({found.probability:.1%}{more})")
-        else:
-            self.tell(f"not sure yet: {names} ({leading.probability:.1%}); the same command goes on")
-        return found
-
-    def report(self) -> dict[str, Any]:
-        leading = self.search.leading
-        return {
-            "schema": {"name": "npu-matrix.bisect", "version": 1},
-            "check": self.check,
-            "good": self.space.good.id,
-            "bad": self.space.bad.id,
-            "changes": {span.axis: list(span.values) for span in self.space.spans},
-            "observations": self.observations,
-            "found": self.search.finding is not None,
-            "leading": {
-                "culprits": [self.space.name(culprit) for culprit in leading.culprits],
-                "probability": round(leading.probability, 4),
-            },
-        }
-
-
-def _end(settings: Settings, matrix: Matrix, words: str, inputs: FacetInputs) -> Cell:
-    """The cell that `CELL` or `CELL+PATCHES` names."""
-    from harness.plan.keys.variant import lacking, left_out, series
-
-    name, plus, patches = words.partition("+")
-    cell = find_cell(matrix, settings["profile"], name)
-    return lacking(cell, left_out(patches, series(cell.axes, inputs), name)) if plus else cell
-
-
-def _answerable(bench: Bench, space: Between, check: str) -> list[int]:
-    """The probes whose cells this host can ask; an error says why when there are none."""
-    entries = {entry.cell_id: entry for entry in bench.plan.entries if entry.check == check}
-    found = [number for number, cell in enumerate(space.cells) if entries[cell.id].key]
-    if not found:
-        reasons = {entry.skip.reason for entry in entries.values() if entry.skip}
-        raise NothingSelectedError(
-            f"{check} can be asked of no cell between the two", why="; ".join(sorted(reasons))
-        )
-    return found
-
-
-def _telling_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
-    """The cheapest check that is known to pass on the good cell and to fail on the bad one."""
-    from harness.outcome import Status
-
-    bench = open_bench(settings, choose=lambda _matrix: ends)
-    known = look_up(bench)
-    status = {
-        (entry.cell_id, entry.check): known.judgements[entry.key].status
-        for entry in bench.plan.entries
-        if entry.key in known.judgements
-    }
-    for entry in bench.plan.entries:
-        wanted = (status.get((ends[0].id, entry.check)), status.get((ends[1].id, entry.check)))
-        if wanted == (Status.PASS, Status.FAIL):
-            return entry.check
-    raise InputError(
-        "no check is known to pass on the good cell and to fail on the bad one",
-        fix="name one with --check, or run both cells first",
-    )
-
-
-def _shortened(value: str | None) -> str:
-    """`none`, a version, or of many patches the first and the last."""
-    first, *rest = (value or "none").split(",")
-    return f"{first}..{rest[-1]} ({len(rest) + 1})" if len(rest) > 1 else value or "none"
-
-
-def _noise(bench: Bench, name: str, false_fail: float | None, false_pass: float | None) -> Noise:
-    from harness.outcome import Tier
-    from harness.plan.bisection.search import Noise
-
-    static = any(entry.check == name and entry.tier is Tier.STATIC for entry in bench.plan.entries)
-    return Noise(
-        false_fail=false_fail if false_fail is not None else 0.0 if static else FALSE_FAIL,
-        false_pass=false_pass if false_pass is not None else 0.0 if static else FALSE_PASS,
-    )
-
-
-def _commits(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
-    """Axes on which both cells name a commit of one line of history at hand: its values, oldest first."""
-    from harness.plan.bisection.cells_between import commit_values
-    from harness.sources.git.mirrors import find_mirror, mirrors_folder
-
-    mirrors = mirrors_folder()
-    found: dict[str, list[str]] = {}
-    for axis in matrix.axes.values() if mirrors else ():
-        if good.axes.get(axis.name) == bad.axes.get(axis.name):
-            continue
-        ends = [axis.parse(cell.axes[axis.name]) for cell in (good, bad) if axis.name in cell.axes]
-        if len(ends) != 2 or not all(end.commit for end in ends):
-            continue
-        repository = find_mirror(mirrors, ends[1].commit) if mirrors else None
-        values = commit_values(repository, *ends) if repository else []
-        if values:
-            found[axis.name] = values
-    return found

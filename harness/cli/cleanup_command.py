@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE, HarnessError, InputError
+from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
-from harness.workspace.open_ledger import open_ledger
+from harness.workspace.results.cleanup_search import cleanup_standing, find_leftovers
 
 if TYPE_CHECKING:
-    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, CleanupPolicy
-    from harness.builds.engines.engine import Engine, EngineResource
+    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate
 
 
 @click.command(
@@ -54,98 +51,21 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
     """
     from harness.builds.cleanup.cleanup_candidates import removal_order, remove_candidate
 
-    found, notices = _look(settings, _standing(settings, older_than, everything=everything))
+    found, notices = find_leftovers(settings, cleanup_standing(settings, older_than, everything=everything))
     failed: dict[str, str] = {}
-    for engine, one in [(engine, one) for engine, resources in found for one in removal_order(resources)]:
+    for engine, one in [(engine, one) for engine, things in found for one in removal_order(things)]:
         problem = "" if dry_run else remove_candidate(one, engine)
         if problem:
             failed[one.name] = problem
     for engine, _things in found:
         if engine is not None:
             engine.close()
-    everything_found = [one for _engine, resources in found for one in resources]
+    everything_found = [one for _engine, things in found for one in things]
     if as_json:
         click.echo(json.dumps(_report(everything_found, failed, notices, dry_run=dry_run), indent=2))
     else:
         _print(everything_found, failed, notices, dry_run=dry_run)
     return EXIT_INCOMPLETE if failed else 0
-
-
-def _standing(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
-    from harness.builds.cleanup.cleanup_candidates import CleanupPolicy
-    from harness.builds.ownership.cache_use import cache_in_use
-    from harness.plan.covering.time_budget import parse_span
-
-    try:
-        seconds = parse_span(older_than)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    environments, images, runtimes = set(), set(), set()
-    # A state folder without a ledger refers to nothing; looking must not make one.
-    if (settings.path("state") / "ledger.sqlite3").is_file():
-        with open_ledger(settings) as ledger:
-            for outcome in ledger.history(check="environment", limit=-1):
-                container = outcome.measurements.get("container")
-                environments.add(_word(outcome.measurements, "digest"))
-                images.add(_word(container if isinstance(container, dict) else {}, "image"))
-                runtimes.add(Path(_word(outcome.measurements, "runtime")).name)
-    return CleanupPolicy(
-        environments=environments,
-        images=images,
-        runtimes=runtimes,
-        unused_after_s=seconds,
-        everything=everything,
-        cache_in_use=cache_in_use(settings.cache),
-    )
-
-
-def _word(found: Mapping[str, Any], name: str) -> str:
-    """A text of an outcome, which may have been merged from anybody's ledger."""
-    value = found.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _look(
-    settings: Settings, policy: CleanupPolicy
-) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
-    """What each place holds; an engine that does not answer is a notice, as it may simply not be in use."""
-    from harness.builds.cleanup.cache_retention import judge_cache, judge_state
-    from harness.builds.cleanup.cleanup_candidates import (
-        has_process_below,
-        judge_bytecode_folders,
-        judge_engine_resources,
-        judge_environments,
-        judge_temporary_folders,
-        judge_unfinished_folders,
-        stored_environments,
-    )
-    from harness.builds.engines.open_engine import known_engines
-    from harness.builds.ownership.owner_labels import ProcessView
-    from harness.run.scheduling.run_lock import is_held
-
-    cache, state = settings.cache, settings.path("state")
-    here = [
-        *judge_environments(stored_environments(cache), policy, has_process_below),
-        *judge_unfinished_folders(cache, policy),
-        *judge_temporary_folders(ProcessView()),
-        *judge_bytecode_folders(cache, policy),
-        *judge_cache(cache, policy),
-        *judge_state(state, policy, in_use=is_held(state)),
-    ]
-    found: list[tuple[Engine | None, list[CleanupCandidate]]] = [(None, here)]
-    notices = []
-    for engine in known_engines():
-        resources, notice = _things(engine)
-        found.append((engine, list(judge_engine_resources(resources, policy, ProcessView()))))
-        notices += notice
-    return found, notices
-
-
-def _things(engine: Engine) -> tuple[Sequence[EngineResource], list[str]]:
-    try:
-        return engine.resources(), []
-    except HarnessError as error:
-        return (), [f"{engine.name} was not looked at: {error.problems[0].what}"]
 
 
 def _report(

@@ -11,7 +11,7 @@ import click
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.open_plan import open_matrix
+from harness.workspace.planning.open_plan import open_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
     from harness.verdict.verdict import Expectation
-    from harness.workspace.stored_run import open_run
+    from harness.workspace.results.stored_run import open_run
 
     given = {name: value for name, value in said.items() if value}
     if given and len(given) < len(said):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.settings import Settings
-from harness.workspace.estimates import basis, estimates, told
-from harness.workspace.followed_branches import followed
-from harness.workspace.open_plan import Bench, facet_inputs, find_cell, open_bench, open_matrix, relative
-from harness.workspace.plan_history import look_up
+from harness.workspace.planning.followed_branches import follow_branches
+from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_matrix, open_plan
+from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan
+from harness.workspace.planning.plan_history import read_history
+from harness.workspace.planning.plan_selection import find_cell, relative_location
 
 if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
@@ -45,10 +46,10 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
         lines = [json.dumps(combination, indent=2)] if as_json else _combination_lines(combination)
         click.echo("\n".join(lines))
         return
-    matrix, _ = followed(open_matrix(settings))
+    matrix, _ = follow_branches(open_matrix(settings))
     found = find_cell(matrix, settings["profile"], cell or "")
-    bench = open_bench(settings, choose=lambda _matrix: [found])
-    report = _report(bench, found)
+    context = open_plan(settings, choose=lambda _matrix: [found])
+    report = _report(context, found)
     if as_json:
         click.echo(json.dumps(report, indent=2))
         return
@@ -62,21 +63,21 @@ def _combination(settings: Settings, axes: tuple[str, ...]) -> dict[str, Any]:
     matrix = open_matrix(settings)
     found = explain(matrix, parse_axes(matrix, axes))
 
-    def told(objection: Objection) -> dict[str, str]:
+    def objection_json(objection: Objection) -> dict[str, str]:
         return {
             "rule": objection.rule,
             "what": objection.what,
             "reason": objection.reason,
             "source": objection.source,
-            "where": relative(objection.where, settings.root),
+            "where": relative_location(objection.where, settings.root),
         }
 
     return {
         "schema": {"name": "npu-matrix.explain-axes", "version": 1},
         "axes": dict(found.axes),
         "valid": bool(found.cells),
-        "violated": [told(objection) for objection in found.violated],
-        "contradiction": [told(objection) for objection in found.contradiction],
+        "violated": [objection_json(objection) for objection in found.violated],
+        "contradiction": [objection_json(objection) for objection in found.contradiction],
         "cells": [cell.id for cell in found.cells],
         "nearest": [
             {
@@ -117,20 +118,20 @@ def _combination_lines(report: dict[str, Any]) -> list[str]:
     return verdict
 
 
-def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
+def _report(context: PlanContext, cell: Cell) -> dict[str, Any]:
     from harness.plan.keys.facets import FACETS, facet_values, origins
 
-    inputs = facet_inputs(bench.settings, bench.matrix)
-    costs = estimates(bench.plan, look_up(bench))
-    root = bench.settings.root
+    inputs = facet_inputs(context.settings, context.matrix)
+    costs = estimate_plan(context.plan, read_history(context))
+    root = context.settings.root
     return {
         "schema": {"name": "npu-matrix.explain", "version": 1},
         "cell": cell.id,
         "title": cell.title,
         "stack": cell.stack,
-        "profiles": [name for name in bench.matrix.profiles if bench.matrix.cells(name).get(cell.id)],
+        "profiles": [name for name in context.matrix.profiles if context.matrix.cells(name).get(cell.id)],
         "axes": {
-            axis: {"value": value, "from": relative(cell.provenance[axis], root)}
+            axis: {"value": value, "from": relative_location(cell.provenance[axis], root)}
             for axis, value in cell.axes.items()
         },
         "pins": [
@@ -139,7 +140,7 @@ def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
         "findings": [{"what": finding.what, "source": finding.source} for finding in cell.findings],
         "facets": facet_values(cell, tuple(FACETS), inputs),
         "facets_from": {
-            name: [relative(where, root) for where in origins(name, cell, inputs)] for name in FACETS
+            name: [relative_location(where, root) for where in origins(name, cell, inputs)] for name in FACETS
         },
         "checks": [
             {
@@ -149,7 +150,7 @@ def _report(bench: Bench, cell: Cell) -> dict[str, Any]:
                 "not_run": entry.skip.reason if entry.skip else "",
                 "known": bool(entry.key) and entry.key not in costs["tasks"],
             }
-            for entry in bench.plan.entries
+            for entry in context.plan.entries
         ],
         "estimates": costs,
     }
@@ -175,14 +176,14 @@ def _lines(report: dict[str, Any]) -> list[str]:
         lines += [f"  {finding['what']} ({finding['source']})" for finding in report["findings"]]
     lines += ["", "facets, which checks read, and what they are made of:"]
     for name, value in report["facets"].items():
-        told = _told(value)
-        lines.append(f"  {name:<20} {told if len(told) <= LONGEST else told[: LONGEST - 3] + '...'}")
+        text = _told(value)
+        lines.append(f"  {name:<20} {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}")
         lines.append(f"  {'':<20} from {_places(report['facets_from'][name])}")
     lines += ["", "checks:"]
     for check in report["checks"]:
         answer = f"not run: {check['not_run']}" if check["not_run"] else _cost(check, report["estimates"])
         lines.append(f"  {check['check']:<12} {check['question']}\n  {'':<12} {answer}")
-    return [*lines, *basis(report["estimates"])]
+    return [*lines, *estimate_basis(report["estimates"])]
 
 
 def _cost(check: dict[str, Any], costs: dict[str, Any]) -> str:
@@ -191,7 +192,7 @@ def _cost(check: dict[str, Any], costs: dict[str, Any]) -> str:
         return f"key {check['key'][:12]}, known already"
     task = costs["tasks"][check["key"]]
     one = {**task, "tasks": 1, "disk_unknown": int(task["disk_mib"] is None)}
-    return f"key {check['key'][:12]}, {told(one)} ({task['basis']})"
+    return f"key {check['key'][:12]}, {cost_text(one)} ({task['basis']})"
 
 
 def _told(value: Any) -> str:
@@ -206,9 +207,9 @@ def _told(value: Any) -> str:
 
 def _places(places: Sequence[str]) -> str:
     """`matrix.yaml:5:6, :7:8`: the file is told once."""
-    told, last = [], ""
+    cost_text, last = [], ""
     for place in places:
         file, colon, at = place.partition(":")
-        told.append(f":{at}" if file == last and colon else place)
+        cost_text.append(f":{at}" if file == last and colon else place)
         last = file
-    return ", ".join(told) or "nothing: the cell has no such part"
+    return ", ".join(cost_text) or "nothing: the cell has no such part"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,19 @@ import click
 
 from harness.errors import InputError, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.open_plan import Bench, find_cell, open_bench, open_matrix, relative
-from harness.workspace.plan_history import Knowledge, look_up
+from harness.workspace.execution.frontier_probe import (
+    known_proofs,
+    parse_conditions,
+    probe_frontier,
+    profile_of_cell,
+)
+from harness.workspace.planning.open_plan import open_matrix
+from harness.workspace.planning.plan_selection import find_cell, relative_location
 
 if TYPE_CHECKING:
-    from harness.matrix.model.constraints import Condition
     from harness.matrix.version_matrix import Matrix
     from harness.plan.feasibility.exclusion import Near, Objection
-    from harness.plan.feasibility.frontier import Answer, Newest, Proof
-
-_CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
+    from harness.plan.feasibility.frontier import Proof
 
 
 @click.command(
@@ -82,13 +84,13 @@ def _newest(
 
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
-    conditions = _conditions(matrix, given)
-    bench, proofs = _proofs(settings, matrix, conditions)
+    conditions = parse_conditions(matrix, given)
+    context, proofs = known_proofs(settings, matrix, conditions)
     found = newest(matrix, axis, conditions, proofs)
     if not found.rungs:
         raise NothingSelectedError(f"no cell has a value of {axis}")
     if probe:
-        bench, found = _probed(settings, matrix, axis, conditions, probe)
+        context, found = probe_frontier(settings, matrix, axis, conditions, probe)
     report = {
         "axis": axis,
         "with": list(given),
@@ -120,35 +122,9 @@ def _newest(
         lines.append(f"  nearest: {near.cell.id}: {_change_text(near.changes)}")
     if found.candidate and found.candidate.proof and found.candidate is not found.works:
         cell_id = found.candidate.proof.cell.id
-        profile = _profile_of(bench.matrix, cell_id)
+        profile = profile_of_cell(context.matrix, cell_id)
         lines.append(f"to find out: npu-matrix --profile {profile} run --only {cell_id}")
     return report, lines
-
-
-def _probed(
-    settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
-) -> tuple[Bench, Newest]:
-    """Run what is not known until the newest that works is, and hand back what is known then."""
-    from harness.ledger.store import Ledger
-    from harness.outcome import Tier
-    from harness.plan.feasibility.frontier import newest, next_probe
-    from harness.workspace.reruns import run_again
-
-    tried: set[str] = set()
-    while True:
-        bench, proofs = _proofs(settings, matrix, conditions)
-        found = newest(matrix, axis, conditions, proofs)
-        keys = next_probe(bench.plan.entries, found, Tier(most), tried)
-        if not keys:
-            return bench, found
-        tried.update(keys)
-        candidate = found.candidate
-        version = candidate.version.short if candidate else ""
-        checks = ", ".join(sorted({bench.plan.tasks[key].check.name for key in keys}))
-        click.echo(f"probing {axis} {version}: {checks}", err=True)
-        with Ledger.open(settings.path("state")) as ledger:
-            if run_again(bench, ledger, keys):
-                raise click.Abort
 
 
 def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:
@@ -167,8 +143,8 @@ def _newest_of_all(
 ) -> tuple[dict[str, Any], list[str]]:
     from harness.plan.feasibility.frontier import newest_of_all
 
-    conditions = _conditions(matrix, given)
-    _, proofs = _proofs(settings, matrix, conditions)
+    conditions = parse_conditions(matrix, given)
+    _, proofs = known_proofs(settings, matrix, conditions)
     found = newest_of_all(matrix, conditions, proofs)
     report = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
     lines = [f"{len(found)} cells nothing speaks against, and than which no other such cell is newer:"]
@@ -183,8 +159,8 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
     from harness.plan.feasibility.frontier import blocks
 
     axes = parse_axes(matrix, [wanted])
-    bench, proofs = _proofs(settings, matrix, ())
-    cell = find_cell(bench.matrix, settings["profile"], stack)
+    context, proofs = known_proofs(settings, matrix, ())
+    cell = find_cell(context.matrix, settings["profile"], stack)
     found = blocks(matrix, cell, axes, proofs)
     report = {
         "wanted": {axis: str(version) for axis, version in axes.items()},
@@ -208,63 +184,6 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
     if not found.nearest:
         lines.append(f"  no cell of the matrix has {wanted}")
     return report, lines
-
-
-def _conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
-    from harness.errors import did_you_mean
-    from harness.matrix.model.constraints import Condition
-    from harness.matrix.model.versions import parse_specifier
-
-    conditions = []
-    for text in given:
-        match = _CONDITION.fullmatch(text)
-        if not match:
-            raise InputError(f"{text!r} is no condition", fix="write AXIS=VALUE, or AXIS>=VALUE")
-        axis, specifier = match["axis"], match["specifier"]
-        if axis not in matrix.axes:
-            raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
-        words = specifier[1:] if specifier[0] == "=" and specifier[:2] != "==" else specifier
-        try:
-            parsed = parse_specifier(matrix.axes[axis].scheme, words)
-        except ValueError as error:
-            raise InputError(f"{text!r} is no condition", why=str(error)) from None
-        conditions.append(Condition(axis=axis, specifiers=(parsed,)))
-    return tuple(conditions)
-
-
-def _proofs(
-    settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
-) -> tuple[Bench, Mapping[str, Proof]]:
-    """What is known of every cell of every profile that meets the conditions."""
-    from harness.plan.feasibility.exclusion import meets
-    from harness.plan.feasibility.frontier import Proof
-
-    bench = open_bench(settings, choose=lambda matrix: matrix.all_cells)
-    known = look_up(bench)
-    answers: dict[str, list[Answer]] = {}
-    for entry in bench.plan.entries:
-        answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
-    return bench, {
-        cell.id: Proof(cell=cell, answers=tuple(answers[cell.id]))
-        for cell in matrix.all_cells
-        if meets(matrix, cell, conditions)
-    }
-
-
-def _answer(entry: Any, known: Knowledge) -> Answer:
-    from harness.plan.feasibility.frontier import Answer
-
-    if entry.skip:
-        return Answer(check=entry.check, not_run=entry.skip.reason)
-    judgement = known.judgements.get(entry.key)
-    if judgement is None:
-        return Answer(check=entry.check, not_run="not run yet")
-    return Answer(
-        check=entry.check,
-        status=judgement.status,
-        evidence=known.outcomes[entry.key].evidence,
-        reasons=judgement.reasons,
-    )
 
 
 def _stand(stand: str, proof: Proof | None) -> str:
@@ -324,22 +243,15 @@ def _objection_json(objection: Objection, settings: Settings) -> dict[str, str]:
         "what": objection.what,
         "reason": objection.reason,
         "source": objection.source,
-        "where": relative(objection.where, settings.root),
+        "where": relative_location(objection.where, settings.root),
     }
 
 
 def _objection_lines(objection: Objection, settings: Settings) -> list[str]:
-    where = relative(objection.where, settings.root)
+    where = relative_location(objection.where, settings.root)
     found = [f"      {objection.what}"] if objection.what else []
     return [*found, f"      {where} {objection.rule}: {objection.reason} ({objection.source})"]
 
 
 def _change_text(changes: Mapping[str, tuple[str, str]]) -> str:
     return ", ".join(f"{axis} {old} -> {new}" for axis, (old, new) in changes.items()) or "nothing changed"
-
-
-def _profile_of(matrix: Matrix, cell_id: str) -> str:
-    return next(
-        (name for name in matrix.profiles if any(cell.id == cell_id for cell in matrix.cells(name))),
-        "default",
-    )

@@ -111,11 +111,11 @@ def _properties(settings: Settings, wanted: str | None) -> Mapping[str, str]:
     """The axes of the wanted cell, as the report writes them."""
     if wanted is None:
         return {}
-    from harness.workspace.open_plan import open_matrix
-    from harness.workspace.selection import no_match
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import unknown_name
 
     cells = open_matrix(settings).all_cells
     cell = next((one for one in cells if wanted in {one.id, one.stack}), None)
     if cell is None:
-        raise no_match("cell", wanted, [name for one in cells for name in (one.stack or one.id, one.id)])
+        raise unknown_name("cell", wanted, [name for one in cells for name in (one.stack or one.id, one.id)])
     return {"cell": cell.id, **dict(cell.axes)}

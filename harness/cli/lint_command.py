@@ -9,8 +9,9 @@ import click
 
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
-from harness.workspace.downloads import run_command
-from harness.workspace.open_plan import find_cell, open_matrix
+from harness.workspace.downloads import run_quietly
+from harness.workspace.planning.open_plan import open_matrix
+from harness.workspace.planning.plan_selection import find_cell
 
 FORMATS = ("text", "json", "github", "sarif")
 
@@ -50,7 +51,7 @@ def command(
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes
     given = {name: value for name, value in versions.items() if value}
     wanted = {**known, **given}
-    result = lint_file(file, wanted, verl_wheel(wanted, settings.cache, run_command))
+    result = lint_file(file, wanted, verl_wheel(wanted, settings.cache, run_quietly))
     render = {
         "text": printing.as_text,
         "json": printing.as_json,

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import InfrastructureError, Location, NothingSelectedError
-from harness.serialisation import as_object
+from harness.errors import InfrastructureError, Location
 from harness.settings import Settings
-from harness.verdict.verdict import judge_outcome
-from harness.workspace.open_ledger import open_ledger
-from harness.workspace.open_plan import facet_inputs, find_cell, open_bench, open_matrix
+from harness.workspace.results.stored_lock import lock_of_cell
 
 if TYPE_CHECKING:
     from harness.builds.lock.cell_lock import CellLock
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
 
-FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 # Format -> the file it is written to with --output.
 FILES = {
     "requirements": "requirements.txt",
@@ -74,7 +67,7 @@ def command(
     """Export CELL with every package pinned, from the outcome its check `resolve` had."""
     from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
 
-    lock = _lock(settings, cell, base_digest)
+    lock = lock_of_cell(settings, cell, base_digest)
     if ask_upstream:
         lock = _asked(lock)
     for notice in lock.notices:
@@ -96,48 +89,6 @@ def command(
         click.echo(str(output / name))
 
 
-def _lock(settings: Settings, wanted: str, base_digest: str) -> CellLock:
-    from harness.builds.lock.cell_lock import make_lock
-    from harness.builds.lock.commit_trees import add_tree_ids
-    from harness.builds.lock.extra_requirements import add_extra_requirements
-    from harness.outcome import Status
-    from harness.plan.keys.facets import facet_values
-
-    matrix = open_matrix(settings)
-    cell = find_cell(matrix, settings["profile"], wanted)
-    plan = open_bench(settings, only=[cell.id], checks=["resolve"]).plan
-    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
-    again = f"npu-matrix run --only {cell.id} --check resolve"
-    with open_ledger(settings) as ledger:
-        outcome = ledger.get(key)
-        if outcome is None:
-            raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
-        ref = outcome.artifact("lock.txt")
-        if ref is None:
-            judgement = judge_outcome(plan.tasks[key].check, outcome)
-            failed = judgement.status is Status.FAIL
-            raise NothingSelectedError(
-                f"{cell.id} has no lock",
-                why=" ".join(judgement.reasons),
-                fix=f"{'mend its pins' if failed else 'wait until these indexes answer'}, then {again}",
-            )
-        text = ledger.artifacts.get(ref).read_text("utf-8")
-    facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
-    made = make_lock(
-        as_object(next(one for one in plan.cells if one.id == cell.id)),
-        facets["pins"],
-        facets["platform"],
-        [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],
-        text,
-        base_digest,
-        settings["base_image"],
-        read=outcome.measurements.get("source_requirements", ()),
-        not_installed=_apart(matrix, cell),
-    )
-    mirrors = settings.path("mirrors") if settings["mirrors"] else None
-    return add_extra_requirements(add_tree_ids(made, mirrors), mirrors, os.environ)
-
-
 def _asked(lock: CellLock) -> CellLock:
     from harness.builds.lock import commit_trees
 
@@ -145,15 +96,6 @@ def _asked(lock: CellLock) -> CellLock:
     for why in silent:
         click.echo(f"note: {why}", err=True)
     return asked
-
-
-def _apart(matrix: Matrix, cell: Cell) -> dict[str, str]:
-    """Parts of a cell that have a repository and are no package: what carries patches for others."""
-    return {
-        f"{axis.title} {cell.axes[name]}": axis.repository
-        for name, axis in matrix.axes.items()
-        if name in cell.axes and axis.repository and not axis.package
-    }
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -10,7 +10,7 @@ import click
 from harness.cli.migrations_command import migrations, retire
 from harness.errors import InputError, Problem
 from harness.settings import Settings
-from harness.workspace.open_plan import open_matrix
+from harness.workspace.planning.open_plan import open_matrix
 
 if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix

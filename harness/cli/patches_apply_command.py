@@ -9,7 +9,7 @@ import click
 from harness.cli.patch_output import CODES, DIRECTORY, json_option, print_facts, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.patch_target import chosen_for, target_of
+from harness.workspace.patches.patch_target import bodies_for_target, resolve_target
 
 
 @click.command(
@@ -48,8 +48,8 @@ def apply(
         )
     finish_install(path)
     patches = folder or settings.root / "patches"
-    target, package = target_of(settings, patches, upstream, version, path, None, "")
-    chosen = chosen_for(patches, target, package, names)
+    target, package = resolve_target(settings, patches, upstream, version, path, None, "")
+    chosen = bodies_for_target(patches, target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}", fix="say which version it is: --version"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,13 @@ from harness.errors import (
     NothingSelectedError,
 )
 from harness.settings import Settings
-from harness.workspace.downloads import fetcher, progress
-from harness.workspace.patch_target import chosen_for, matrix_versions, package_of, target_of
+from harness.workspace.downloads import print_progress
+from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
+from harness.workspace.patches.patch_target import bodies_for_target, matrix_versions, resolve_target
 
 if TYPE_CHECKING:
-    from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.apply.patch_verdict import ClassifiedPatch
     from harness.patchstack.apply.stack_apply import StackResult
-    from harness.patchstack.history.survival import Survival
     from harness.patchstack.stacks.upstream_tree import UpstreamTree
     from harness.sources.git.commit_history import Commit
 
@@ -102,14 +101,14 @@ def check(
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         return _lint(settings, patches, upstream, as_json=as_json)
-    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
-    chosen = chosen_for(patches, target, package, names)
+    target, package = resolve_target(settings, patches, upstream, version, path, repo, ref)
+    chosen = bodies_for_target(patches, target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}",
             fix="name the version whose bodies are meant: --version, e.g. --version 0.9.1",
         )
-    result, culprits = _applied(package, target, chosen, repo, ref)
+    result, culprits = apply_with_culprits(package, target, chosen, repo, ref)
     if as_json:
         about = {"upstream": package, "tree": target.tree.label, "version": target.version or None}
         broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
@@ -117,24 +116,6 @@ def check(
     else:
         say(*_check_lines(target, result, culprits))
     return EXIT_OK if result.applies else EXIT_UNEXPECTED
-
-
-def _applied(
-    package: str, target: UpstreamTree, chosen: Sequence[LoadedPatch], repo: Path | None, ref: str
-) -> tuple[StackResult, dict[str, Commit]]:
-    """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
-    if repo is None:
-        from harness.patchstack.apply.stack_apply import apply_stack
-
-        return apply_stack(target.tree, chosen, target.blobs), {}
-    from harness.patchstack.history.forecast import forecast_stack as look_ahead
-    from harness.sources.git.git_repository import Repository
-
-    tell = progress("looking for what broke them, patches")
-    found = look_ahead(package, Repository(repo), chosen, ref, tell)
-    return found.stack, {
-        name: breakage.broken_by for name, breakage in found.breakages.items() if breakage.broken_by
-    }
 
 
 def _check_lines(target: UpstreamTree, result: StackResult, culprits: Mapping[str, Commit]) -> list[str]:
@@ -233,11 +214,11 @@ def survival(
 
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
-        variants, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
-        found = follow(repository, revisions, variants, progress("survival, commits"), logical)
+        bodies, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
+        found = follow(repository, revisions, bodies, print_progress("survival, commits"), logical)
     else:
         upstream = choose_upstream(patches, upstream)
-        found = _over_releases(settings, patches, upstream)
+        found = survival_over_releases(settings, patches, upstream)
     if html:
         write_file(html, heatmap_page(found))
     if svg:
@@ -250,29 +231,6 @@ def survival(
             *turning_point_lines(found),
         )
     return EXIT_OK
-
-
-def _over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
-    from harness.patchstack.history.survival import survival_of_releases
-    from harness.patchstack.stacks.patch_selection import all_variants
-    from harness.patchstack.stacks.upstream_tree import version_target
-
-    variants, logical = all_variants(patches, upstream)
-    package = package_of(patches, upstream)
-    versions = [version for version in matrix_versions(settings, package) if "@" not in version]
-    if not versions:
-        raise InputError(
-            f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
-        )
-    fetch = fetcher(package)
-    trees = [
-        (
-            version,
-            version_target(package, version, cache=settings.cache, command=fetch, mirrors=None).tree,
-        )
-        for version in versions
-    ]
-    return survival_of_releases(package, trees, variants, logical)
 
 
 @command.command(
@@ -307,8 +265,10 @@ def summary(
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         raise click.UsageError("name a tree with --version, --tree or --repo")
-    target, package = target_of(settings, patches, upstream, version, path, repo, ref)
-    found = summarise_changes(package, chosen_for(patches, target, package, names), target.tree, target.blobs)
+    target, package = resolve_target(settings, patches, upstream, version, path, repo, ref)
+    found = summarise_changes(
+        package, bodies_for_target(patches, target, package, names), target.tree, target.blobs
+    )
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     upstreamed = PatchVerdict.ALREADY_UPSTREAM
     good = all(one.files or one.verdict is upstreamed for one in found.patches)

@@ -10,8 +10,8 @@ import click
 from harness.cli.patch_output import CODES, DIRECTORY, json_option, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.downloads import progress
-from harness.workspace.patch_target import package_of, variants_for_head
+from harness.workspace.downloads import print_progress
+from harness.workspace.patches.patch_target import upstream_of_patches, variants_for_head
 
 
 @click.command(
@@ -49,13 +49,13 @@ def forecast(
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
     tree = repository.tree(ref)
-    package = package_of(patches, choose_upstream(patches, upstream, tree))
+    package = upstream_of_patches(patches, choose_upstream(patches, upstream, tree))
     current = variants_for_head(settings, patches, package, tree)
     chosen = select_by_name(current.variants, names)
     if not chosen:
         ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
         raise NothingSelectedError(f"no patch of {package} is for a version as new as {ref}", why=ended)
-    tell = progress("looking for what broke them, patches")
+    tell = print_progress("looking for what broke them, patches")
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     return EXIT_OK if found.all_apply else EXIT_UNEXPECTED

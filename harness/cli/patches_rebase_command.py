@@ -22,7 +22,7 @@ from harness.cli.patch_output import (
 )
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
-from harness.workspace.downloads import progress
+from harness.workspace.downloads import print_progress
 
 if TYPE_CHECKING:
     from harness.errors import Problem
@@ -80,10 +80,10 @@ def rebase(
     repository = Repository(repo)
     commit = repository.commit(to)
     upstream = choose_upstream(patches, upstream, repository.tree(commit))
-    variants = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
-    chosen = select_by_name(variants, names)
+    bodies = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
+    chosen = select_by_name(bodies, names)
     make_empty_folder(out)
-    results = move(repository, chosen, commit, out, progress("rebase, patches"))
+    results = move(repository, chosen, commit, out, print_progress("rebase, patches"))
     files = rebased_files(results)
     for name, file in files.items():
         write_file(out / name, file.data)
@@ -185,7 +185,9 @@ def import_command(
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who answers for these patches from now on")
     imported = import_patches(folder, layout or "")
-    held, found = check_imported(imported, [Repository(repo) for repo in repos], progress("import, patches"))
+    held, found = check_imported(
+        imported, [Repository(repo) for repo in repos], print_progress("import, patches")
+    )
     written: Sequence[Path] = ()
     if out:
         from harness.patchstack.stacks.stack_export import write_imported

@@ -10,12 +10,12 @@ import click
 
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
-from harness.workspace.estimates import basis, estimates, told, work
-from harness.workspace.plan_history import Knowledge, known_plan
+from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan, work_text
+from harness.workspace.planning.plan_history import PlanHistory, open_plan_with_history
+from harness.workspace.planning.plan_schedule import github_job_lines, task_order_rows
 
 if TYPE_CHECKING:
     from harness.plan.tasks.task import Plan
-    from harness.workspace.open_plan import Bench
 
 
 @click.command(
@@ -67,26 +67,26 @@ def command(
     if options["cards"] and not options["github"]:
         raise click.UsageError("--cards goes with --github")
     if options["strength"]:
-        from harness.workspace.covering_choice import chosen
+        from harness.workspace.planning.covering_plan import choose_covering_cells
 
-        bench, known, report, lines = chosen(
+        context, known, report, lines = choose_covering_cells(
             settings, only, checks, options["strength"], options["budget"], options["keep"]
         )
     elif options["changed_since"]:
-        from harness.workspace.changed_since import changed
+        from harness.workspace.planning.revision_comparison import compare_with_revision
 
-        bench, known = known_plan(settings, only=only, checks=checks)
-        report, lines = changed(bench, known, options["changed_since"], only, checks)
+        context, known = open_plan_with_history(settings, only=only, checks=checks)
+        report, lines = compare_with_revision(context, known, options["changed_since"], only, checks)
     else:
-        bench, known = known_plan(settings, only=only, checks=checks)
-        costs = estimates(bench.plan, known)
-        report = {**as_object(bench.plan.record()), "known": sorted(known.outcomes), "estimates": costs}
-        lines = _lines(bench.plan, known, costs)
+        context, known = open_plan_with_history(settings, only=only, checks=checks)
+        costs = estimate_plan(context.plan, known)
+        report = {**as_object(context.plan.record()), "known": sorted(known.outcomes), "estimates": costs}
+        lines = _lines(context.plan, known, costs)
     if options["github"]:
-        click.echo(_github(bench, known, report, options["github"], options["cards"] or 0))
+        click.echo(github_job_lines(context, known, report, options["github"], options["cards"] or 0))
         return
     if options["in_order"]:
-        turns = _turns(bench, known, {as_object(task)["key"] for task in report["tasks"]})
+        turns = task_order_rows(context, known, {as_object(task)["key"] for task in report["tasks"]})
         report["order"] = [turn["key"] for turn in turns]
         lines += ["", "in this order:"] + [_turn_line(number, turn) for number, turn in enumerate(turns, 1)]
     if as_json:
@@ -96,20 +96,7 @@ def command(
         click.echo(line)
 
 
-def _github(bench: Bench, known: Knowledge, report: dict[str, Any], jobs: int, cards: int) -> str:
-    from harness.plan.cost.shards import github_output, shards
-
-    left = {key: task for key, task in bench.plan.tasks.items() if key not in known.outcomes}
-    touched = None
-    if "since" in report:
-        touched = {
-            cell for task in report["tasks"] if task["effect"] != "unchanged" for cell in task["cells"]
-        }
-    seconds = {key: known.costs.of_task(task).seconds for key, task in left.items()}
-    return github_output(shards(bench.plan, seconds, jobs, only=touched, cards=cards))
-
-
-def _lines(plan: Plan, known: Knowledge, costs: dict[str, Any]) -> list[str]:
+def _lines(plan: Plan, known: PlanHistory, costs: dict[str, Any]) -> list[str]:
     by_cell: dict[str, list[Any]] = {}
     for entry in plan.entries:
         by_cell.setdefault(entry.cell_id, []).append(entry)
@@ -119,7 +106,7 @@ def _lines(plan: Plan, known: Knowledge, costs: dict[str, Any]) -> list[str]:
         planned = [_mark(entry.check, entry.key in known.outcomes) for entry in entries if entry.key]
         left_out = Counter(entry.skip.reason for entry in entries if entry.skip)
         tail = "; ".join(f"{count} not run: {reason}" for reason, count in left_out.items())
-        cost = told(costs["cells"][cell_id])
+        cost = cost_text(costs["cells"][cell_id])
         lines.append(
             f"{cell_id:<{width}}  {' '.join(planned)}{'  [' + cost + ']' if cost else ''}"
             f"{'  (' + tail + ')' if tail else ''}"
@@ -128,41 +115,15 @@ def _lines(plan: Plan, known: Knowledge, costs: dict[str, Any]) -> list[str]:
     wanted = sum(bool(entry.key) for entry in plan.entries)
     lines.append(
         f"{len(by_cell)} cells, {wanted} answers wanted, {len(plan.tasks)} distinct tasks, "
-        f"{len(todo)} to run ({work(known, todo)} of work); * = known already"
+        f"{len(todo)} to run ({work_text(known, todo)} of work); * = known already"
     )
-    lines.extend(basis(costs))
+    lines.extend(estimate_basis(costs))
     lines.extend(f"note: {notice}" for notice in plan.notices)
     return lines
 
 
 def _mark(check: str, is_known: bool) -> str:
     return f"{check}*" if is_known else check
-
-
-def _turns(bench: Bench, known: Knowledge, keys: set[str]) -> list[dict[str, Any]]:
-    from harness.outcome import Status
-    from harness.plan.cost.task_order import order
-    from harness.workspace.open_plan import cards
-
-    failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
-    turns = order(
-        bench.plan,
-        seconds={key: known.costs.of_task(task).seconds for key, task in bench.plan.tasks.items()},
-        failed_before=failed,
-        failure_rate=known.failure_rate,
-        cards=cards(bench),
-    )
-    return [
-        {
-            "key": turn.key,
-            "check": turn.check,
-            "failed_before": turn.failed_before,
-            "decides": round(turn.decides, 2),
-            "card_seconds_to_the_end": round(turn.path, 1),
-        }
-        for turn in turns
-        if turn.key in keys and (turn.key not in known.outcomes or turn.failed_before)
-    ]
 
 
 def _turn_line(number: int, turn: dict[str, Any]) -> str:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_UNEXPECTED, InputError, NothingSelectedError
-from harness.settings import ENVIRONMENT_PREFIX, Settings
-from harness.workspace.open_plan import facet_inputs, find_cell, open_matrix
+from harness.errors import EXIT_UNEXPECTED
+from harness.settings import Settings
+from harness.workspace.planning.open_plan import open_matrix
+from harness.workspace.planning.plan_selection import find_cell
+from harness.workspace.planning.recipe_selection import (
+    known_errors,
+    override_settings,
+    recipe_facet,
+    recipe_locations,
+)
 
 if TYPE_CHECKING:
     from harness.convergence.recipes.recipe_launch import Launch, Twin
-    from harness.matrix.version_matrix import Matrix
 
 
 @click.group(
@@ -69,16 +73,16 @@ def render(
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
-    name, facet = _recipe(settings, matrix, found, other)
-    facet = {**facet, "overrides": _changed(facet["overrides"], changes)}
+    name, facet = recipe_facet(settings, matrix, found, other)
+    facet = {**facet, "overrides": override_settings(facet["overrides"], changes)}
     launch = rendered(
         facet,
-        locations=_locations(matrix, runner, given),
+        locations=recipe_locations(matrix, runner, given),
         config=JobSettings.from_facet(facet).config,
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,
-        known=_known(facet, found.axes),
+        known=known_errors(facet, found.axes),
     )
     if as_json:
         schema = {"name": "npu-matrix.recipe", "version": 1}
@@ -87,68 +91,6 @@ def render(
     else:
         click.echo("\n".join(_lines(name, launch)))
     return EXIT_UNEXPECTED if launch.problems else 0
-
-
-def _changed(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The overrides with those of --set in the place of the ones they name, with Hydra's `+` or without."""
-    found = dict(overrides)
-    for pair in changes:
-        key, separator, value = pair.partition("=")
-        if not separator or not key.strip("+"):
-            raise InputError(
-                f"--set {pair!r} is not KEY=VALUE", fix="name an override, e.g. trainer.total_epochs=1"
-            )
-        there = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
-        found[there] = value
-    return found
-
-
-def _known(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
-    """What rules call an error in these versions, as the recipe's authors have it."""
-    from harness.compat.lint.job_settings import JobSettings
-    from harness.compat.lint.lint_check import lint_job
-
-    findings = lint_job(JobSettings.from_facet(facet), versions).findings
-    return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
-
-
-def _recipe(
-    settings: Settings, matrix: Matrix, cell: Any, other: str | None
-) -> tuple[str, Mapping[str, Any]]:
-    from harness.plan.keys.facets import facet_values
-    from harness.workspace.selection import no_match
-
-    if other is not None:
-        if other not in matrix.recipes:
-            raise no_match("recipe", other, sorted(matrix.recipes))
-        cell = _with_recipe(cell, other)
-    facet = facet_values(cell, ("recipe",), facet_inputs(settings, matrix))["recipe"]
-    if facet is None:
-        raise NothingSelectedError(f"{cell.id} has no recipe", fix="name one with --recipe")
-    return str(facet["name"]), facet
-
-
-def _with_recipe(cell: Any, name: str) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(cell, recipe=name)
-
-
-def _locations(matrix: Matrix, runner: str, given: tuple[str, ...]) -> dict[str, str]:
-    if runner not in matrix.runners:
-        raise InputError(
-            f"there is no runner {runner!r}", fix=f"one of: {', '.join(sorted(matrix.runners)) or 'none'}"
-        )
-    found = {name: value for name, value in matrix.runners[runner].labels.items() if name.isupper()}
-    for name, value in os.environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_ROOT"):
-            found[name.removeprefix(ENVIRONMENT_PREFIX)] = value
-    for pair in given:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise InputError(f"--location {pair!r} is not NAME=FOLDER", fix="e.g. DATA_ROOT=/data")
-        found[name] = value
-    return found
 
 
 def _lines(name: str, launch: Launch) -> list[str]:

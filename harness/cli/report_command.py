@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.status_command import PERIOD, SHARE, goes_on, unfinished
-from harness.errors import EXIT_INTERRUPTED, InputError
+from harness.cli.status_command import PERIOD, SHARE
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.reporting import gather_run, write_report
-from harness.workspace.stored_run import StoredRun, open_run
+from harness.workspace.results.run_report import gather_report_inputs, write_report
+from harness.workspace.results.stored_run import (
+    StoredRun,
+    exit_code_today,
+    find_run,
+    is_running,
+    mark_unfinished,
+    open_run,
+)
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
-
-#: How far back a run is looked for by the beginning of its id.
-RUNS = 1000
 
 
 @click.command(
@@ -64,7 +67,7 @@ def command(
     expectations."""
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
-        stored = open_run(settings, ledger, _named(settings, ledger, run_id) if run_id else None)
+        stored = open_run(settings, ledger, find_run(settings, ledger, run_id) if run_id else None)
         if watch:
             stored = _follow(settings, ledger, stored)
         folder = write_report(
@@ -75,8 +78,8 @@ def command(
             ledger,
             stored.run.run_id,
             stored.executed,
-            _code_today(stored),
-            since=_named(settings, ledger, since) if since else None,
+            exit_code_today(stored),
+            since=find_run(settings, ledger, since) if since else None,
             survival=survival,
             patches=patches,
         )
@@ -88,10 +91,10 @@ def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
     from harness.report.publish.live_report import LiveReport
 
     live = None
-    while stored.run.finished is None and goes_on(settings):
+    while stored.run.finished is None and is_running(settings):
         began = time.monotonic()
-        inputs = unfinished(
-            gather_run(
+        inputs = mark_unfinished(
+            gather_report_inputs(
                 settings,
                 stored.matrix,
                 stored.plan,
@@ -110,44 +113,3 @@ def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
         time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
         stored = open_run(settings, ledger, stored.run.run_id)
     return stored
-
-
-def _code_today(stored: StoredRun) -> int:
-    """The code the verdicts have today; a run that did not come to its end keeps its own."""
-    from harness.verdict.run_summary import summarise
-
-    if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
-        return stored.exit_code
-    return summarise(stored.verdicts).exit_code
-
-
-def _named(settings: Settings, ledger: Ledger, wanted: str) -> str:
-    """The id of the one run that `wanted` is, or begins; of a commit the last run that was made of it."""
-    from harness.plan.change.revision import resolve_revision
-    from harness.report.model.earlier_runs import revision_of
-
-    if ledger.run(wanted) is not None:
-        return wanted
-    runs = ledger.runs(RUNS)
-    found = [run.run_id for run in runs if run.run_id.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    offered = (
-        f"one of: {', '.join((found or [run.run_id for run in runs])[:10])}" if runs else "npu-matrix run"
-    )
-    if found:
-        raise InputError(f"{wanted!r} is the beginning of {len(found)} runs", fix=offered)
-    try:
-        commit = resolve_revision(settings.root, wanted).commit
-    except InputError:
-        raise InputError(f"there is no run and no commit {wanted!r}", fix=offered) from None
-    clean = [run.run_id for run in runs if revision_of(run) == commit]
-    changed = [run.run_id for run in runs if revision_of(run) == f"{commit}+"]
-    if not (clean or changed):
-        made = dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run))
-        raise InputError(
-            f"no run was made of commit {commit[:12]} ({wanted})",
-            why=f"there are runs of: {', '.join(list(made)[:10])}" if made else "no run recorded its commit",
-            fix=f"check it out and run it, or name a run: {offered}",
-        )
-    return (clean or changed)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.migrations_command import ended
+from harness.cli.run_output import print_summary
 from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
 from harness.settings import Settings
-from harness.workspace.open_plan import Bench, cards, cell_entry, each, expectations, host_kind, open_bench
-from harness.workspace.plan_history import history
-from harness.workspace.reporting import print_summary, write_report
+from harness.workspace.execution.run_setup import cell_launcher, host_record, local_site, ray_cluster
+from harness.workspace.planning.migration_status import finished_migrations
+from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations, open_plan
+from harness.workspace.planning.plan_history import check_history
+from harness.workspace.planning.plan_selection import split_names
+from harness.workspace.results.run_report import write_report
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.run.executors.executor import Executor
-    from harness.run.executors.ray_executor import RayExecutor
     from harness.run.scheduling.events import Event, Observer
     from harness.run.scheduling.run_result import RunResult
 
@@ -73,10 +74,10 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
     settings = settings.overridden(flags)
     with contextlib.ExitStack() as stack:
-        cluster = _cluster(settings)
+        cluster = ray_cluster(settings)
         if cluster is not None:
             stack.callback(cluster.close)
-        bench = open_bench(settings, only=only, checks=checks, nodes=cluster.nodes if cluster else ())
+        context = open_plan(settings, only=only, checks=checks, nodes=cluster.nodes if cluster else ())
         ensure_writable(settings.path("reports"))
         stopped = stack.enter_context(Interruption())
         lock = run_lock(
@@ -87,49 +88,33 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
             stopped=stopped,
         )
         stack.enter_context(lock)
-        executor = cluster or LocalExecutor(_site(bench, keep=options["keep_work"]), settings.jobs)
+        executor = cluster or LocalExecutor(local_site(context, keep=options["keep_work"]), settings.jobs)
         stack.callback(executor.close)
-        return _run(bench, executor, set(each(checks)), options, stopped)
+        return _run(context, executor, set(split_names(checks)), options, stopped)
 
 
-def _cluster(settings: Settings) -> RayExecutor | None:
-    """The executor on a Ray cluster, None where tasks run on this machine."""
-    if settings["executor"] == "local":
-        return None
-    if settings["executor"] != "ray":
-        origin = settings.values["executor"].origin
-        raise InputError(
-            f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="local, or ray"
-        )
-    from harness.ledger.artifacts import ArtifactStore
-    from harness.run.executors.ray_executor import RayExecutor, RemoteSite
-
-    return RayExecutor(
-        ArtifactStore(settings.path("state") / "artifacts"),
-        settings.root,
-        RemoteSite(cell=cell_entry),
-        settings["ray_address"],
-    )
-
-
-def _run(bench: Bench, executor: Executor, checks: set[str], options: dict[str, Any], stopped: Any) -> int:
+def _run(
+    context: PlanContext, executor: Executor, checks: set[str], options: dict[str, Any], stopped: Any
+) -> int:
     from harness.ledger.store import Ledger
     from harness.run.scheduling.scheduler import Policy, run_plan
     from harness.verdict.verdict import judge_outcome
 
-    settings = bench.settings
-    fresh = {key for key, task in bench.plan.tasks.items() if not checks or task.check.name in checks}
+    settings = context.settings
+    fresh = {key for key, task in context.plan.tasks.items() if not checks or task.check.name in checks}
     with Ledger.open(settings.path("state")) as ledger:
-        _, failure_rate = history(ledger, {task.check.name: task.check for task in bench.plan.tasks.values()})
+        _, failure_rate = check_history(
+            ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
+        )
         policy = Policy(
             keep_going=options["keep_going"],
             rerun=fresh if options["fresh"] else frozenset(),
             failure_rate=failure_rate,
-            cards=cards(bench),
+            cards=cards_by_cell(context),
         )
         with _observing(options["events"]) as observer:
             result = run_plan(
-                bench.plan,
+                context.plan,
                 ledger,
                 executor,
                 judge_outcome,
@@ -137,21 +122,27 @@ def _run(bench: Bench, executor: Executor, checks: set[str], options: dict[str, 
                 observer=observer,
                 stopped=stopped,
                 argv=sys.argv[1:],
-                host=_host(bench),
+                host=host_record(context),
             )
-        code = _conclude(bench, ledger, result)
+        code = _conclude(context, ledger, result)
     if options["record_reference"] is not None and not result.interrupted:
-        return _record(bench, result, options["record_reference"], stopped) or code
+        return _record(context, result, options["record_reference"], stopped) or code
     return code
 
 
-def _record(bench: Bench, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
+def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
     """Exit code of the recording: 0, or that of an interruption."""
-    from harness.workspace.reference_recording import record, run_program, wanted
+    from harness.workspace.execution.reference_recording import (
+        record_references,
+        recordings_of_run,
+        run_program,
+    )
 
     run = partial(run_program, stopped=stopped)
     try:
-        for path in record(wanted(bench.plan, result), folder, cell_entry(bench.settings.cache), run):
+        for path in record_references(
+            recordings_of_run(context.plan, result), folder, cell_launcher(context.settings.cache), run
+        ):
             click.echo(f"reference: {path}")
     except InfrastructureError:
         if not stopped():
@@ -161,7 +152,7 @@ def _record(bench: Bench, result: RunResult, folder: Path, stopped: Callable[[],
     return 0
 
 
-def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
+def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
     from harness.verdict.join import Disposition, judge_plan
     from harness.verdict.run_summary import summarise
 
@@ -171,52 +162,21 @@ def _conclude(bench: Bench, ledger: Ledger, result: RunResult) -> int:
         if entry.outcome is None
     }
     verdicts = judge_plan(
-        bench.plan, result.outcomes, dispositions, expectations(bench.matrix, bench.settings["profile"])
+        context.plan, result.outcomes, dispositions, expectations(context.matrix, context.settings["profile"])
     )
     summary = summarise(verdicts)
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
     # Before the report: a folder that cannot be written must not keep anybody from what came out.
-    print_summary(bench.settings, bench.plan, verdicts, summary, result)
-    for notice in (*bench.plan.notices, *ended(bench.matrix, bench.plan, verdicts)):
+    print_summary(context.settings, context.plan, verdicts, summary, result)
+    for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
         click.echo(f"note: {notice}")
     executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}
     folder = write_report(
-        bench.settings, bench.matrix, bench.plan, verdicts, ledger, result.run_id, executed, code
+        context.settings, context.matrix, context.plan, verdicts, ledger, result.run_id, executed, code
     )
     click.echo(f"report: {folder / 'index.html'}")
     return code
-
-
-def _site(bench: Bench, *, keep: bool) -> Any:
-    from harness.run.jobs.job import Site
-
-    settings = bench.settings
-    cache = settings.cache
-    return Site(
-        root=settings.root,
-        state=settings.path("state"),
-        cache=cache,
-        environ=os.environ,
-        cell=cell_entry(cache),
-        keep=keep,
-        cards=bench.host.usable_chips,
-    )
-
-
-def _host(bench: Bench) -> dict[str, str]:
-    import platform
-
-    from harness.plan.change.revision import checkout_revision
-
-    return {
-        "revision": checkout_revision(bench.settings.root),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **host_kind(bench.host),
-        "cann": bench.host.cann or "none",
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
 
 
 @contextlib.contextmanager

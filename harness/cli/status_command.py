@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -13,14 +11,13 @@ import click
 from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.reporting import gather_run
-from harness.workspace.stored_run import StoredRun, open_run
+from harness.workspace.results.run_report import gather_report_inputs
+from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.ledger.store import Ledger
-    from harness.report.model.report_inputs import ReportInputs
     from harness.report.model.report_model import ReportModel
     from harness.report.query.grid_query import Selection
     from harness.verdict.run_summary import Summary
@@ -77,7 +74,7 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
     from harness.verdict.run_summary import summarise
 
     stored = open_run(settings, ledger, run_id)
-    inputs = gather_run(
+    inputs = gather_report_inputs(
         settings,
         stored.matrix,
         stored.plan,
@@ -87,26 +84,13 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
         stored.executed,
         stored.exit_code,
     )
-    model = build_model(inputs if stored.run.finished else unfinished(inputs))
+    model = build_model(inputs if stored.run.finished else mark_unfinished(inputs))
     return Look(
         stored=stored,
         model=model,
         selection=select(model, query),
         summary=summarise(stored.verdicts),
     )
-
-
-def unfinished(inputs: ReportInputs) -> ReportInputs:
-    """While a run goes on, what has no outcome yet is not an error: it has not run."""
-    from harness.outcome import Status
-
-    waiting = [
-        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not come to it.",))
-        if result.status is Status.ERROR and result.run_id == ""
-        else result
-        for result in inputs.results
-    ]
-    return replace(inputs, results=tuple(waiting))
 
 
 def _show(look: Look, console: Console) -> None:
@@ -131,7 +115,7 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
                 screen.update(rich_grid(look.model, console.width, look.selection), refresh=True)
             else:
                 _tell(look, said)
-            if look.stored.run.finished is not None or not goes_on(settings):
+            if look.stored.run.finished is not None or not is_running(settings):
                 break
             time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
     _show(look, console)
@@ -149,22 +133,6 @@ def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
             if check in hits and result.mark is not Mark.NOT_RUN and said.get((row.cell.id, check)) != text:
                 said[row.cell.id, check] = text
                 click.echo(f"{row.cell.id} {check}: {text}")
-
-
-def goes_on(settings: Settings) -> bool:
-    """Whether a process that runs is signed in at the state folder; one on another host is believed."""
-    from harness.run.scheduling.run_lock import holder
-
-    who = holder(settings.path("state"))
-    if who is None or who.host != socket.gethostname():
-        return who is not None
-    try:
-        os.kill(who.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _report(look: Look) -> dict[str, object]:

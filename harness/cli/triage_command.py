@@ -11,6 +11,7 @@ import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from harness.settings import Settings
+from harness.workspace.results.run_triage import triage_run
 
 if TYPE_CHECKING:
     from harness.verdict.triage.catalogue import Catalogue
@@ -79,7 +80,7 @@ def command(
     )
     diagnoses = {log: _diagnose(log, catalogue, beside) for log in dict.fromkeys(logs)}
     if run_id:
-        diagnoses |= _of_run(settings, run_id, catalogue)
+        diagnoses |= triage_run(settings, run_id, catalogue)
     if learns:
         _learn(diagnoses, catalogue, local, described)
         return EXIT_OK
@@ -99,35 +100,6 @@ def _diagnose(log: str, catalogue: Catalogue, beside: Compared) -> Diagnosis:
             raise InputError("standard input is closed", fix="name a log file")
         return triage(sys.stdin.buffer, catalogue, beside=beside)
     return triage_file(Path(log), catalogue, beside=beside)
-
-
-def _of_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
-    """What failed in a run, as `CELL CHECK`; a task several cells share is looked into once."""
-    from harness.errors import InfrastructureError
-    from harness.outcome import Status
-    from harness.report.model.gather import outcomes_of_run
-    from harness.verdict.triage.diagnosis import triage_file
-    from harness.workspace.open_ledger import open_ledger
-    from harness.workspace.stored_run import open_run
-
-    found: dict[str, Diagnosis] = {}
-    with open_ledger(settings) as ledger:
-        stored = open_run(settings, ledger, None if run_id == "latest" else run_id)
-        outcomes = outcomes_of_run(ledger, stored.plan.tasks, stored.run.run_id)
-        by_key: dict[str, Diagnosis | None] = {}
-        for entry, verdict in zip(stored.plan.entries, stored.verdicts, strict=True):
-            outcome = outcomes.get(entry.key)
-            if verdict.status not in {Status.FAIL, Status.ERROR} or not outcome or not outcome.log:
-                continue
-            if entry.key not in by_key:
-                try:
-                    by_key[entry.key] = triage_file(ledger.artifacts.get(outcome.log), catalogue)
-                except InfrastructureError:
-                    by_key[entry.key] = None
-            diagnosis = by_key[entry.key]
-            if diagnosis is not None:
-                found[f"{entry.cell_id} {entry.check}"] = diagnosis
-    return found
 
 
 def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:

@@ -10,10 +10,11 @@ import click
 from harness.errors import InputError
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.workspace.followed_branches import followed
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.open_plan import find_cell, open_bench, open_matrix
-from harness.workspace.plan_history import look_up
+from harness.workspace.planning.followed_branches import follow_branches
+from harness.workspace.planning.open_plan import open_matrix, open_plan
+from harness.workspace.planning.plan_history import read_history
+from harness.workspace.planning.plan_selection import find_cell
 
 if TYPE_CHECKING:
     from harness.ledger.run_record import Run
@@ -31,16 +32,16 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     """Show for each check of CELL whether its outcome would be reused, and if not, which facets changed."""
     from harness.plan.change.rerun import why_rerun
 
-    matrix, _ = followed(open_matrix(settings))
+    matrix, _ = follow_branches(open_matrix(settings))
     found = find_cell(matrix, settings["profile"], cell)
-    bench = open_bench(settings, choose=lambda _matrix: [found])
+    context = open_plan(settings, choose=lambda _matrix: [found])
     with open_ledger(settings) as ledger:
         earlier = ledger.run(run_id) if run_id else _last_with(ledger.runs(), found.id)
     if run_id and earlier is None:
         raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
-    known = look_up(bench)
+    known = read_history(context)
     answers = why_rerun(
-        bench.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed
+        context.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed
     )
     if as_json:
         click.echo(

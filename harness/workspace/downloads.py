@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.check import Completed
 
 
-def run_command(
+def run_quietly(
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -38,7 +38,7 @@ def run_command(
 QUIET_S = 2.0
 
 
-def fetcher(what: str) -> Any:
+def announced_fetch(what: str) -> Any:
     """Runs pip as `lint` does, and says so: a download can take long."""
 
     def fetch(
@@ -49,12 +49,12 @@ def fetcher(what: str) -> Any:
         timeout: float | None = None,
     ) -> Completed:
         click.echo(f"fetching {what} from the package index", err=True)
-        return run_command(argv, env=env, cwd=cwd, timeout=timeout)
+        return run_quietly(argv, env=env, cwd=cwd, timeout=timeout)
 
     return fetch
 
 
-def progress(what: str) -> Callable[[int, int], None]:
+def print_progress(what: str) -> Callable[[int, int], None]:
     """Tells on standard error how far work is, once a second, when it takes long."""
     told = time.monotonic() + QUIET_S - 1
 

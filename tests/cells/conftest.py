@@ -22,7 +22,7 @@ from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, Site
 from harness.settings import Settings, load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 REPOSITORY = Path(__file__).parents[2]
 Faults = Sequence[Mapping[str, Any]]
@@ -72,7 +72,7 @@ def built_in(settings: Settings) -> list[BuiltCell]:
     """The simulated cells of a profile whose environments stand."""
     if not (settings.path("state") / "ledger.sqlite3").is_file():
         return []
-    plan = open_bench(settings).plan
+    plan = open_plan(settings).plan
     cells = []
     with Ledger.open(settings.path("state")) as ledger:
         for cell in plan.cells:

@@ -16,7 +16,7 @@ from harness.convergence.trainer.trainer_check import PROGRAM, judge
 from harness.outcome import Evidence, State, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 ALGORITHM = "gspo"
@@ -50,7 +50,7 @@ def queue_cell(built_cells):
 
 def with_checks(cell, *checks):
     """The cell with tasks that its profile leaves out."""
-    plan = open_bench(cell.settings, checks=checks).plan
+    plan = open_plan(cell.settings, checks=checks).plan
     ids = {one.id for one in plan.cells if one.axes == cell.axes}
     keys = {entry.check: entry.key for entry in plan.entries if entry.cell_id in ids}
     return dataclasses.replace(

@@ -27,7 +27,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome
 from harness.plan.tasks.task import Plan
 from harness.settings import Settings, load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 CELLS = os.environ.get("NPU_MATRIX_TEST_CELLS", "0.9.1").split()
 ENGINES = os.environ.get("NPU_MATRIX_TEST_ENGINES", "docker").split()
@@ -49,7 +49,7 @@ def cell_of(plan: Plan, verl: str) -> Any:
 
 
 def outcomes(settings: Settings, verl: str) -> Mapping[str, tuple[Any, Outcome]]:
-    plan = open_bench(settings, checks=list(CHECKS)).plan
+    plan = open_plan(settings, checks=list(CHECKS)).plan
     cell = cell_of(plan, verl)
     found = {}
     with Ledger.open(settings.path("state")) as ledger:
@@ -66,7 +66,7 @@ def outcomes(settings: Settings, verl: str) -> Mapping[str, tuple[Any, Outcome]]
 
 
 def run(engine: str, environ: Mapping[str, str], base: str, verl: str, folder: Path) -> None:
-    cell = cell_of(open_bench(settings_of(engine, base), checks=list(CHECKS)).plan, verl)
+    cell = cell_of(open_plan(settings_of(engine, base), checks=list(CHECKS)).plan, verl)
     argv = [sys.executable, "-m", "harness", "run", "--only", cell.id, "--engine", engine]
     argv += ["--base-image", base, "--reports", str(folder / "reports")]
     argv += [word for check in CHECKS for word in ("--check", check)]

@@ -20,9 +20,9 @@ from harness.plan.tasks.check_registry import CHECK_ROOMS
 #: What decides keys beside what the checks declare: with other code there, another plan may come out.
 PLANNING = (
     "harness.check",
-    "harness.workspace.followed_branches",
-    "harness.workspace.open_plan",
-    "harness.workspace.selection",
+    "harness.workspace.planning.followed_branches",
+    "harness.workspace.planning.open_plan",
+    "harness.workspace.planning.plan_selection",
     "harness.digest",
     "harness.matrix",
     "harness.outcome",

@@ -14,7 +14,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.settings import load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 MATRIX = """\
 # kept
@@ -71,7 +71,7 @@ def checkout(tmp_path):
 
 
 def run(settings, answers):
-    plan = open_bench(settings, checks=["patches"]).plan
+    plan = open_plan(settings, checks=["patches"]).plan
     with Ledger.open(settings.path("state")) as ledger:
         run_id = ledger.begin_run(plan.record(), [], {})
         for entry in plan.entries:

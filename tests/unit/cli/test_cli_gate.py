@@ -18,8 +18,8 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.settings import load_settings
-from harness.workspace.elsewhere import host_with
-from harness.workspace.open_plan import look_at_host, open_bench
+from harness.workspace.planning.open_plan import inspect_this_host, open_plan
+from harness.workspace.planning.other_host_plans import host_with_chip
 
 MATRIX = """\
 format: 1
@@ -89,7 +89,7 @@ class Repository:
         self, measurements, *, only="", state=State.COMPLETED, folder=None, age=0.0, log=b"", keys=None
     ):
         """Record an outcome for every key of today's plan whose cell has `only` in its id; a run of its own."""
-        plan = open_bench(self.settings, checks=["patches"]).plan
+        plan = open_plan(self.settings, checks=["patches"]).plan
         now = time.time() - age
         with Ledger.open(folder or self.settings.path("state")) as ledger:
             run = ledger.begin_run(plan.record(), ["run"], {}, now=now)
@@ -179,7 +179,7 @@ def test_unknown_failures_of_a_run_are_clustered_across_its_cells(repository):
     repository.answer(BAD, only="0-9-1", log=unknown % (4, 18))
     with Ledger.open(repository.settings.path("state")) as ledger:
         keys = [one.key for one in ledger.history()]
-        run = ledger.begin_run(open_bench(repository.settings, checks=["patches"]).plan.record(), ["run"], {})
+        run = ledger.begin_run(open_plan(repository.settings, checks=["patches"]).plan.record(), ["run"], {})
         assert len(set(keys)) == 2
         ledger.finish_run(run, 1)
     found = CliRunner().invoke(
@@ -340,7 +340,7 @@ class Machine:
 def machine(repository, monkeypatch):
     def made(*answers):
         found = Machine(repository, *answers)
-        monkeypatch.setattr("harness.workspace.reruns.run_again", found)
+        monkeypatch.setattr("harness.workspace.execution.rerun_tasks.rerun_tasks", found)
         return found
 
     return made
@@ -400,9 +400,11 @@ def test_a_cell_that_is_planned_no_more_is_said(repository):
 def test_a_cell_that_only_another_host_could_run_is_judged_by_what_that_host_answered(repository):
     repository.write(versions="0.9.1", device="npu, soc: a2")
     repository.commit()
-    plan = open_bench(repository.settings, checks=["environment"]).plan
+    plan = open_plan(repository.settings, checks=["environment"]).plan
     assert next(entry for entry in plan.entries if entry.check == "environment").skip
-    away = open_bench(repository.settings, checks=["environment"], host=host_with(look_at_host(), "a2")).plan
+    away = open_plan(
+        repository.settings, checks=["environment"], host=host_with_chip(inspect_this_host(), "a2")
+    ).plan
     task = away.tasks[next(entry.key for entry in away.entries if entry.check == "environment")]
     with Ledger.open(repository.settings.path("state")) as ledger:
         ledger.record(

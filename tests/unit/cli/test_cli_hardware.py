@@ -8,7 +8,7 @@ import pytest
 
 from harness.devices.host.inventory import HostView, inspect_host
 from harness.settings import load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 REPOSITORY = Path(__file__).parents[3]
 MANAGERS = ["davinci_manager", "devmm_svm", "hisi_hdc"]
@@ -41,7 +41,7 @@ def plan_on(tmp_path: Path):
             which=lambda name: str(program) if name == "npu-smi" else None,
         )
         settings = load_settings({"state": str(tmp_path / "state")}, {}, REPOSITORY)
-        bench = open_bench(settings, host=inspect_host(view))
+        bench = open_plan(settings, host=inspect_host(view))
         stack = {cell.id: cell.stack for cell in bench.plan.cells}
         return {(stack[entry.cell_id], entry.check): entry for entry in bench.plan.entries}
 

@@ -11,7 +11,7 @@ from harness.cli.app import main
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
 from harness.settings import load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def resolved(checkout: Path, text: str | None) -> None:
-    bench = open_bench(load_settings({}, {}, checkout), checks=["resolve"])
+    bench = open_plan(load_settings({}, {}, checkout), checks=["resolve"])
     [task] = bench.plan.tasks.values()
     measurements = {
         "resolved": text is not None,

@@ -88,7 +88,7 @@ def measured(monkeypatch):
             measurements=MEASUREMENTS,
         )
         judgement = Judgement(status=status, reasons=("1 of 1 loss cases are wrong on npu:0.",))
-        monkeypatch.setattr(numerics_command, "_measure", lambda *_: (outcome, judgement))
+        monkeypatch.setattr(numerics_command, "measure_numerics", lambda *_: (outcome, judgement))
 
     return give
 

@@ -17,8 +17,8 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.report.model.patch_facts import read_patch_facts
 from harness.report.model.survival_facts import read_survival
 from harness.settings import load_settings
-from harness.workspace.patch_facts_record import recorded_facts
-from harness.workspace.survival_record import recorded_survival
+from harness.workspace.patches.patch_facts_cache import patch_facts_files
+from harness.workspace.patches.patch_survival_cache import patch_survival_file
 
 ROOT = Path(__file__).parents[3]
 MATRIX = """\
@@ -166,7 +166,7 @@ def test_a_report_has_the_history_of_the_patches_where_a_clone_is_at_hand(
     def recorded(cache: str = "cache") -> Path | None:
         flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
         settings = load_settings(flags, os.environ, checkout)
-        return recorded_survival(settings, load_matrix(matrix))
+        return patch_survival_file(settings, load_matrix(matrix))
 
     file = recorded()
     assert file
@@ -196,7 +196,7 @@ def test_a_report_has_heads_and_summaries_where_trees_are_at_hand(
 
     def recorded(cache: str = "cache") -> tuple[Path, ...]:
         flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
-        return recorded_facts(load_settings(flags, os.environ, checkout), load_matrix(matrix))
+        return patch_facts_files(load_settings(flags, os.environ, checkout), load_matrix(matrix))
 
     assert recorded() == ()
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))

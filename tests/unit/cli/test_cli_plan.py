@@ -436,7 +436,7 @@ def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, 
         asked.append({bench.plan.tasks[key].check.tier.value for key in keys})
         return False
 
-    monkeypatch.setattr("harness.workspace.reruns.run_again", machine_that_never_answers)
+    monkeypatch.setattr("harness.workspace.execution.rerun_tasks.rerun_tasks", machine_that_never_answers)
     code, _, err = command("frontier", "verl", "--with", "torch=2.6.0", "--probe", "build")
     assert code == 0
     assert asked == [{"static"}, {"build"}]
@@ -561,10 +561,10 @@ def test_what_was_red_is_planned_first_and_what_is_known_costs_nothing(command, 
 def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command, checkout):
     from harness.ledger.store import Ledger
     from harness.outcome import Evidence, Outcome, State, Tier
-    from harness.workspace.open_plan import host_kind, look_at_host
+    from harness.workspace.planning.open_plan import host_kind, inspect_this_host
 
     kinds = [
-        (host_kind(look_at_host()), 7.0),
+        (host_kind(inspect_this_host()), 7.0),
         ({"machine": "elsewhere", "cpus": "999", "npu": "none"}, 500.0),
     ]
     with Ledger.open(checkout / ".npu-matrix") as ledger:
@@ -612,7 +612,7 @@ def test_a_plan_says_what_each_cell_and_all_will_take_and_what_the_figures_rest_
     assert {task["measured"] for task in after["tasks"].values()} == {0, 1}
     *_, summary, time, disk = command("plan")[1].splitlines()
     assert "to run" in summary
-    assert f"{after['total']['disk_mib'] / 1024:.1f} GiB of disk in all" in time
+    assert f"{after['total']['disk_mib'] / 1024:.1f} GiB of disk in total" in time
     assert f"{after['total']['guessed']} by a documented figure" in time
     assert "measured without vllm-ascend" in disk
 

@@ -13,7 +13,12 @@ import pytest
 from harness.check import Completed
 from harness.convergence.decision.reference_set import load
 from harness.errors import InfrastructureError, NothingSelectedError
-from harness.workspace.reference_recording import SEEDS, record, run_program, wanted
+from harness.workspace.execution.reference_recording import (
+    SEEDS,
+    record_references,
+    recordings_of_run,
+    run_program,
+)
 
 
 def entry(check, *, cell="verl-sim", built=True):
@@ -46,9 +51,11 @@ class Cell:
 
 def test_each_answered_check_is_recorded_with_the_seeds_of_candidates(tmp_path):
     cell = Cell()
-    recordings = wanted(plan(), result(entry("environment"), entry("loss"), entry("grpo"), entry("gspo")))
+    recordings = recordings_of_run(
+        plan(), result(entry("environment"), entry("loss"), entry("grpo"), entry("gspo"))
+    )
 
-    paths = list(record(recordings, tmp_path / "refs", cell.enter, cell.run))
+    paths = list(record_references(recordings, tmp_path / "refs", cell.enter, cell.run))
 
     assert paths == ["/refs/grpo-0123456789ab.json"] * 2
     module, arguments = cell.arguments[0]
@@ -88,9 +95,9 @@ class Trainer(Cell):
 
 def test_a_trainer_is_run_once_for_every_seed(tmp_path):
     cell = Trainer()
-    recordings = wanted(plan(), result(entry("environment"), entry("trainer-grpo")))
+    recordings = recordings_of_run(plan(), result(entry("environment"), entry("trainer-grpo")))
 
-    (path,) = record(recordings, tmp_path, cell.enter, cell.run)
+    (path,) = record_references(recordings, tmp_path, cell.enter, cell.run)
 
     found = load(Path(path))
     assert len(cell.arguments) == len(found.runs) == len(found.performance) == 20
@@ -100,19 +107,19 @@ def test_a_trainer_is_run_once_for_every_seed(tmp_path):
 
 
 def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
-    recordings = wanted(plan(), result(entry("environment"), entry("trainer-grpo")))
+    recordings = recordings_of_run(plan(), result(entry("environment"), entry("trainer-grpo")))
     broken, mended = Trainer(fails_at=104), Trainer()
 
     with pytest.raises(InfrastructureError, match="seed 104 is not whole"):
-        list(record(recordings, tmp_path, broken.enter, broken.run))
-    (path,) = record(recordings, tmp_path, mended.enter, mended.run)
+        list(record_references(recordings, tmp_path, broken.enter, broken.run))
+    (path,) = record_references(recordings, tmp_path, mended.enter, mended.run)
 
     assert len(mended.arguments) == 16
     assert len(load(Path(path)).runs) == 20
 
 
 def test_a_cpu_cell_is_recorded_on_its_cpu():
-    (recording,) = wanted(plan("cpu"), result(entry("environment"), entry("grpo")))
+    (recording,) = recordings_of_run(plan("cpu"), result(entry("environment"), entry("grpo")))
 
     assert recording.device == "cpu"
 
@@ -122,15 +129,15 @@ def test_a_cpu_cell_is_recorded_on_its_cpu():
 )
 def test_without_an_answered_check_there_is_nothing_to_record(entries):
     with pytest.raises(NothingSelectedError, match="nothing to record"):
-        wanted(plan(), result(*entries))
+        recordings_of_run(plan(), result(*entries))
 
 
 def test_a_recording_that_fails_says_where_and_why(tmp_path):
     cell = Cell(code=4)
-    recordings = wanted(plan(), result(entry("environment"), entry("grpo")))
+    recordings = recordings_of_run(plan(), result(entry("environment"), entry("grpo")))
 
     with pytest.raises(InfrastructureError, match="grpo in verl-sim") as found:
-        list(record(recordings, tmp_path, cell.enter, cell.run))
+        list(record_references(recordings, tmp_path, cell.enter, cell.run))
     assert "no device npu:0" in str(found.value)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.cli.run_output import print_not_run, print_unexpected
 from harness.outcome import Status
 from harness.verdict.verdict import Expectation, Verdict
-from harness.workspace.reporting import print_not_run, print_unexpected
 
 
 def not_run(reason: str, *remedies: str) -> Verdict:

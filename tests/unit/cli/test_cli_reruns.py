@@ -12,7 +12,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.settings import load_settings
-from harness.workspace.reruns import part, run_again
+from harness.workspace.execution.rerun_tasks import partial_plan, rerun_tasks
 
 
 def judge(measurements, _params):
@@ -55,10 +55,10 @@ def plan(coin):
 
 
 def test_only_the_named_keys_and_what_they_need_are_part_of_it(plan):
-    found = part(plan, ["c" * 64])
+    found = partial_plan(plan, ["c" * 64])
     assert {entry.check for entry in found.entries} == {"coin", "needed"}
     assert set(found.tasks) == {"c" * 64, "n" * 64}
-    assert part(plan, ["unknown"]).entries == ()
+    assert partial_plan(plan, ["unknown"]).entries == ()
 
 
 def test_each_attempt_is_executed_once_and_recorded(plan, tmp_path):
@@ -77,7 +77,7 @@ def test_each_attempt_is_executed_once_and_recorded(plan, tmp_path):
             )
         )
         for _attempt in range(3):
-            assert run_again(bench, ledger, ["c" * 64]) is False
+            assert rerun_tasks(bench, ledger, ["c" * 64]) is False
         counts = [outcome.measurements["count"] for outcome in reversed(ledger.history(key="c" * 64))]
         assert counts == [0, 1, 2]
         assert len(ledger.history(key="n" * 64)) == 1, "what it needs is taken from the ledger"

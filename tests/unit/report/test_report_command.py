@@ -16,7 +16,7 @@ from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
-from harness.workspace.open_plan import open_bench
+from harness.workspace.planning.open_plan import open_plan
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -43,7 +43,7 @@ class Bench:
         (root / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
         shutil.copytree(REPOSITORY / "patches", root / "patches")
         self.settings = load_settings({}, {}, root)
-        self.plan: Plan = open_bench(self.settings, checks=("patches",)).plan
+        self.plan: Plan = open_plan(self.settings, checks=("patches",)).plan
         self.clock = 1_790_000_000.0
 
     def go(self, *applies: bool, finished: bool = True, revision: str = "") -> str:
@@ -175,7 +175,7 @@ def test_a_followed_run_is_shown_while_it_goes_on_and_whole_when_it_ended(
             first = ledger.history(run_id=run.run_id)[-1]
             ledger.record(dataclasses.replace(first, key=bench.plan.entries[1].key))
 
-    monkeypatch.setattr(module, "goes_on", run_goes_on)
+    monkeypatch.setattr(module, "is_running", run_goes_on)
     monkeypatch.setattr(module.time, "sleep", one_more_answer)
     assert bench.ask("report", "--watch") == 0
     assert "following run" in capsys.readouterr().out

@@ -44,7 +44,7 @@ class Recording:
     environment: Outcome
 
 
-def wanted(plan: Plan, result: RunResult) -> list[Recording]:
+def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
     """A recording for each convergence check that was answered in a cell whose environment stands.
 
     NothingSelectedError when there is none.
@@ -75,7 +75,7 @@ def wanted(plan: Plan, result: RunResult) -> list[Recording]:
     return found
 
 
-def record(
+def record_references(
     recordings: Sequence[Recording], folder: Path, enter: CellCommand, run: RunProgram
 ) -> Iterator[str]:
     """Make them one by one; yields the path of each.

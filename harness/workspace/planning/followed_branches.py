@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
 
 
-def followed(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
+def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
     """The matrix with the rows of migrations that follow a branch, at its commit of now, and what to tell.
 
     A branch that cannot be asked leaves its row out, which a notice says: the rest can still be planned.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness.workspace.open_plan import Bench, open_bench
+from harness.workspace.planning.open_plan import PlanContext, open_plan
 
 if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 
-def host_with(host: HostReport, soc: str) -> HostReport:
+def host_with_chip(host: HostReport, soc: str) -> HostReport:
     """`host` as if it had a healthy card of that family, with a driver that goes with everything."""
     from harness.devices.host.npu_smi import Chip, NpuReport
 
@@ -31,18 +31,18 @@ def host_with(host: HostReport, soc: str) -> HostReport:
     )
 
 
-def with_answers_from_elsewhere(
-    bench: Bench, ledger: Ledger, only: Sequence[str], checks: Sequence[str]
-) -> tuple[Bench, Mapping[str, HostReport]]:
-    """The bench with such entries planned, and cell id -> host for the cells it concerns."""
-    device = {cell.id: cell.axes.get("soc", "") for cell in bench.plan.cells if cell.device == "npu"}
-    skipped = {(entry.cell_id, entry.check) for entry in bench.plan.entries if entry.skip is not None}
+def add_outcomes_of_other_hosts(
+    context: PlanContext, ledger: Ledger, only: Sequence[str], checks: Sequence[str]
+) -> tuple[PlanContext, Mapping[str, HostReport]]:
+    """The context with such entries planned, and cell id -> host for the cells it concerns."""
+    device = {cell.id: cell.axes.get("soc", "") for cell in context.plan.cells if cell.device == "npu"}
+    skipped = {(entry.cell_id, entry.check) for entry in context.plan.entries if entry.skip is not None}
     taken: dict[tuple[str, str], Entry] = {}
     tasks: dict[str, Any] = {}
     hosts: dict[str, HostReport] = {}
     for soc in sorted(set(device.values()) & set(CHIPS)):
-        host = host_with(bench.host, soc)
-        plan = open_bench(bench.settings, only=only, checks=checks, host=host).plan
+        host = host_with_chip(context.host, soc)
+        plan = open_plan(context.settings, only=only, checks=checks, host=host).plan
         for entry in plan.entries:
             name = (entry.cell_id, entry.check)
             wanted = device.get(entry.cell_id) == soc and name in skipped and entry.key in plan.tasks
@@ -51,18 +51,18 @@ def with_answers_from_elsewhere(
                 tasks[entry.key] = plan.tasks[entry.key]
                 hosts[entry.cell_id] = host
     plan = replace(
-        bench.plan,
-        entries=tuple(taken.get((entry.cell_id, entry.check), entry) for entry in bench.plan.entries),
-        tasks={**bench.plan.tasks, **tasks},
+        context.plan,
+        entries=tuple(taken.get((entry.cell_id, entry.check), entry) for entry in context.plan.entries),
+        tasks={**context.plan.tasks, **tasks},
     )
-    return replace(bench, plan=plan), hosts
+    return replace(context, plan=plan), hosts
 
 
-def joined_plans(here: PlanRecord, elsewhere: Mapping[str, PlanRecord]) -> PlanRecord:
-    """A plan with the entries of some cells taken from other plans; `elsewhere` is by cell id."""
-    entries = [entry for entry in here.entries if entry.cell_id not in elsewhere]
+def join_plans(here: PlanRecord, other_plans: Mapping[str, PlanRecord]) -> PlanRecord:
+    """A plan with the entries of some cells taken from other plans; `other_plans` is by cell id."""
+    entries = [entry for entry in here.entries if entry.cell_id not in other_plans]
     tasks = here.tasks_by_key
-    for cell, plan in elsewhere.items():
+    for cell, plan in other_plans.items():
         own = [entry for entry in plan.entries if entry.cell_id == cell]
         entries += own
         keys = {entry.key for entry in own}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.outcome import Judgement, Outcome
     from harness.plan.cost.task_cost import CostModel, Sample
-    from harness.workspace.open_plan import Bench
+    from harness.workspace.planning.open_plan import PlanContext
 
 #: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
 HISTORY = 60
@@ -25,7 +25,7 @@ MANY = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knowledge:
+class PlanHistory:
     """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs.
 
     lapsed: keys whose outcome is asked again although it is stored, with the reason.
@@ -39,15 +39,15 @@ class Knowledge:
     costs: CostModel
 
 
-def look_up(bench: Bench) -> Knowledge:
+def read_history(context: PlanContext) -> PlanHistory:
     """What the ledger knows of the plan."""
     from dataclasses import replace
 
     from harness.plan.change.renewal import outdated
 
-    checks = {key: task.check for key, task in bench.plan.tasks.items()}
-    found = look_up_keys(bench.settings, checks, bench.host)
-    again = outdated(bench.plan.tasks, found.outcomes)
+    checks = {key: task.check for key, task in context.plan.tasks.items()}
+    found = read_key_history(context.settings, checks, context.host)
+    again = outdated(context.plan.tasks, found.outcomes)
     return replace(
         found,
         outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in again},
@@ -56,7 +56,7 @@ def look_up(bench: Bench) -> Knowledge:
     )
 
 
-def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> Knowledge:
+def read_key_history(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> PlanHistory:
     """Read the ledger for keys and their checks; one that does not exist yet is not created for looking.
 
     host: this one; what ran on hosts of its kind says best what work costs here.
@@ -65,14 +65,14 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostRepo
     from harness.ledger.store import FILE_NAME
     from harness.plan.cost.task_cost import CostModel
     from harness.verdict.verdict import judge_outcome
-    from harness.workspace.open_plan import host_kind
+    from harness.workspace.planning.open_plan import host_kind
 
     if not (settings.path("state") / FILE_NAME).exists():
-        return Knowledge(costs=CostModel())
+        return PlanHistory(costs=CostModel())
     by_name = {check.name: check for check in checks.values()}
     with open_ledger(settings) as ledger:
         stored = ledger.get_many(_recorded(ledger, checks, by_name))
-        samples, rates = history(ledger, by_name)
+        samples, rates = check_history(ledger, by_name)
         runs = ledger.runs(RUNS)
     judgements = {key: judge_outcome(checks[key], outcome) for key, outcome in stored.items()}
     asked_again = {
@@ -80,7 +80,7 @@ def look_up_keys(settings: Settings, checks: Mapping[str, Check], host: HostRepo
         for key, outcome in stored.items()
         if (reason := lapsed(checks[key], outcome, judgements[key]))
     }
-    return Knowledge(
+    return PlanHistory(
         outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
         judgements={key: said for key, said in judgements.items() if key not in asked_again},
         lapsed=asked_again,
@@ -118,7 +118,7 @@ def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) ->
     }
 
 
-def history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
+def check_history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
     """Completed executions (their host is still the run's id), and each check's share of failures."""
     from harness.outcome import Evidence, State, Status
     from harness.plan.cost.task_cost import Sample
@@ -139,9 +139,9 @@ def history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], 
     return samples, rates
 
 
-def known_plan(settings: Settings, **selection: Any) -> tuple[Bench, Knowledge]:
+def open_plan_with_history(settings: Settings, **selection: Any) -> tuple[PlanContext, PlanHistory]:
     """The plan of a selection, and what is known of it."""
-    from harness.workspace.open_plan import open_bench
+    from harness.workspace.planning.open_plan import open_plan
 
-    bench = open_bench(settings, **selection)
-    return bench, look_up(bench)
+    context = open_plan(settings, **selection)
+    return context, read_history(context)

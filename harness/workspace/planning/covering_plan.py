@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import InputError, Location
 from harness.settings import Settings
-from harness.workspace.open_plan import (
-    facet_inputs,
-    look_at_host,
-    open_bench,
-    open_matrix,
-    select_cells,
-    select_checks,
-)
+from harness.workspace.planning.open_plan import facet_inputs, inspect_this_host, open_matrix, open_plan
+from harness.workspace.planning.plan_selection import select_cells, select_checks
 
 if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
@@ -25,37 +19,37 @@ if TYPE_CHECKING:
     from harness.plan.cost.task_cost import Estimate
     from harness.plan.covering.covering_set import Cover, Universe
     from harness.plan.covering.time_budget import Purchase, Step
-    from harness.workspace.open_plan import Bench
-    from harness.workspace.plan_history import Knowledge
+    from harness.workspace.planning.open_plan import PlanContext
+    from harness.workspace.planning.plan_history import PlanHistory
 
 TUPLES = {1: "values", 2: "pairs", 3: "triples"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Field:
+class _Candidates:
     """What is chosen from: cells, the keys of each by check, and what each still takes (task -> cost)."""
 
     cells: Sequence[Cell]
     keys: Sequence[Mapping[str, str]]
-    known: Knowledge
+    known: PlanHistory
     work: Sequence[Mapping[str, Estimate]]
 
 
-def chosen(
+def choose_covering_cells(
     settings: Settings,
     only: Sequence[str],
     checks: Sequence[str],
     strength: int,
     budget: str | None,
     keep: Path | None,
-) -> tuple[Bench, Knowledge, dict[str, Any], list[str]]:
+) -> tuple[PlanContext, PlanHistory, dict[str, Any], list[str]]:
     """The plan of the chosen cells, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
 
     Only keys are made of all cells; tasks and entries are made of those that were chosen.
     """
     from harness.plan.covering.covering_set import Universe
     from harness.plan.covering.time_budget import buy, parse_span, steps
-    from harness.workspace.plan_history import look_up
+    from harness.workspace.planning.plan_history import read_history
 
     try:
         seconds = parse_span(budget) if budget else None
@@ -67,15 +61,15 @@ def chosen(
     found = _cover(field, universe, _earlier(keep) if keep else field.known.planned_before)
     bought = buy(found, steps(found, field.work), universe, seconds)
     taken = [field.cells[step.index] for step in bought.taken]
-    bench = open_bench(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
-    report = _report(bench, field, bought, seconds)
-    return bench, look_up(bench), report, _lines(bench, field, bought, budget)
+    context = open_plan(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
+    report = _report(context, field, bought, seconds)
+    return context, read_history(context), report, _lines(context, field, bought, budget)
 
 
-def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Field:
+def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Candidates:
     from harness.plan.keys.code import code_digests
     from harness.plan.keys.keyring import Keyring
-    from harness.workspace.plan_history import look_up_keys
+    from harness.workspace.planning.plan_history import read_key_history
 
     cells = select_cells(settings, matrix, only)
     checks = select_checks(names)
@@ -84,7 +78,7 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
     keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_name = {check.name: check for check in checks}
     asked = {key: by_name[name] for mine in keys for name, key in mine.items()}
-    known = look_up_keys(settings, asked, look_at_host())
+    known = read_key_history(settings, asked, inspect_this_host())
     costs = {
         (name, device): known.costs.estimate(check, device)
         for name, check in by_name.items()
@@ -94,10 +88,10 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
         {key: costs[name, cell.device] for name, key in mine.items() if key not in known.outcomes}
         for cell, mine in zip(cells, keys, strict=True)
     ]
-    return _Field(cells=cells, keys=keys, known=known, work=work)
+    return _Candidates(cells=cells, keys=keys, known=known, work=work)
 
 
-def _cover(field: _Field, universe: Universe, earlier: frozenset[str]) -> Cover:
+def _cover(field: _Candidates, universe: Universe, earlier: frozenset[str]) -> Cover:
     """Rows first, then what was red; cells of the earlier plan stay; cells that never ran win ties."""
     from harness.outcome import Status
     from harness.plan.covering.covering_set import cover
@@ -132,10 +126,12 @@ def _earlier(file: Path) -> frozenset[str]:
         ) from None
 
 
-def _report(bench: Bench, field: _Field, bought: Purchase, budget: float | None) -> dict[str, Any]:
+def _report(
+    context: PlanContext, field: _Candidates, bought: Purchase, budget: float | None
+) -> dict[str, Any]:
     return {
         "schema": {"name": "npu-matrix.cover", "version": 1},
-        "profile": bench.plan.profile,
+        "profile": context.plan.profile,
         "strength": bought.strength,
         "feasible": bought.tuples,
         "held": bought.held,
@@ -147,12 +143,12 @@ def _report(bench: Bench, field: _Field, bought: Purchase, budget: float | None)
             "gained": bought.next_hour.gained,
             "seconds": round(bought.next_hour.seconds, 1),
         },
-        "tasks": bench.plan.record().tasks if bought.taken else [],
+        "tasks": context.plan.record().tasks if bought.taken else [],
         "forecast": _forecast(bought, field),
     }
 
 
-def _step_json(field: _Field, step: Step) -> dict[str, Any]:
+def _step_json(field: _Candidates, step: Step) -> dict[str, Any]:
     return {
         "id": field.cells[step.index].id,
         "gained": step.gained,
@@ -161,7 +157,7 @@ def _step_json(field: _Field, step: Step) -> dict[str, Any]:
     }
 
 
-def _forecast(bought: Purchase, field: _Field) -> dict[str, Any]:
+def _forecast(bought: Purchase, field: _Candidates) -> dict[str, Any]:
     from harness.plan.cost.task_cost import forecast
 
     distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
@@ -175,7 +171,7 @@ def _forecast(bought: Purchase, field: _Field) -> dict[str, Any]:
     }
 
 
-def _lines(bench: Bench, field: _Field, bought: Purchase, budget: str | None) -> list[str]:
+def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: str | None) -> list[str]:
     from harness.plan.cost.task_cost import duration
 
     cells = field.cells
@@ -186,7 +182,7 @@ def _lines(bench: Bench, field: _Field, bought: Purchase, budget: str | None) ->
         f"{step.why or cells[step.index].title}"
         for step in bought.taken
     ]
-    skipped = sum(entry.skip is not None for entry in bench.plan.entries)
+    skipped = sum(entry.skip is not None for entry in context.plan.entries)
     lines.append(
         f"{len(bought.taken)} of {len(cells)} cells hold {bought.held} of {bought.tuples} feasible {tuples} "
         f"({bought.coverage:.1%}); about {_forecast(bought, field)['text']} of work"
@@ -205,7 +201,7 @@ def _lines(bench: Bench, field: _Field, bought: Purchase, budget: str | None) ->
     return lines
 
 
-def _beyond(field: _Field, bought: Purchase) -> str:
+def _beyond(field: _Candidates, bought: Purchase) -> str:
     """With every tuple held: how much of the next strength is, which is what more time would buy."""
     from harness.plan.covering.covering_set import MAX_STRENGTH, Universe
 

@@ -16,7 +16,7 @@ import click
 
 from harness.settings import Settings
 from harness.sources.git.mirrors import mirrors_folder
-from harness.workspace.downloads import fetcher
+from harness.workspace.downloads import announced_fetch
 
 if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.patchstack.stacks.upstream_tree import UpstreamTree
 
 
-def target_of(
+def resolve_target(
     settings: Settings,
     patches: Path,
     upstream: str,
@@ -42,21 +42,21 @@ def target_of(
     if path:
         from harness.patchstack.stacks.upstream_tree import open_folder
 
-        package = package_of(patches, choose_upstream(patches, upstream, open_folder(path)))
+        package = upstream_of_patches(patches, choose_upstream(patches, upstream, open_folder(path)))
         return folder_target(path, package, version), package
     if repo:
         from harness.sources.git.git_repository import Repository
 
         repository = Repository(repo)
-        package = package_of(patches, choose_upstream(patches, upstream, repository.tree(ref)))
+        package = upstream_of_patches(patches, choose_upstream(patches, upstream, repository.tree(ref)))
         return commit_target(repository, ref, package, version), package
-    package = package_of(patches, choose_upstream(patches, upstream))
-    fetch = fetcher(f"{package} {version}")
+    package = upstream_of_patches(patches, choose_upstream(patches, upstream))
+    fetch = announced_fetch(f"{package} {version}")
     target = version_target(package, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder())
     return target, package
 
 
-def package_of(patches: Path, upstream: str) -> str:
+def upstream_of_patches(patches: Path, upstream: str) -> str:
     """The upstream of the stack in a folder; of patches in another format verl, unless one is named."""
     from harness.patchstack.stacks.patch_selection import DEFAULT_UPSTREAM, load_own_stack
 
@@ -64,7 +64,7 @@ def package_of(patches: Path, upstream: str) -> str:
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
 
 
-def chosen_for(
+def bodies_for_target(
     patches: Path, target: UpstreamTree, package: str, names: Sequence[str]
 ) -> tuple[LoadedPatch, ...]:
     """The bodies for a tree, in order, of the named patches."""
@@ -77,7 +77,7 @@ def matrix_versions(settings: Settings, upstream: str) -> list[str]:
     """The versions of an upstream in the matrix, newest first; none when there is no such axis."""
     from packaging.version import Version
 
-    from harness.workspace.open_plan import open_matrix
+    from harness.workspace.planning.open_plan import open_matrix
 
     if not settings.path("matrix").is_file():
         return []
@@ -89,7 +89,7 @@ def matrix_versions(settings: Settings, upstream: str) -> list[str]:
 def trees_of_cell(
     settings: Settings, cell: Cell
 ) -> list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]]:
-    """Of each upstream whose patches a cell has: the variants, the tree, or why there is none at hand."""
+    """Of each upstream whose patches a cell has: the bodies, the tree, or why there is none at hand."""
     from harness.errors import InputError
     from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.stacks.patch_stack import load_stack, upstreams
@@ -99,18 +99,18 @@ def trees_of_cell(
     patches = settings.root / "patches"
     for name in upstreams(patches):
         version = cell.axes.get(name, "")
-        variants = load_stack(patches, name).select(version) if version else ()
-        if not variants:
+        bodies = load_stack(patches, name).select(version) if version else ()
+        if not bodies:
             continue
-        loaded_patches = tuple(read_patch(patch.id, patch.data) for patch in variants)
-        fetch = fetcher(f"{name} {version}")
+        readables = tuple(read_patch(patch.id, patch.data) for patch in bodies)
+        fetch = announced_fetch(f"{name} {version}")
         try:
             target = version_target(
                 name, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder()
             )
-            found.append((loaded_patches, target, ""))
+            found.append((readables, target, ""))
         except InputError as error:
-            found.append((loaded_patches, None, error.problems[0].what))
+            found.append((readables, None, error.problems[0].what))
     return found
 
 

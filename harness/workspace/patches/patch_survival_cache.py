@@ -11,8 +11,8 @@ import click
 
 from harness.errors import HarnessError
 from harness.settings import Settings
-from harness.workspace.downloads import progress
-from harness.workspace.patch_target import matrix_versions
+from harness.workspace.downloads import print_progress
+from harness.workspace.patches.patch_target import matrix_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.sources.git.git_repository import Repository
 
 
-def recorded_survival(settings: Settings, matrix: Matrix) -> Path | None:
+def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
     """The file of our largest stack's survival: from the oldest release in the matrix to its clone's head.
 
     None when no clone below `mirrors` is of its upstream. What goes wrong is told; the report goes without.
@@ -64,7 +64,7 @@ def _kept(
     settings: Settings,
     clone: Repository,
     revisions: str,
-    variants: Sequence[LoadedPatch],
+    bodies: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup],
 ) -> Path:
     from harness.digest import digest_json
@@ -72,7 +72,7 @@ def _kept(
     from harness.patchstack.format.diff_writer import render_patch
     from harness.plan.keys.code import code_digests
 
-    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in variants]
+    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
     groups = [[one.name, [list(variant) for variant in one.variants]] for one in logical]
     start, _dots, head = revisions.partition("..")
     parts: list[Any] = [clone.commit(start), head, texts, groups, code_digests([PATCHES])]
@@ -81,7 +81,7 @@ def _kept(
         from harness.patchstack.history.survival import survival_of_commits
 
         found = survival_of_commits(
-            clone, revisions, variants, progress("history of the patches, commits"), logical
+            clone, revisions, bodies, print_progress("history of the patches, commits"), logical
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.workspace.plan_history import Knowledge
+from harness.workspace.planning.plan_history import PlanHistory
 
 if TYPE_CHECKING:
     from harness.ledger.plan_record import CellFacts
     from harness.plan.tasks.task import Plan, Task
 
 
-def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
+def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
     """JSON: of every task that is still to run, of every cell, of all.
 
     Seconds are those of one task after the other. A task that cells share counts in each of them and once in
@@ -34,7 +34,7 @@ def estimates(plan: Plan, known: Knowledge) -> dict[str, Any]:
     }
 
 
-def _task(known: Knowledge, task: Task, cell: CellFacts) -> dict[str, Any]:
+def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
     """cell: one of those that ask for it; what builds its environment is the same in all."""
     from harness.plan.cost.disk import BUILDS, environment_disk
 
@@ -67,7 +67,7 @@ def _sum(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def told(cost: dict[str, Any]) -> str:
+def cost_text(cost: dict[str, Any]) -> str:
     """`about 3.4 min, 4.1 GiB of disk` of a cell or of all; "" where nothing is to run."""
     from harness.plan.cost.task_cost import duration
 
@@ -80,14 +80,14 @@ def told(cost: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def basis(report: dict[str, Any]) -> list[str]:
+def estimate_basis(report: dict[str, Any]) -> list[str]:
     """What the figures of `estimates` are and rest on, as lines of text."""
     total, tasks = report["total"], report["tasks"].values()
     if not total["tasks"]:
         return []
     time = (
-        f"estimates: {told(total)} in all, one task after the other; {total['tasks'] - total['guessed']} of "
-        f"{total['tasks']} tasks by executions in this state's ledger, "
+        f"estimates: {cost_text(total)} in total, one task after the other; "
+        f"{total['tasks'] - total['guessed']} of {total['tasks']} tasks by executions in this ledger, "
         f"{total['guessed']} by a documented figure"
     )
     found = sorted({task["disk_basis"] for task in tasks if "disk_basis" in task})
@@ -98,7 +98,7 @@ def basis(report: dict[str, Any]) -> list[str]:
     return [time, disk] if found else [time]
 
 
-def work(known: Knowledge, tasks: list[Task]) -> str:
+def work_text(known: PlanHistory, tasks: list[Task]) -> str:
     """The forecast for tasks, with its error."""
     from harness.plan.cost.task_cost import forecast
 

@@ -15,8 +15,8 @@ import click
 
 from harness.errors import HarnessError, InputError
 from harness.settings import Settings
-from harness.workspace.downloads import progress
-from harness.workspace.patch_target import matrix_versions, variants_for_head
+from harness.workspace.downloads import print_progress
+from harness.workspace.patches.patch_target import matrix_versions, variants_for_head
 
 if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "patch-facts"
 
 
-def recorded_facts(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
+def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
     """The files of forecasts and summaries that can be had without the network.
 
     Heads need a clone below `mirrors`; summaries a commit of one, or a release that a check has fetched. What
@@ -62,7 +62,7 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
             continue
         head = clone.commit("HEAD")
         current = variants_for_head(settings, patches, name, clone.tree(head))
-        tell = progress(f"patches on the head of {name}")
+        tell = print_progress(f"patches on the head of {name}")
         parts = [name, head, dict(current.ended)]
         yield _kept(
             settings,

@@ -8,14 +8,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.workspace.open_plan import Bench, cell_entry
+from harness.workspace.execution.run_setup import cell_launcher
+from harness.workspace.planning.open_plan import PlanContext
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.plan.tasks.task import Plan
 
 
-def run_again(bench: Bench, ledger: Ledger, keys: Collection[str]) -> bool:
+def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> bool:
     """Execute these keys of the plan once more, on this machine; True when that was interrupted.
 
     Every attempt is recorded, in a run of its own. InfrastructureError when another run holds the checkout.
@@ -28,13 +29,13 @@ def run_again(bench: Bench, ledger: Ledger, keys: Collection[str]) -> bool:
     from harness.run.scheduling.scheduler import Policy, run_plan
     from harness.verdict.verdict import judge_outcome
 
-    settings = bench.settings
+    settings = context.settings
     site = Site(
         root=settings.root,
         state=settings.path("state"),
         cache=settings.cache,
         environ=os.environ,
-        cell=cell_entry(settings.cache),
+        cell=cell_launcher(settings.cache),
         keep=False,
     )
     argv = ["npu-matrix", *sys.argv[1:]]
@@ -42,7 +43,7 @@ def run_again(bench: Bench, ledger: Ledger, keys: Collection[str]) -> bool:
         executor = LocalExecutor(site, settings.jobs)
         try:
             result = run_plan(
-                part(bench.plan, keys),
+                partial_plan(context.plan, keys),
                 ledger,
                 executor,
                 judge_outcome,
@@ -56,7 +57,7 @@ def run_again(bench: Bench, ledger: Ledger, keys: Collection[str]) -> bool:
     return result.interrupted
 
 
-def part(plan: Plan, keys: Collection[str]) -> Plan:
+def partial_plan(plan: Plan, keys: Collection[str]) -> Plan:
     """The plan of these keys and of what they need, in the plan's order."""
     wanted: set[str] = set()
     left = list(keys)

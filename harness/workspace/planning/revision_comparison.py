@@ -18,28 +18,28 @@ from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_setting
 if TYPE_CHECKING:
     from harness.plan.change.impact import Impact, TaskImpact
     from harness.plan.change.revision import Revision
-    from harness.workspace.open_plan import Bench
-    from harness.workspace.plan_history import Knowledge
+    from harness.workspace.planning.open_plan import PlanContext
+    from harness.workspace.planning.plan_history import PlanHistory
 
 #: The planner of a revision runs as a program of its own, and may hang like one.
 SECONDS = 120
 
 
-def changed(
-    bench: Bench, known: Knowledge, reference: str, only: Sequence[str], checks: Sequence[str]
+def compare_with_revision(
+    context: PlanContext, known: PlanHistory, reference: str, only: Sequence[str], checks: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The report as JSON (schema `npu-matrix.impact`), and as lines of text."""
     from harness.plan.change.impact import impact
     from harness.plan.change.revision import resolve_revision
 
-    revision = resolve_revision(bench.settings.root, reference)
-    before = plan_of_revision(bench, revision, only, checks)
-    found = impact(bench.plan, before)
-    return _report(bench, known, revision, found), _lines(bench, known, revision, found)
+    revision = resolve_revision(context.settings.root, reference)
+    before = plan_of_revision(context, revision, only, checks)
+    found = impact(context.plan, before)
+    return _report(context, known, revision, found), _lines(context, known, revision, found)
 
 
 def plan_of_revision(
-    bench: Bench, revision: Revision, only: Sequence[str], checks: Sequence[str]
+    context: PlanContext, revision: Revision, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
     """The plan of the same selection at a revision.
 
@@ -50,7 +50,7 @@ def plan_of_revision(
     from harness.package import PACKAGE_ROOT
     from harness.plan.change.revision import PACKAGE, lay_out, planning_digest, same_code
 
-    settings = bench.settings
+    settings = context.settings
     matrix = _inside(settings)
     # Where the program is installed apart from the checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
@@ -64,11 +64,11 @@ def plan_of_revision(
                 fix="compare with a later revision",
             )
         if same:
-            return _planned_here(bench, folder, only, checks, PACKAGE_ROOT)
+            return _planned_here(context, folder, only, checks, PACKAGE_ROOT)
         digest = planning_digest(folder / PACKAGE)
         if digest and digest == planning_digest(PACKAGE_ROOT):
-            return _planned_here(bench, folder, only, checks, folder / PACKAGE)
-        return _planned_there(bench, revision, folder, only, checks)
+            return _planned_here(context, folder, only, checks, folder / PACKAGE)
+        return _planned_there(context, revision, folder, only, checks)
 
 
 def _inside(settings: Settings) -> str:
@@ -94,24 +94,24 @@ def _settings_at(settings: Settings, folder: Path) -> Settings:
 
 
 def _planned_here(
-    bench: Bench, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
+    context: PlanContext, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
 ) -> PlanRecord:
     from harness.errors import NothingSelectedError
-    from harness.workspace.open_plan import open_bench
+    from harness.workspace.planning.open_plan import open_plan
 
-    there = _settings_at(bench.settings, folder)
+    there = _settings_at(context.settings, folder)
     try:
-        plan = open_bench(there, only=only, checks=checks, host=bench.host, package_root=package_root).plan
+        plan = open_plan(there, only=only, checks=checks, host=context.host, package_root=package_root).plan
     except NothingSelectedError:
         return PlanRecord()
     return plan.record()
 
 
 def _planned_there(
-    bench: Bench, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
+    context: PlanContext, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
     """Ask the revision's own program. `-P` keeps the working folder off its path; PYTHONPATH puts it on."""
-    settings = bench.settings
+    settings = context.settings
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
     argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
     argv += ["--state", str(folder / ".npu-matrix"), "plan", "--json"]
@@ -148,10 +148,10 @@ def _planned_there(
     )
 
 
-def _report(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -> dict[str, Any]:
+def _report(context: PlanContext, known: PlanHistory, revision: Revision, found: Impact) -> dict[str, Any]:
     return {
         "schema": {"name": "npu-matrix.impact", "version": 1},
-        "profile": bench.plan.profile,
+        "profile": context.plan.profile,
         "since": {"name": revision.name, "commit": revision.commit},
         "tasks": [
             {
@@ -169,12 +169,12 @@ def _report(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -
     }
 
 
-def _lines(bench: Bench, known: Knowledge, revision: Revision, found: Impact) -> list[str]:
+def _lines(context: PlanContext, known: PlanHistory, revision: Revision, found: Impact) -> list[str]:
     from harness.plan.change.impact import Effect
-    from harness.workspace.estimates import work
+    from harness.workspace.planning.plan_estimates import work_text
 
     touched = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
-    todo = [bench.plan.tasks[task.key] for task in touched if task.key not in known.outcomes]
+    todo = [context.plan.tasks[task.key] for task in touched if task.key not in known.outcomes]
     lines = [f"since {revision}: {len(touched)} of {len(found.tasks)} distinct tasks differ"]
     for task in touched:
         cells = task.cells[0] + (f" and {len(task.cells) - 1} more" if len(task.cells) > 1 else "")
@@ -187,10 +187,10 @@ def _lines(bench: Bench, known: Knowledge, revision: Revision, found: Impact) ->
     counts = Counter(_status(known, task) or "without an outcome here" for task in unchanged)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     lines.append(f"unchanged, proved by their keys: {len(unchanged)}{f' ({told})' if told else ''}")
-    lines.append(f"{len(todo)} to run ({work(known, todo)} of work)")
+    lines.append(f"{len(todo)} to run ({work_text(known, todo)} of work)")
     return lines
 
 
-def _status(known: Knowledge, task: TaskImpact) -> str:
+def _status(known: PlanHistory, task: TaskImpact) -> str:
     judgement = known.judgements.get(task.key)
     return judgement.status.value if judgement else ""

@@ -1,0 +1,114 @@
+"""The frontier: what is known of the cells that meet conditions, and probes that run what is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import InputError
+from harness.settings import Settings
+from harness.workspace.planning.open_plan import PlanContext, open_plan
+from harness.workspace.planning.plan_history import PlanHistory, read_history
+
+if TYPE_CHECKING:
+    from harness.matrix.model.constraints import Condition
+    from harness.matrix.version_matrix import Matrix
+    from harness.plan.feasibility.frontier import Answer, Newest, Proof
+
+
+_CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
+
+
+def probe_frontier(
+    settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
+) -> tuple[PlanContext, Newest]:
+    """Run what is not known until the newest that works is, and hand back what is known then."""
+    from harness.ledger.store import Ledger
+    from harness.outcome import Tier
+    from harness.plan.feasibility.frontier import newest, next_probe
+    from harness.workspace.execution.rerun_tasks import rerun_tasks
+
+    tried: set[str] = set()
+    while True:
+        context, proofs = known_proofs(settings, matrix, conditions)
+        found = newest(matrix, axis, conditions, proofs)
+        keys = next_probe(context.plan.entries, found, Tier(most), tried)
+        if not keys:
+            return context, found
+        tried.update(keys)
+        candidate = found.candidate
+        version = candidate.version.short if candidate else ""
+        checks = ", ".join(sorted({context.plan.tasks[key].check.name for key in keys}))
+        click.echo(f"probing {axis} {version}: {checks}", err=True)
+        with Ledger.open(settings.path("state")) as ledger:
+            if rerun_tasks(context, ledger, keys):
+                raise click.Abort
+
+
+def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
+    """The conditions of `--with AXIS=VALUE`; InputError for one that cannot be read."""
+    from harness.errors import did_you_mean
+    from harness.matrix.model.constraints import Condition
+    from harness.matrix.model.versions import parse_specifier
+
+    conditions = []
+    for text in given:
+        match = _CONDITION.fullmatch(text)
+        if not match:
+            raise InputError(f"{text!r} is no condition", fix="write AXIS=VALUE, or AXIS>=VALUE")
+        axis, specifier = match["axis"], match["specifier"]
+        if axis not in matrix.axes:
+            raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
+        words = specifier[1:] if specifier[0] == "=" and specifier[:2] != "==" else specifier
+        try:
+            parsed = parse_specifier(matrix.axes[axis].scheme, words)
+        except ValueError as error:
+            raise InputError(f"{text!r} is no condition", why=str(error)) from None
+        conditions.append(Condition(axis=axis, specifiers=(parsed,)))
+    return tuple(conditions)
+
+
+def known_proofs(
+    settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
+) -> tuple[PlanContext, Mapping[str, Proof]]:
+    """What is known of every cell of every profile that meets the conditions."""
+    from harness.plan.feasibility.exclusion import meets
+    from harness.plan.feasibility.frontier import Proof
+
+    context = open_plan(settings, choose=lambda matrix: matrix.all_cells)
+    known = read_history(context)
+    answers: dict[str, list[Answer]] = {}
+    for entry in context.plan.entries:
+        answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
+    return context, {
+        cell.id: Proof(cell=cell, answers=tuple(answers[cell.id]))
+        for cell in matrix.all_cells
+        if meets(matrix, cell, conditions)
+    }
+
+
+def _answer(entry: Any, known: PlanHistory) -> Answer:
+    from harness.plan.feasibility.frontier import Answer
+
+    if entry.skip:
+        return Answer(check=entry.check, not_run=entry.skip.reason)
+    judgement = known.judgements.get(entry.key)
+    if judgement is None:
+        return Answer(check=entry.check, not_run="not run yet")
+    return Answer(
+        check=entry.check,
+        status=judgement.status,
+        evidence=known.outcomes[entry.key].evidence,
+        reasons=judgement.reasons,
+    )
+
+
+def profile_of_cell(matrix: Matrix, cell_id: str) -> str:
+    """The first profile that selects the cell, else `default`."""
+    return next(
+        (name for name in matrix.profiles if any(cell.id == cell_id for cell in matrix.cells(name))),
+        "default",
+    )

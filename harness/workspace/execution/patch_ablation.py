@@ -1,0 +1,147 @@
+"""Ablation of patches: compare the tree, then the verdicts, with one patch left out at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.errors import EXIT_OK
+from harness.settings import Settings
+from harness.workspace.patches.patch_target import bodies_for_target, resolve_target, trees_of_cell
+
+if TYPE_CHECKING:
+    from harness.matrix.model.cell import Cell
+    from harness.outcome import Status
+    from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.stacks.ablation import Ablation
+    from harness.workspace.planning.open_plan import PlanContext
+
+
+def ablate_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
+    """Compare a tree with and without each named patch."""
+    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+    from harness.patchstack.stacks.patch_selection import select_by_name
+
+    patches = asked["folder"] or settings.root / "patches"
+    target, package = resolve_target(
+        settings, patches, asked["upstream"], asked["version"], asked["path"], asked["repo"], asked["ref"]
+    )
+    chosen = bodies_for_target(patches, target, package, ())
+    wanted = {readable.name for readable in select_by_name(chosen, names)}
+    found = leave_out(target.tree, chosen, target.blobs)
+    return [one for one in found if one.patch in wanted]
+
+
+def ablate_cell(
+    settings: Settings, name: str, names: Sequence[str], checks: Sequence[str], *, static: bool
+) -> tuple[list[Ablation], bool]:
+    """Compare the trees of a cell, then its verdicts; the flag says whether the run was interrupted."""
+    from harness.patchstack.stacks.ablation import UNKNOWN
+    from harness.plan.keys.variant import lacking
+    from harness.workspace.planning.open_plan import open_matrix, open_plan
+    from harness.workspace.planning.plan_selection import find_cell
+
+    matrix = open_matrix(settings)
+    cell = find_cell(matrix, settings["profile"], name)
+    found = _ablate_statically(settings, cell, names)
+    if static:
+        return found, False
+
+    def planned(patch: str = "") -> PlanContext:
+        variant = lacking(cell, (patch,)) if patch else cell
+        return open_plan(settings, checks=checks, choose=lambda _matrix: [variant])
+
+    unknown = [one.patch for one in found if one.result == UNKNOWN]
+    if not unknown:
+        return found, False
+    moved, interrupted = _run_without(settings, planned(), {patch: planned(patch) for patch in unknown})
+    return [moved.get(one.patch, one) for one in found], interrupted
+
+
+def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
+    """What the trees alone say of every selected patch of a cell."""
+    from harness.patchstack.stacks.ablation import UNKNOWN, Ablation
+    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+    from harness.patchstack.stacks.patch_selection import select_by_name
+
+    found: list[Ablation] = []
+    every: list[LoadedPatch] = []
+    for readables, target, absent in trees_of_cell(settings, cell):
+        every += readables
+        if target is None:
+            found += [
+                Ablation(patch=readable.name, result=UNKNOWN, reasons=(absent,)) for readable in readables
+            ]
+        else:
+            found += leave_out(target.tree, readables, target.blobs)
+    wanted = {readable.name for readable in select_by_name(every, names)}
+    return [one for one in found if one.patch in wanted]
+
+
+def _run_without(
+    settings: Settings, full: PlanContext, partial: Mapping[str, PlanContext]
+) -> tuple[dict[str, Ablation], bool]:
+    """Run the cell with all patches, then without each; what moved, and whether it was interrupted."""
+    from harness.patchstack.stacks.ablation import judge_ablation
+    from harness.run.executors.executor import LocalExecutor
+    from harness.run.jobs.job import Site
+    from harness.run.programs.interruption import Interruption
+    from harness.run.scheduling.run_lock import run_lock
+    from harness.workspace.execution.run_setup import cell_launcher
+    from harness.workspace.open_ledger import open_ledger
+
+    state, cache = settings.path("state"), settings.cache
+    site = Site(root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache))
+    found: dict[str, Ablation] = {}
+    with ExitStack() as stack:
+        stopped = stack.enter_context(Interruption())
+        stack.enter_context(
+            run_lock(
+                state,
+                command=["npu-matrix", *sys.argv[1:]],
+                wait=settings.wait,
+                tell=lambda text: click.echo(text, err=True),
+                stopped=stopped,
+            )
+        )
+        ledger = stack.enter_context(open_ledger(settings))
+        executor = LocalExecutor(site, settings.jobs)
+        stack.callback(executor.close)
+        before = _statuses(full, ledger, executor, stopped, "with every patch")
+        for patch, context in partial.items():
+            if stopped():
+                break
+            after = _statuses(context, ledger, executor, stopped, f"without {patch}")
+            found[patch] = judge_ablation(patch, _guards(settings.root / "patches", patch), before, after)
+        return found, stopped()
+
+
+def _statuses(context: PlanContext, ledger: Any, executor: Any, stopped: Any, what: str) -> dict[str, Status]:
+    """Check -> status, of those that came to one."""
+    from harness.run.scheduling.scheduler import run_plan
+    from harness.verdict.verdict import judge_outcome
+
+    result = run_plan(context.plan, ledger, executor, judge_outcome, stopped=stopped, argv=sys.argv[1:])
+    ledger.finish_run(result.run_id, EXIT_OK)
+    tasks = context.plan.tasks
+    statuses = {
+        entry.check: judge_outcome(tasks[entry.key].check, result.outcomes[entry.key]).status
+        for entry in context.plan.entries
+        if entry.key in result.outcomes
+    }
+    told = ", ".join(f"{check} {status.value}" for check, status in statuses.items())
+    click.echo(f"{what}: {result.executed} run, {result.reused} known; {told}", err=True)
+    return statuses
+
+
+def _guards(patches: Path, patch: str) -> tuple[str, ...]:
+    from harness.patchstack.stacks.patch_stack import load_stack
+
+    upstream, _slash, name = patch.partition("/")
+    return next((one.guarded_by for one in load_stack(patches, upstream).patches if one.id == name), ())

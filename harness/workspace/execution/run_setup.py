@@ -1,0 +1,90 @@
+"""What a run starts with: the executor, the folders and facts of this host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InputError
+from harness.settings import Settings
+from harness.workspace.planning.open_plan import PlanContext, host_kind
+
+if TYPE_CHECKING:
+    from harness.outcome import Outcome
+    from harness.run.executors.ray_executor import RayExecutor
+    from harness.run.jobs.job import CellCommand
+
+
+def ray_cluster(settings: Settings) -> RayExecutor | None:
+    """The executor on a Ray cluster, None where tasks run on this machine."""
+    if settings["executor"] == "local":
+        return None
+    if settings["executor"] != "ray":
+        origin = settings.values["executor"].origin
+        raise InputError(
+            f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="local, or ray"
+        )
+    from harness.ledger.artifacts import ArtifactStore
+    from harness.run.executors.ray_executor import RayExecutor, RemoteSite
+
+    return RayExecutor(
+        ArtifactStore(settings.path("state") / "artifacts"),
+        settings.root,
+        RemoteSite(cell=cell_launcher),
+        settings["ray_address"],
+    )
+
+
+def local_site(context: PlanContext, *, keep: bool) -> Any:
+    """Where tasks of this plan run on this machine."""
+    from harness.run.jobs.job import Site
+
+    settings = context.settings
+    cache = settings.cache
+    return Site(
+        root=settings.root,
+        state=settings.path("state"),
+        cache=cache,
+        environ=os.environ,
+        cell=cell_launcher(cache),
+        keep=keep,
+        cards=context.host.usable_chips,
+    )
+
+
+def host_record(context: PlanContext) -> dict[str, str]:
+    """The facts of this host that are stored with a run."""
+    import platform
+
+    from harness.plan.change.revision import checkout_revision
+
+    return {
+        "revision": checkout_revision(context.settings.root),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **host_kind(context.host),
+        "cann": context.host.cann or "none",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def cell_launcher(cache: Path) -> CellCommand:
+    """How a module is started inside a built cell."""
+    import harness
+    from harness.builds.cell.bundle import make_bundle
+    from harness.builds.cell.cell_command import cell_command
+    from harness.builds.ownership.cache_use import CacheUse
+
+    # Kept by the function below: `cleanup` leaves alone what a living run may enter.
+    use = CacheUse(cache)
+
+    def enter(
+        environment: Outcome, module: str, args: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        bundle = make_bundle(Path(harness.__file__).parent, use.cache)
+        return cell_command(environment.measurements, bundle, module, args)
+
+    return enter

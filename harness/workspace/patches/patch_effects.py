@@ -1,0 +1,61 @@
+"""What patches do to a commit and to the releases of the matrix, with the commits that broke them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import InputError
+from harness.settings import Settings
+from harness.workspace.downloads import announced_fetch, print_progress
+from harness.workspace.patches.patch_target import matrix_versions, upstream_of_patches
+
+if TYPE_CHECKING:
+    from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.apply.stack_apply import StackResult
+    from harness.patchstack.history.survival import Survival
+    from harness.patchstack.stacks.upstream_tree import UpstreamTree
+    from harness.sources.git.commit_history import Commit
+
+
+def apply_with_culprits(
+    package: str, target: UpstreamTree, chosen: Sequence[LoadedPatch], repo: Path | None, ref: str
+) -> tuple[StackResult, dict[str, Commit]]:
+    """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
+    if repo is None:
+        from harness.patchstack.apply.stack_apply import apply_stack
+
+        return apply_stack(target.tree, chosen, target.blobs), {}
+    from harness.patchstack.history.forecast import forecast_stack as look_ahead
+    from harness.sources.git.git_repository import Repository
+
+    tell = print_progress("looking for what broke them, patches")
+    found = look_ahead(package, Repository(repo), chosen, ref, tell)
+    return found.stack, {
+        name: breakage.broken_by for name, breakage in found.breakages.items() if breakage.broken_by
+    }
+
+
+def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
+    """Where the patches apply over the releases of the matrix, newest first."""
+    from harness.patchstack.history.survival import survival_of_releases
+    from harness.patchstack.stacks.patch_selection import all_variants
+    from harness.patchstack.stacks.upstream_tree import version_target
+
+    bodies, logical = all_variants(patches, upstream)
+    package = upstream_of_patches(patches, upstream)
+    versions = [version for version in matrix_versions(settings, package) if "@" not in version]
+    if not versions:
+        raise InputError(
+            f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
+        )
+    fetch = announced_fetch(package)
+    trees = [
+        (
+            version,
+            version_target(package, version, cache=settings.cache, command=fetch, mirrors=None).tree,
+        )
+        for version in versions
+    ]
+    return survival_of_releases(package, trees, bodies, logical)

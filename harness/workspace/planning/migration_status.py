@@ -1,0 +1,68 @@
+"""How far migrations are: both rows judged from the ledger, and which old rows can retire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from harness.matrix.model.migration import Migration
+    from harness.matrix.version_matrix import Matrix
+    from harness.plan.tasks.task import Plan
+    from harness.verdict.gate.migration_progress import Advance
+    from harness.verdict.verdict import Verdict
+
+
+def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> Advance:
+    """From what the ledger has under the keys of today; a row that cannot be planned has no answers."""
+    from harness.verdict.gate.migration_progress import advance
+
+    rows = [name for name in (migration.stack, migration.name) if name in matrix.stacks]
+    if len(rows) < 2:
+        return advance((), ())
+    checks, verdicts = _row_verdicts(settings, matrix, rows)
+    return advance(verdicts[migration.stack], verdicts[migration.name], checks)
+
+
+def _row_verdicts(
+    settings: Settings, matrix: Matrix, rows: list[str]
+) -> tuple[list[str], dict[str, list[Verdict]]]:
+    """The checks planned for the rows, and for each row the verdicts on those that have an answer."""
+    from harness.verdict.join import judge_plan
+    from harness.workspace.planning.open_plan import expectations, open_plan
+    from harness.workspace.planning.plan_history import read_history
+
+    context = open_plan(settings, choose=lambda _matrix: [matrix.stack_cell(name) for name in rows])
+    outcomes = read_history(context).outcomes
+    verdicts = judge_plan(context.plan, outcomes, {}, expectations(matrix, settings["profile"]))
+    stacks = {cell.id: cell.stack for cell in context.plan.cells}
+    # Without an outcome it is not that something failed: nobody has asked yet.
+    asked = [
+        verdict
+        for entry, verdict in zip(context.plan.entries, verdicts, strict=True)
+        if not entry.key or entry.key in outcomes
+    ]
+    return list(dict.fromkeys(entry.check for entry in context.plan.entries)), {
+        row: [verdict for verdict in asked if stacks[verdict.cell_id] == row] for row in rows
+    }
+
+
+def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict]) -> list[str]:
+    """What to tell after a run of all checks: the migrations whose old row can retire."""
+    from harness.plan.tasks.check_registry import all_checks
+    from harness.verdict.gate.migration_progress import advance
+
+    if {entry.check for entry in plan.entries} != {check.name for check in all_checks()}:
+        return []
+    stacks = {cell.id: cell.stack for cell in plan.cells}
+    rows: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        rows.setdefault(stacks[verdict.cell_id], []).append(verdict)
+    return [
+        f"migration {one.name!r} is done: `npu-matrix matrix retire {one.name}` takes the old row off"
+        for one in matrix.migrations.values()
+        if {one.stack, one.name} <= rows.keys() and advance(rows[one.stack], rows[one.name]).done
+    ]

@@ -1,0 +1,185 @@
+"""What most commands start from: settings -> matrix, host, plan."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.settings import Settings
+from harness.workspace.planning.plan_selection import (
+    _matches,
+    checks_left_out,
+    select_cells,
+    select_checks,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from harness.devices.host.inventory import HostReport
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
+    from harness.plan.keys.facets import FacetInputs
+    from harness.plan.tasks.task import Plan
+    from harness.verdict.verdict import Expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanContext:
+    """A matrix, the host, and the plan of the selection."""
+
+    settings: Settings
+    matrix: Matrix
+    host: HostReport
+    plan: Plan
+
+
+def open_matrix(settings: Settings) -> Matrix:
+    """Load the matrix the settings name."""
+    from harness.matrix.reading.load_matrix import load_matrix
+
+    return load_matrix(settings.path("matrix"))
+
+
+def inspect_this_host() -> HostReport:
+    """What this machine has."""
+    from harness.devices.host.inventory import HostView, inspect_host
+
+    return inspect_host(HostView(environ=os.environ))
+
+
+def host_kind(report: HostReport) -> dict[str, str]:
+    """What decides how fast a host is, as runs store it."""
+    chips = report.usable_chips
+    return {
+        "machine": platform.machine(),
+        "cpus": str(report.cpus),
+        "npu": f"{len(chips)} x {report.soc}" if chips else "none",
+    }
+
+
+def open_plan(
+    settings: Settings,
+    *,
+    only: Sequence[str] = (),
+    checks: Sequence[str] = (),
+    host: HostReport | None = None,
+    package_root: Path | None = None,
+    choose: Callable[[Matrix], Sequence[Cell]] | None = None,
+    nodes: Sequence[Mapping[str, float]] = (),
+) -> PlanContext:
+    """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
+
+    `a,b` names two, as two options do. A glob that matches nothing beside one that does is noticed.
+    `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
+    `choose` names other cells than the profile's.
+    `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
+    """
+    from harness.digest import digest_file
+    from harness.package import PACKAGE_ROOT
+    from harness.plan.keys.code import code_digests
+    from harness.plan.tasks.planner import make_plan
+    from harness.workspace.planning.followed_branches import follow_branches
+
+    matrix, moving = follow_branches(open_matrix(settings))
+    cells = select_cells(settings, matrix, only, choose)
+    wanted = select_checks(checks)
+    missed = [glob for glob in split_names(only) if not any(_matches(cell.id, [glob]) for cell in cells)]
+    host = host or inspect_this_host()
+    plan = make_plan(
+        cells,
+        wanted,
+        profile=settings["profile"],
+        matrix_digest=digest_file(settings.path("matrix")),
+        inputs=facet_inputs(settings, matrix),
+        code=code_digests(wanted, package_root or PACKAGE_ROOT),
+        host=replace(host_facts(host), nodes=tuple(nodes)),
+        notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in missed)),
+        without={} if checks else checks_left_out(settings, matrix),
+    )
+    return PlanContext(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def _expired(matrix: Matrix) -> tuple[str, ...]:
+    today = dt.datetime.now(tz=dt.UTC).date()
+    return tuple(
+        f"{Path(found.where.file).name}:{found.where.line}: the expectation {name!r} expired on "
+        f"{found.until_date} and no longer excuses anything: mend the cell, or give a new reason and date"
+        for name, found in matrix.expectations.items()
+        if found.expired(today)
+    )
+
+
+def facet_inputs(settings: Settings, matrix: Matrix) -> FacetInputs:
+    """What facets read beyond the cell, gathered once."""
+    from harness.patchstack.stacks.patch_stack import selected_patches
+    from harness.plan.keys.code import simulator_digest
+    from harness.plan.keys.facets import FacetInputs
+
+    @functools.cache
+    def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
+        return tuple(selected_patches(settings.root, upstream, version))
+
+    return FacetInputs(
+        host_python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        host_arch=platform.machine(),
+        patches=lambda upstream, version: list(patches(upstream, version)),
+        recipes=matrix.recipes,
+        axes=matrix.axes,
+        simulator=simulator_digest(),
+        engine=settings.engine,
+    )
+
+
+def cards_by_cell(context: PlanContext) -> dict[str, int]:
+    """Cell id -> cards its recipe asks for, on all its nodes."""
+    recipes = context.matrix.recipes
+    return {
+        cell.id: recipes[cell.recipe].nodes * recipes[cell.recipe].cards
+        for cell in context.plan.cells
+        if cell.recipe in recipes
+    }
+
+
+def host_facts(report: HostReport) -> Any:
+    """The host as planning sees it."""
+    from harness.devices.host.soc import driver_misfit
+    from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
+
+    chips = report.usable_chips
+    npu = (
+        NpuFacts(cards=len(chips), soc=report.soc, driver=report.npu.version)
+        if chips and report.npu
+        else None
+    )
+    return HostFacts(npu=npu, cann_fits=driver_misfit)
+
+
+def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected | None]:
+    """(cell id, check) -> what the matrix expects of it."""
+    from harness.verdict.verdict import Expected
+
+    cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
+    today = dt.datetime.now(tz=dt.UTC).date()
+
+    def expected(cell_id: str, check: str) -> Expected | None:
+        cell = cells.get(cell_id)
+        found = matrix.expectation_for(cell, check) if cell else None
+        if found is None or found.expired(today):
+            return None
+        return Expected(
+            state=found.state,
+            because=found.because,
+            reason=found.reason,
+            source=found.source,
+            until=str(found.until_date or found.until_version or ""),
+            where=f"{Path(found.where.file).name}:{found.where.line}",
+        )
+
+    return expected

@@ -1,0 +1,141 @@
+"""The cells and checks that a command selects, and the errors for names that match nothing."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import Location, NothingSelectedError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.check import Check
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
+
+from harness.errors import InputError
+
+
+def unknown_name(what: str, wanted: str, known: list[str]) -> InputError:
+    """The error for a name that matches nothing, with the nearest known names."""
+    import difflib
+
+    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
+    if near:
+        fix = f"nearest: {', '.join(near)}"
+    elif what in {"cell", "check"}:
+        fix = f"see `npu-matrix plan` for the {what}s there are"
+    else:
+        fix = f"one of: {', '.join(known) or 'none'}"
+    return InputError(f"no {what} matches {wanted!r}", fix=fix)
+
+
+def select_cells(
+    settings: Settings,
+    matrix: Matrix,
+    only: Sequence[str] = (),
+    choose: Callable[[Matrix], Sequence[Cell]] | None = None,
+) -> list[Cell]:
+    """The cells of the profile, or of `choose`, that match a glob; none is an error that says why."""
+    offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
+    globs = split_names(only)
+    cells = [cell for cell in offered if _matches(cell.id, globs)]
+    if not cells:
+        raise _nothing_selected(matrix, settings["profile"], globs, [cell.id for cell in offered])
+    return cells
+
+
+def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The named checks with what they need, or all; an error names the nearest."""
+    from harness.plan.tasks.check_registry import all_checks, with_needs
+
+    registered = all_checks()
+    known = {check.name for check in registered}
+    names = split_names(names)
+    for name in names:
+        if name not in known:
+            raise unknown_name("check", name, sorted(known))
+    return with_needs(set(names), registered) if names else registered
+
+
+def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
+    """Check -> why the profile does not run it; an InputError when it names a check that does not exist."""
+    from harness.plan.tasks.check_registry import all_checks
+
+    profile = matrix.profiles.get(settings["profile"])
+    if profile is None or not profile.without:
+        return {}
+    known = sorted(check.name for check in all_checks())
+    for one in profile.without:
+        if one.check not in known:
+            near = unknown_name("check", one.check, known).problems[0]
+            raise InputError(near.what, where=one.where, fix=near.fix)
+    return {one.check: f"not in profile {profile.name}: {one.reason}" for one in profile.without}
+
+
+def _nothing_selected(
+    matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
+) -> NothingSelectedError:
+    """Why no cell is left: a glob that matches none, or rules that together exclude all."""
+    from harness.plan.feasibility.exclusion import empty_selection
+
+    if only:
+        near = unknown_name("cell", only[0], known).problems[0]
+        return NothingSelectedError(near.what, fix=near.fix)
+    rules = [rule for part in matrix.profiles[profile].select for rule in empty_selection(matrix, part)]
+    why = "; ".join(
+        f"{relative_location(rule.where, Path(matrix.file).parent)} {rule.rule}: {rule.reason}"
+        for rule in rules
+    )
+    return NothingSelectedError(
+        f"the profile {profile!r} selects no cell",
+        why=f"together these rules exclude every combination, and none of them can be left out: {why}"
+        if why
+        else "",
+        fix="loosen one of them, or give the profile other values" if why else "add a selection to it",
+    )
+
+
+def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
+    """The cell with this id, of this stack, or whose id begins so; an error names the nearest.
+
+    Cells of the profile come first: an id's beginning that means one of them is clear, whatever others have.
+    """
+    for cells in (matrix.cells(profile).cells, matrix.all_cells):
+        exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
+        matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
+        if matches:
+            break
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise unknown_name(
+            "cell", wanted, [word for cell in matrix.all_cells for word in {cell.id, cell.stack} if word]
+        )
+    raise InputError(
+        f"{wanted!r} is the beginning of {len(matches)} cells",
+        fix=f"one of: {', '.join(cell.id for cell in matches)}",
+    )
+
+
+def relative_location(where: Location, root: Path) -> str:
+    """A place with its file named from the checkout."""
+    file = Path(where.file)
+    named = file.relative_to(root) if file.is_relative_to(root) else file
+    return str(Location(named, where.line, where.column))
+
+
+def split_names(words: Sequence[str]) -> list[str]:
+    """The words, `a,b` taken apart. An empty variable of a script must not select everything."""
+    parts = [part for word in words for part in word.split(",") if part]
+    if words and not parts:
+        raise NothingSelectedError(
+            "a selection is given, and it is empty", fix="name something, or leave --only or --check out"
+        )
+    return parts
+
+
+def _matches(cell_id: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in patterns)

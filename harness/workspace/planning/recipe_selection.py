@@ -1,0 +1,78 @@
+"""The recipe that a command names, with its overrides and the folders of its locations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InputError, NothingSelectedError
+from harness.settings import ENVIRONMENT_PREFIX, Settings
+from harness.workspace.planning.open_plan import facet_inputs
+
+if TYPE_CHECKING:
+    from harness.matrix.version_matrix import Matrix
+
+
+def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The overrides with those of --set in the place of the ones they name, with Hydra's `+` or without."""
+    found = dict(overrides)
+    for pair in changes:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip("+"):
+            raise InputError(
+                f"--set {pair!r} is not KEY=VALUE", fix="name an override, e.g. trainer.total_epochs=1"
+            )
+        there = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
+        found[there] = value
+    return found
+
+
+def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
+    """What rules call an error in these versions, as the recipe's authors have it."""
+    from harness.compat.lint.job_settings import JobSettings
+    from harness.compat.lint.lint_check import lint_job
+
+    findings = lint_job(JobSettings.from_facet(facet), versions).findings
+    return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
+
+
+def recipe_facet(
+    settings: Settings, matrix: Matrix, cell: Any, other: str | None
+) -> tuple[str, Mapping[str, Any]]:
+    """The name and the facet of a cell's recipe, or of the one named with --recipe."""
+    from harness.plan.keys.facets import facet_values
+    from harness.workspace.planning.plan_selection import unknown_name
+
+    if other is not None:
+        if other not in matrix.recipes:
+            raise unknown_name("recipe", other, sorted(matrix.recipes))
+        cell = _with_recipe(cell, other)
+    facet = facet_values(cell, ("recipe",), facet_inputs(settings, matrix))["recipe"]
+    if facet is None:
+        raise NothingSelectedError(f"{cell.id} has no recipe", fix="name one with --recipe")
+    return str(facet["name"]), facet
+
+
+def _with_recipe(cell: Any, name: str) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(cell, recipe=name)
+
+
+def recipe_locations(matrix: Matrix, runner: str, given: tuple[str, ...]) -> dict[str, str]:
+    """Location -> folder: from --location, else the environment, else the labels of the runner."""
+    if runner not in matrix.runners:
+        raise InputError(
+            f"there is no runner {runner!r}", fix=f"one of: {', '.join(sorted(matrix.runners)) or 'none'}"
+        )
+    found = {name: value for name, value in matrix.runners[runner].labels.items() if name.isupper()}
+    for name, value in os.environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_ROOT"):
+            found[name.removeprefix(ENVIRONMENT_PREFIX)] = value
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise InputError(f"--location {pair!r} is not NAME=FOLDER", fix="e.g. DATA_ROOT=/data")
+        found[name] = value
+    return found

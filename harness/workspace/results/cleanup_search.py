@@ -1,0 +1,93 @@
+"""What dead runs left on this host and in the cache, and what stored outcomes still refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError, InputError
+from harness.settings import Settings
+from harness.workspace.open_ledger import open_ledger
+
+if TYPE_CHECKING:
+    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, CleanupPolicy
+    from harness.builds.engines.engine import Engine, EngineResource
+
+
+def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
+    """What stored outcomes and running processes still use, and how long unused things are kept."""
+    from harness.builds.cleanup.cleanup_candidates import CleanupPolicy
+    from harness.builds.ownership.cache_use import cache_in_use
+    from harness.plan.covering.time_budget import parse_span
+
+    try:
+        seconds = parse_span(older_than)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    environments, images, runtimes = set(), set(), set()
+    # A state folder without a ledger refers to nothing; looking must not make one.
+    if (settings.path("state") / "ledger.sqlite3").is_file():
+        with open_ledger(settings) as ledger:
+            for outcome in ledger.history(check="environment", limit=-1):
+                container = outcome.measurements.get("container")
+                environments.add(_text_field(outcome.measurements, "digest"))
+                images.add(_text_field(container if isinstance(container, dict) else {}, "image"))
+                runtimes.add(Path(_text_field(outcome.measurements, "runtime")).name)
+    return CleanupPolicy(
+        environments=environments,
+        images=images,
+        runtimes=runtimes,
+        unused_after_s=seconds,
+        everything=everything,
+        cache_in_use=cache_in_use(settings.cache),
+    )
+
+
+def _text_field(found: Mapping[str, Any], name: str) -> str:
+    """A text of an outcome, which may have been merged from anybody's ledger."""
+    value = found.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def find_leftovers(
+    settings: Settings, standing: CleanupPolicy
+) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
+    """What each place holds; an engine that does not answer is a notice, as it may simply not be in use."""
+    from harness.builds.cleanup.cache_retention import judge_cache, judge_state
+    from harness.builds.cleanup.cleanup_candidates import (
+        has_process_below,
+        judge_bytecode_folders,
+        judge_engine_resources,
+        judge_environments,
+        judge_temporary_folders,
+        judge_unfinished_folders,
+        stored_environments,
+    )
+    from harness.builds.engines.open_engine import known_engines
+    from harness.builds.ownership.owner_labels import ProcessView
+    from harness.run.scheduling.run_lock import is_held
+
+    cache, state = settings.cache, settings.path("state")
+    here = [
+        *judge_environments(stored_environments(cache), standing, has_process_below),
+        *judge_unfinished_folders(cache, standing),
+        *judge_temporary_folders(ProcessView()),
+        *judge_bytecode_folders(cache, standing),
+        *judge_cache(cache, standing),
+        *judge_state(state, standing, in_use=is_held(state)),
+    ]
+    found: list[tuple[Engine | None, list[CleanupCandidate]]] = [(None, here)]
+    notices = []
+    for engine in known_engines():
+        things, notice = _resources(engine)
+        found.append((engine, list(judge_engine_resources(things, standing, ProcessView()))))
+        notices += notice
+    return found, notices
+
+
+def _resources(engine: Engine) -> tuple[Sequence[EngineResource], list[str]]:
+    try:
+        return engine.resources(), []
+    except HarnessError as error:
+        return (), [f"{engine.name} was not looked at: {error.problems[0].what}"]

@@ -1,0 +1,217 @@
+"""What `npu-matrix gate` compares: the outcomes of this checkout's plan and those of its base."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InputError, Location
+from harness.workspace.open_ledger import ledger_file
+from harness.workspace.planning.open_plan import PlanContext, expectations
+from harness.workspace.planning.other_host_plans import join_plans
+from harness.workspace.results.run_report import REPRODUCE_OPTIONS
+
+if TYPE_CHECKING:
+    from harness.devices.host.inventory import HostReport
+    from harness.ledger.plan_record import PlanRecord
+    from harness.ledger.run_record import Run
+    from harness.ledger.store import Ledger
+    from harness.outcome import Outcome
+    from harness.plan.tasks.task import Plan
+    from harness.verdict.gate.gate import CellCheck, GateInputs, Side
+
+
+#: Logs that are looked into; more failures than that are not told apart by reading on.
+MOST_LOGS = 50
+
+
+def gate_inputs(
+    context: PlanContext,
+    hosts: Mapping[str, HostReport],
+    ledger: Ledger,
+    base: str,
+    options: Mapping[str, Any],
+) -> GateInputs:
+    """Everything the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
+    from harness.verdict.gate.gate import GateInputs
+    from harness.verdict.ledger_outcomes import flake_decisions, read_answers, sides
+
+    answers = read_answers(context.plan, ledger)
+    expected = expectations(context.matrix, context.settings["profile"])
+    base_name, base_plan, base_sides = _base(context, hosts, ledger, base)
+    changes, places = _blame(context, base_plan)
+    selected = {cell.id for cell in context.plan.cells}
+    checks = {entry.check for entry in context.plan.entries}
+    whole = len(selected) == len(context.matrix.cells(context.settings["profile"]).cells)
+    head = sides(context.plan, answers.outcomes, expected)
+    return GateInputs(
+        base_name=base_name,
+        head=head,
+        logs=_logs(context, head, answers.outcomes, ledger),
+        base=base_sides,
+        base_keys={
+            name: entry.key
+            for name, entry in base_plan.entries_by_name.items()
+            # A check that is gone from the code is missed unless others were asked for by name.
+            if (entry.check in checks or not options["checks"]) and (whole or entry.cell_id in selected)
+        },
+        flakes=flake_decisions(context.plan, answers, ledger, now=time.time()),
+        changes=changes,
+        places=places,
+        problems=_idle_expectations(context),
+        notices=context.plan.notices,
+        strict_coverage=options["strict_coverage"],
+        impacted_only=options["impacted"],
+        profile=context.plan.profile,
+        options=context.settings.flags(*REPRODUCE_OPTIONS),
+    )
+
+
+def _logs(
+    context: PlanContext, head: Mapping[CellCheck, Side], outcomes: Mapping[str, Outcome], ledger: Ledger
+) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
+    """What the logs of failed tasks say, as far as they are on this machine."""
+    from harness.errors import InfrastructureError
+    from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
+    from harness.verdict.triage.diagnosis import triage_file
+    from harness.verdict.triage.diagnosis_text import in_short
+
+    found: dict[CellCheck, tuple[Sequence[str], Sequence[str]]] = {}
+    for name, side in head.items():
+        outcome = outcomes.get(side.key)
+        failed = side.verdict.status.value in {"fail", "error"}
+        if not failed or outcome is None or outcome.log is None or len(found) >= MOST_LOGS:
+            continue
+        with contextlib.suppress(InfrastructureError, InputError):
+            log = ledger.artifacts.get(outcome.log)
+            found[name] = in_short(triage_file(log, catalogue_with(context.settings.root / LOCAL_NAME)))
+    return found
+
+
+def _base(
+    context: PlanContext, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
+) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
+    """Its name, its plan, and what is known of its entries."""
+    from harness.plan.change.revision import resolve_revision
+    from harness.workspace.planning.revision_comparison import plan_of_revision
+
+    settings = context.settings
+    path = Path(base)
+    # A folder may be called as a branch is: without a ledger in it, the branch is meant.
+    if _has_ledger(path):
+        return _base_of_ledger(base, ledger_file(path))
+    run = ledger.run(base)
+    if run is not None:
+        plan = _readable(run)
+        return f"run {base}", plan, _answered(plan, ledger, run.run_id)
+    try:
+        revision = resolve_revision(settings.root, base)
+    except InputError:
+        if path.is_dir():
+            ledger_file(path)
+        raise
+    here = plan_of_revision(context, revision, (), ())
+    socs = {host.soc: host for host in hosts.values()}
+    plans = {
+        soc: plan_of_revision(replace(context, host=host), revision, (), ()) for soc, host in socs.items()
+    }
+    plan = join_plans(here, {cell: plans[host.soc] for cell, host in hosts.items()})
+    return str(revision), plan, _answered(plan, ledger, None)
+
+
+def _has_ledger(path: Path) -> bool:
+    from harness.ledger.store import FILE_NAME
+
+    return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
+
+
+def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
+    from harness.ledger.store import Ledger
+
+    _check_ledger(file)
+    with Ledger.open(file.parent) as other:
+        run = other.latest_run()
+        if run is None:
+            raise InputError(
+                "no run is in this ledger", where=Location(file), fix="name one that holds a run"
+            )
+        plan = _readable(run)
+        return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
+
+
+def _readable(run: Run) -> PlanRecord:
+    """The plan of the run; InputError when it has none to hold anything against."""
+    _stored_plan(run.plan)
+    return run.plan
+
+
+def _check_ledger(file: Path) -> None:
+    """Opening a ledger repairs a damaged one; somebody else's is only read."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("SELECT count(*) FROM outcomes").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
+
+
+def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
+    """Base entries that have an answer, judged by the checks of today and with no expectations."""
+    from harness.outcome import Status
+    from harness.verdict.ledger_outcomes import read_answers, sides
+
+    if not plan.entries:
+        return {}
+    stored = _stored_plan(plan)
+    outcomes = dict(read_answers(stored, ledger).outcomes)
+    if run_id is not None:
+        outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
+    found = sides(stored, outcomes, lambda _cell, _check: None)
+    unanswered = {Status.ERROR, Status.STALE}
+    return {name: side for name, side in found.items() if side.verdict.status not in unanswered}
+
+
+def _stored_plan(plan: PlanRecord) -> Plan:
+    from harness.plan.tasks.check_registry import all_checks
+    from harness.plan.tasks.task import plan_of_record
+
+    return plan_of_record(plan, {check.name: check for check in all_checks()})
+
+
+def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    from harness.plan.keys.key import key_changes
+    from harness.verdict.gate.blame import place_to_blame
+
+    earlier = base.tasks_by_name
+    matrix = os.path.relpath(context.settings.path("matrix"), context.settings.root)
+    cells = {cell.id: cell for cell in context.plan.cells}
+    changes: dict[CellCheck, Sequence[str]] = {}
+    places: dict[CellCheck, Any] = {}
+    for name, task in context.plan.record().tasks_by_name.items():
+        before = earlier.get(name)
+        found = key_changes(before, task) if before and before.key != task.key else ()
+        changes[name] = [str(change) for change in found]
+        places[name] = place_to_blame(found, task, cells[name[0]], matrix)
+    return changes, places
+
+
+def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
+    from harness.verdict.expectations import survey
+
+    known = {check.name for check in _checks()}
+    return tuple(
+        f"{one.where}: the expectation {one.id!r} {one.fault}"
+        for one in survey(context.matrix, known, context.settings.root)
+        if one.fault
+    )
+
+
+def _checks() -> Sequence[Any]:
+    from harness.plan.tasks.check_registry import all_checks
+
+    return all_checks()

@@ -1,0 +1,40 @@
+"""The diagnoses of what failed in a stored run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.verdict.triage.catalogue import Catalogue
+    from harness.verdict.triage.diagnosis import Diagnosis
+
+
+def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
+    """What failed in a run, as `CELL CHECK`; a task several cells share is looked into once."""
+    from harness.errors import InfrastructureError
+    from harness.outcome import Status
+    from harness.report.model.gather import outcomes_of_run
+    from harness.verdict.triage.diagnosis import triage_file
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.stored_run import open_run
+
+    found: dict[str, Diagnosis] = {}
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, None if run_id == "latest" else run_id)
+        outcomes = outcomes_of_run(ledger, stored.plan.tasks, stored.run.run_id)
+        by_key: dict[str, Diagnosis | None] = {}
+        for entry, verdict in zip(stored.plan.entries, stored.verdicts, strict=True):
+            outcome = outcomes.get(entry.key)
+            if verdict.status not in {Status.FAIL, Status.ERROR} or not outcome or not outcome.log:
+                continue
+            if entry.key not in by_key:
+                try:
+                    by_key[entry.key] = triage_file(ledger.artifacts.get(outcome.log), catalogue)
+                except InfrastructureError:
+                    by_key[entry.key] = None
+            diagnosis = by_key[entry.key]
+            if diagnosis is not None:
+                found[f"{entry.cell_id} {entry.check}"] = diagnosis
+    return found

@@ -1,0 +1,91 @@
+"""The lock of a cell, from the stored outcome of its check `resolve`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from harness.errors import NothingSelectedError
+from harness.serialisation import as_object
+from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
+from harness.workspace.planning.plan_selection import find_cell
+
+if TYPE_CHECKING:
+    from harness.builds.lock.cell_lock import CellLock
+    from harness.matrix.model.cell import Cell
+    from harness.matrix.version_matrix import Matrix
+
+
+def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
+    """Package -> version as the cell's stored resolution has them; NothingSelectedError without one."""
+    from harness.ledger.store import Ledger
+
+    plan = open_plan(settings, only=[cell_id], checks=["resolve"]).plan
+    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
+    with Ledger.open(settings.path("state")) as ledger:
+        outcome = ledger.get(key)
+    packages = outcome.measurements["packages"] if outcome else []
+    if not packages:
+        raise NothingSelectedError(
+            f"{cell_id} has no lock, so the versions of its packages are not known",
+            fix=f"npu-matrix run --only {cell_id} --check resolve",
+        )
+    return {package["name"]: package["version"] for package in packages}
+
+
+FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
+
+
+def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
+    """The lock of a cell; NothingSelectedError when the cell has no stored resolution."""
+    from harness.builds.lock.cell_lock import make_lock
+    from harness.builds.lock.commit_trees import add_tree_ids
+    from harness.builds.lock.extra_requirements import add_extra_requirements
+    from harness.outcome import Status
+    from harness.plan.keys.facets import facet_values
+
+    matrix = open_matrix(settings)
+    cell = find_cell(matrix, settings["profile"], wanted)
+    plan = open_plan(settings, only=[cell.id], checks=["resolve"]).plan
+    key = next(entry.key for entry in plan.entries if entry.check == "resolve")
+    again = f"npu-matrix run --only {cell.id} --check resolve"
+    with open_ledger(settings) as ledger:
+        outcome = ledger.get(key)
+        if outcome is None:
+            raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
+        ref = outcome.artifact("lock.txt")
+        if ref is None:
+            judgement = judge_outcome(plan.tasks[key].check, outcome)
+            failed = judgement.status is Status.FAIL
+            raise NothingSelectedError(
+                f"{cell.id} has no lock",
+                why=" ".join(judgement.reasons),
+                fix=f"{'mend its pins' if failed else 'wait until these indexes answer'}, then {again}",
+            )
+        text = ledger.artifacts.get(ref).read_text("utf-8")
+    facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
+    made = make_lock(
+        as_object(next(one for one in plan.cells if one.id == cell.id)),
+        facets["pins"],
+        facets["platform"],
+        [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],
+        text,
+        base_digest,
+        settings["base_image"],
+        read=outcome.measurements.get("source_requirements", ()),
+        not_installed=_apart(matrix, cell),
+    )
+    mirrors = settings.path("mirrors") if settings["mirrors"] else None
+    return add_extra_requirements(add_tree_ids(made, mirrors), mirrors, os.environ)
+
+
+def _apart(matrix: Matrix, cell: Cell) -> dict[str, str]:
+    """Parts of a cell that have a repository and are no package: what carries patches for others."""
+    return {
+        f"{axis.title} {cell.axes[name]}": axis.repository
+        for name, axis in matrix.axes.items()
+        if name in cell.axes and axis.repository and not axis.package
+    }

@@ -1,0 +1,145 @@
+"""A stored run read back: its plan with the checks of today, and the verdicts on its outcomes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from harness.report.model.report_inputs import ReportInputs
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import EXIT_INCOMPLETE, InputError, NothingSelectedError
+from harness.settings import Settings
+from harness.workspace.planning.open_plan import expectations, open_matrix
+
+if TYPE_CHECKING:
+    from harness.ledger.run_record import Run
+    from harness.ledger.store import Ledger
+    from harness.matrix.version_matrix import Matrix
+    from harness.plan.tasks.task import Plan
+    from harness.verdict.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run of the ledger, judged as its checks and expectations stand today."""
+
+    run: Run
+    plan: Plan
+    matrix: Matrix
+    verdicts: tuple[Verdict, ...]
+    executed: frozenset[str]
+
+    @property
+    def exit_code(self) -> int:
+        """The code of the run; a run that was killed is incomplete."""
+        return EXIT_INCOMPLETE if self.run.exit_code is None else self.run.exit_code
+
+
+def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
+    """The named run or the latest; InputError for a name no run has, NothingSelectedError without a run."""
+    from harness.plan.tasks.check_registry import all_checks
+    from harness.plan.tasks.task import plan_of_record
+    from harness.report.model.gather import outcomes_of_run
+    from harness.verdict.join import Disposition, judge_plan
+
+    run = ledger.run(run_id) if run_id else ledger.latest_run()
+    if run is None:
+        if run_id:
+            raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
+        raise NothingSelectedError("nothing has been run here yet", fix="npu-matrix run")
+    plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
+    matrix = open_matrix(settings)
+    outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
+    dispositions = {
+        (left.cell_id, left.check): Disposition(status=left.status, reason=left.reason)
+        for left in ledger.dispositions(run.run_id)
+    }
+    return StoredRun(
+        run=run,
+        plan=plan,
+        matrix=matrix,
+        verdicts=judge_plan(plan, outcomes, dispositions, expectations(matrix, plan.profile)),
+        executed=frozenset(key for key, outcome in outcomes.items() if outcome.run_id == run.run_id),
+    )
+
+
+#: How far back a run is looked for by the beginning of its id.
+RUNS = 1000
+
+
+def exit_code_today(stored: StoredRun) -> int:
+    """The code the verdicts have today; a run that did not come to its end keeps its own."""
+    from harness.verdict.run_summary import summarise
+
+    if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
+        return stored.exit_code
+    return summarise(stored.verdicts).exit_code
+
+
+def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
+    """The id of the one run that `wanted` is, or begins; of a commit the last run that was made of it."""
+    from harness.plan.change.revision import resolve_revision
+    from harness.report.model.earlier_runs import revision_of
+
+    if ledger.run(wanted) is not None:
+        return wanted
+    runs = ledger.runs(RUNS)
+    found = [run.run_id for run in runs if run.run_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    offered = (
+        f"one of: {', '.join((found or [run.run_id for run in runs])[:10])}" if runs else "npu-matrix run"
+    )
+    if found:
+        raise InputError(f"{wanted!r} is the beginning of {len(found)} runs", fix=offered)
+    try:
+        commit = resolve_revision(settings.root, wanted).commit
+    except InputError:
+        raise InputError(f"there is no run and no commit {wanted!r}", fix=offered) from None
+    clean = [run.run_id for run in runs if revision_of(run) == commit]
+    changed = [run.run_id for run in runs if revision_of(run) == f"{commit}+"]
+    if not (clean or changed):
+        made = dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run))
+        raise InputError(
+            f"no run was made of commit {commit[:12]} ({wanted})",
+            why=f"there are runs of: {', '.join(list(made)[:10])}" if made else "no run recorded its commit",
+            fix=f"check it out and run it, or name a run: {offered}",
+        )
+    return (clean or changed)[0]
+
+
+def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
+    """While a run goes on, what has no outcome yet is not an error: it has not run."""
+    from harness.outcome import Status
+
+    waiting = [
+        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not come to it.",))
+        if result.status is Status.ERROR and result.run_id == ""
+        else result
+        for result in inputs.results
+    ]
+    return replace(inputs, results=tuple(waiting))
+
+
+def is_running(settings: Settings) -> bool:
+    """Whether a process that runs is signed in at the state folder; one on another host is believed."""
+    from harness.run.scheduling.run_lock import holder
+
+    who = holder(settings.path("state"))
+    if who is None or who.host != socket.gethostname():
+        return who is not None
+    try:
+        os.kill(who.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
