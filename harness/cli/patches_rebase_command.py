@@ -26,7 +26,7 @@ from harness.workspace.downloads import print_progress
 
 if TYPE_CHECKING:
     from harness.errors import Problem
-    from harness.patchstack.rebase.rebase_stack import RebasedPatch
+    from harness.patchstack.rebase.rebase_kit import RebasedPatch
     from harness.patchstack.stacks.import_check import ImportedVerdict
     from harness.patchstack.stacks.stack_import import ImportedStack
 

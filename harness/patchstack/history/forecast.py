@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import StackResult, apply_stack
@@ -34,7 +34,7 @@ class PatchForecast:
         """Whether every patch would go into the head, or is in it already."""
         return self.stack.applies
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """The stack's verdicts, and the commit that broke each patch."""
         return {
             "schema": {"name": "npu-matrix/patch-forecast", "version": 1},

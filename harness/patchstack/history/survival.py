@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from harness.errors import InfrastructureError
+from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import SEVERITY, ClassifiedPatch, PatchVerdict
 from harness.patchstack.stacks.patch_selection import VariantGroup
@@ -33,7 +33,7 @@ class VerdictChange:
     before: PatchVerdict
     after: PatchVerdict
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """The commit, and the verdicts on its parent and on itself."""
         return {**self.commit.to_json(), "from": self.before.value, "to": self.after.value}
 
@@ -46,7 +46,7 @@ class VariantHistory:
     versions: str
     verdicts: tuple[PatchVerdict, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """One index into the legend for each commit, newest first."""
         return {
             "file": self.file,
@@ -87,7 +87,7 @@ class Survival:
     pairs: int
     distinct: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Commits newest first; for each patch one index into `legend` for each commit."""
         return {
             "schema": {"name": "npu-matrix/survival", "version": 1},

@@ -1,13 +1,14 @@
-"""Rebase kits: all a person needs to finish one patch that conflicts, around a git work tree."""
+"""Rebase kits: a folder with a git work tree and all that a person needs to finish a patch that conflicts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import InputError, Location
+from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.line_merge import MARKER, merge_lines, split_lines
 from harness.patchstack.apply.patch_apply import HunkMismatch, place_hunks
@@ -21,32 +22,63 @@ from harness.sources.git.git_repository import Repository
 from harness.sources.tree import Tree, TreeFile, path_problem
 
 KIT, README = "kit.json", "KIT.md"
-#: Folders of a kit: the work tree to edit, and the patched files of the last commit that took the patch,
-#: which is what the result should do.
-TREE, WANTED = "tree", "wanted"
+#: Folders of a kit: the work tree to edit, and the patched files at the last commit where the patch applied,
+#: which show what the result should do.
+TREE, EXPECTED = "tree", "wanted"
 _MARKERS = (MARKER[0], MARKER[2])
 
 
+@dataclass(frozen=True, kw_only=True)
+class RebasedPatch:
+    """One patch at the new base.
+
+    body: the patch made for the new base; None when it is upstream already or needs a person.
+    kit: the folder to finish it in, when it needs a person.
+    """
+
+    patch: str
+    verdict: ClassifiedPatch
+    data: bytes | None = None
+    breakage: Breakage | None = None
+    kit: Path | None = None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Verdict, where the result is, and the commits behind a conflict."""
+        breakage = self.breakage
+        return {
+            **self.verdict.to_json(),
+            "rebased": self.data is not None,
+            "kit": str(self.kit) if self.kit else None,
+            "last_good": breakage.last_good.to_json() if breakage and breakage.last_good else None,
+            "broken_by": breakage.broken_by.to_json() if breakage and breakage.broken_by else None,
+            "touched_by": [
+                {**touch.commit.to_json(), "path": touch.path, "hunk": touch.hunk}
+                for touch in (breakage.touched_by if breakage else ())
+            ],
+        }
+
+
 def write_kit(
-    repository: Repository,
+    result: RebasedPatch,
     loaded: LoadedPatch,
-    verdict: ClassifiedPatch,
+    repository: Repository,
+    commit: str,
     tree: Tree,
     earlier: Mapping[str, TreeFile | None],
-    commit: str,
-    breakage: Breakage,
-    folder: Path,
-    facts: Mapping[str, Any],
 ) -> None:
-    """Write a kit: `tree`, the clone at `commit` with `earlier` patches committed and this one's conflicts.
+    """Write the kit of a conflicting patch into the folder `result.kit`.
 
-    `tree` is that same base, `facts` go into kit.json. InputError when the folder is in use.
+    Its work tree is a clone at `commit` with the changes of `earlier` patches committed and the conflicts of
+    this one in place. `tree` is `commit` with `earlier`. InputError when the folder is not empty.
     """
+    folder, breakage = result.kit, result.breakage
+    if folder is None or breakage is None:
+        raise ValueError(f"{result.patch} needs no rebase kit")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(
-            "a kit is here already",
+            "this folder already has a rebase kit in it",
             where=Location(folder),
-            fix="finish it or remove it, or give another --out",
+            fix="finish or remove the kit, or choose another folder with --out",
         )
     good = repository.tree(breakage.last_good.id) if breakage.last_good else None
     contents = _marked(breakage.patch_there or loaded, tree, repository, good)
@@ -54,23 +86,23 @@ def write_kit(
     branch = f"rebase/{folder.name}"
     make_worktree(folder / TREE, repository, commit, branch, earlier, contents)
     if good:
-        for path, wanted in classify(loaded, good, repository).files.items():
-            if wanted:
-                (folder / WANTED / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / WANTED / path).write_bytes(wanted.data)
+        for path, expected in classify(loaded, good, repository).files.items():
+            if expected:
+                (folder / EXPECTED / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / EXPECTED / path).write_bytes(expected.data)
     if loaded.patch:
         (folder / "original.patch").write_bytes(render_patch(loaded.patch))
     candidate = diff_files({path: (one.ours, one.merged) for path, one in contents.items()})
     (folder / "candidate.patch").write_bytes(candidate)
-    told = {
+    facts: dict[str, JsonValue] = {
         "schema": {"name": "npu-matrix/rebase-kit", "version": 2},
         "to": commit,
-        "files": sorted(contents),
-        **facts,
+        "files": [*sorted(contents)],
+        **result.to_json(),
         "continue": ["npu-matrix", "patches", "rebase", "--continue", str(folder)],
     }
-    (folder / KIT).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    (folder / README).write_text(_readme(loaded.name, verdict, breakage, commit, folder), encoding="utf-8")
+    (folder / KIT).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    (folder / README).write_text(_readme(result, breakage, commit, folder), encoding="utf-8")
 
 
 def finish_kit(kit: Path) -> bytes:
@@ -162,9 +194,9 @@ def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
     return WorktreeFile(base=None, ours=before, theirs=None, merged=data, conflicts=True)
 
 
-def _readme(name: str, verdict: ClassifiedPatch, breakage: Breakage, commit: str, folder: Path) -> str:
-    def said(commits: list[str]) -> list[str]:
-        return [f"- {_plain(text)}" for text in commits] or ["- none was found"]
+def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path) -> str:
+    def items(texts: Iterable[str]) -> list[str]:
+        return [f"- {_plain(text)}" for text in texts] or ["- none was found"]
 
     touches = [
         f"`{touch.commit.id[:12]}` {touch.commit.date[:10]} {touch.commit.subject}: {touch.path}, "
@@ -172,19 +204,19 @@ def _readme(name: str, verdict: ClassifiedPatch, breakage: Breakage, commit: str
         for touch in breakage.touched_by
     ]
     lines = [
-        f"# {_plain(name)} at {commit[:12]}: {verdict.verdict}",
+        f"# {_plain(result.patch)} at {commit[:12]}: {result.verdict.verdict}",
         "",
-        *said(list(verdict.reasons)),
+        *items(result.verdict.reasons),
         "",
-        "Upstream's commits that touched its lines, oldest first (`git show` in `tree` shows them):",
+        "Upstream commits that changed the patched lines, oldest first (`git show` in `tree` displays them):",
         "",
-        *said(touches),
+        *items(touches),
         "",
-        f"- `{TREE}`: a git work tree at the new base. `git status` names the files with conflict markers.",
-        f"- `{WANTED}`: the patched files at the last commit that took the patch, where there is one.",
-        "- `original.patch`, and `candidate.patch`: the three-way merge, with its markers.",
+        f"- `{TREE}`: a git work tree at the new base. `git status` lists the files with conflict markers.",
+        f"- `{EXPECTED}`: the patched files at the last commit to which the patch applied, if there is one.",
+        "- `original.patch`, and `candidate.patch`: the three-way merge with its conflict markers.",
         "",
-        f"Resolve the files in `{TREE}`; there is no need to commit. Then:",
+        f"Resolve the conflicts in `{TREE}`. You need not commit. Then run:",
         "",
         f"    npu-matrix patches rebase --continue {folder}",
         "",

@@ -4,48 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch, PatchVerdict
 from harness.patchstack.format.diff import ChangeKind
 from harness.patchstack.format.diff_writer import diff_files, render_patch
-from harness.patchstack.history.breakage import Breakage, find_breakage
-from harness.patchstack.rebase.rebase_kit import write_kit
+from harness.patchstack.history.breakage import find_breakage
+from harness.patchstack.rebase.rebase_kit import RebasedPatch, write_kit
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import OverlayTree, Tree, TreeFile
-
-
-@dataclass(frozen=True, kw_only=True)
-class RebasedPatch:
-    """One patch at the new base.
-
-    body: the patch made for the new base; None when it is upstream already or needs a person.
-    kit: the folder to finish it in, when it needs a person.
-    """
-
-    patch: str
-    verdict: ClassifiedPatch
-    data: bytes | None = None
-    breakage: Breakage | None = None
-    kit: Path | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Verdict, where the result is, and the commits behind a conflict."""
-        breakage = self.breakage
-        return {
-            **self.verdict.to_json(),
-            "rebased": self.data is not None,
-            "kit": str(self.kit) if self.kit else None,
-            "last_good": breakage.last_good.to_json() if breakage and breakage.last_good else None,
-            "broken_by": breakage.broken_by.to_json() if breakage and breakage.broken_by else None,
-            "touched_by": [
-                {**touch.commit.to_json(), "path": touch.path, "hunk": touch.hunk}
-                for touch in (breakage.touched_by if breakage else ())
-            ],
-        }
 
 
 def rebase_stack(
@@ -76,17 +44,7 @@ def rebase_stack(
             breakage = find_breakage(repository, loaded, to)
             folder = out / _folder_name(loaded.name)
             result = RebasedPatch(patch=loaded.name, verdict=verdict, breakage=breakage, kit=folder)
-            write_kit(
-                repository,
-                loaded,
-                verdict,
-                tree,
-                changes,
-                base.commit,
-                breakage,
-                folder,
-                result.to_json(),
-            )
+            write_kit(result, loaded, repository, base.commit, tree, changes)
             done.append(result)
         else:
             done.append(RebasedPatch(patch=loaded.name, verdict=verdict))

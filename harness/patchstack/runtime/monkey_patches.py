@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from harness.digest import digest_bytes
+from harness.measurements import JsonValue
 from harness.patchstack.python_source.source_outline import SourceDefinition, definitions, outline
 from harness.sources.tree import Tree
 
@@ -58,7 +58,7 @@ class PatchTarget:
     digest: str = ""
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """All fields."""
         return {
             "target": self.target,

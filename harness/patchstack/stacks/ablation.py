@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from harness.measurements import JsonValue
 from harness.outcome import Status
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.apply.stack_apply import apply_stack
@@ -24,7 +24,7 @@ class Ablation:
     result: str
     reasons: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """All fields."""
         return {"patch": self.patch, "result": self.result, "reasons": list(self.reasons)}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.python_source.source_outline import SourceDefinition, outline
@@ -22,10 +22,12 @@ class SymbolChange:
     was: str = ""
     now: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Action, kind and name; both signatures when they differ."""
-        change = {"action": self.action, "kind": self.kind, "name": self.name}
-        return {**change, "signature": {"was": self.was, "now": self.now}} if self.was != self.now else change
+        change: dict[str, JsonValue] = {"action": self.action, "kind": self.kind, "name": self.name}
+        if self.was != self.now:
+            change["signature"] = {"was": self.was, "now": self.now}
+        return change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class ChangeSummary:
     tree: str
     patches: tuple[PatchChanges, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Everything, as JSON values."""
         return {
             "schema": {"name": "npu-matrix/patch-summary", "version": 1},
@@ -173,7 +175,7 @@ def _note(before: bytes | None, after: TreeFile | None, why: str) -> str:
     return f"file deleted ({why})" if after is None else f"file changed ({why})"
 
 
-def _file_json(file: FileChanges) -> dict[str, Any]:
+def _file_json(file: FileChanges) -> dict[str, JsonValue]:
     return {
         "path": file.path,
         "module_changes": [change.to_json() for change in file.module],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.errors import Location, Problem
+from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch
 from harness.patchstack.apply.stack_apply import apply_stack
@@ -24,7 +24,7 @@ class ImportedVerdict:
     commit: str
     verdict: ClassifiedPatch | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Where it is from, what it is for, and the verdict."""
         return {
             "upstream": self.patch.upstream,

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
+from harness.measurements import JsonValue
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
 
 SERIES = "series"
@@ -46,7 +47,7 @@ class SelectedPatch:
             data=data,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """All but the content."""
         return {
             "id": self.id,
@@ -99,7 +100,7 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
     return stack
 
 
-def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, Any]]:
+def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
     """The facet `patches[upstream]`: id, range, file, digest and place of every body for `version`."""
     return [patch.to_json() for patch in load_stack(root / "patches", upstream).select(version)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -68,7 +67,7 @@ def read_claims(file: Path) -> tuple[list[Claim], list[Problem]]:
     return claims, problems
 
 
-def _file_claims(base: Claim, diff: Any, file: Path, problems: list[Problem]) -> Iterator[Claim]:
+def _file_claims(base: Claim, diff: yaml.Node | None, file: Path, problems: list[Problem]) -> Iterator[Claim]:
     changes = _mapping(diff, file, problems)
     found = [_claim(base, "", change, file, problems) for change in _items(changes.get("module_changes"))]
     for one in _items(changes.get("class_changes")):
@@ -78,7 +77,7 @@ def _file_claims(base: Claim, diff: Any, file: Path, problems: list[Problem]) ->
     yield from found or [base]
 
 
-def _claim(base: Claim, owner: str, node: Any, file: Path, problems: list[Problem]) -> Claim:
+def _claim(base: Claim, owner: str, node: yaml.Node, file: Path, problems: list[Problem]) -> Claim:
     change = _mapping(node, file, problems)
     return Claim(
         repository=base.repository,
@@ -140,11 +139,11 @@ def _named(owner: str, name: str, action: str) -> str:
     return f"{owner + '.' if owner else ''}{name} {action}"
 
 
-def _mapping(node: Any, file: Path, problems: list[Problem]) -> dict[str, Any]:
+def _mapping(node: yaml.Node | None, file: Path, problems: list[Problem]) -> dict[str, yaml.Node]:
     """A mapping node's values by key; a key given twice is a problem, and its last value counts."""
     if not isinstance(node, yaml.MappingNode):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, yaml.Node] = {}
     for key, value in node.value:
         name = _text(key)
         if name in found:
@@ -159,13 +158,13 @@ def _mapping(node: Any, file: Path, problems: list[Problem]) -> dict[str, Any]:
     return found
 
 
-def _items(node: Any) -> list[Any]:
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _text(node: Any) -> str:
+def _text(node: yaml.Node | None) -> str:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
-def _where(file: Path, node: Any) -> Location:
+def _where(file: Path, node: yaml.Node) -> Location:
     return Location(file, node.start_mark.line + 1)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from harness.errors import InputError, Location
+from harness.measurements import JsonValue
 from harness.sources.git.git_repository import Repository
 
 FOLDER = "040000"
@@ -23,7 +24,7 @@ class Commit:
     date: str
     subject: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Id, date and subject."""
         return {"commit": self.id, "date": self.date, "subject": self.subject}
 

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
 from harness.errors import InfrastructureError, InputError
+from harness.measurements import JsonValue
 from harness.sources.packages.pip_config import merged_settings
 from harness.sources.redact import redact_text, redact_url
 
@@ -177,7 +177,7 @@ class IndexSettings:
             )
         return "\n".join(tables)
 
-    def redacted(self) -> dict[str, Any]:
+    def redacted(self) -> dict[str, JsonValue]:
         """What may be logged and stored: credentials in URLs are replaced by asterisks."""
         return {
             "index_url": redact_url(self.index_url) if self.index_url else None,
