@@ -116,7 +116,7 @@ def test_a_kit_without_the_original_file_at_hand(tmp_path: Path) -> None:
 def test_a_kit_is_not_written_over_another(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     rebase_stack(repository, [PATCH], "main", tmp_path / "out")
-    with pytest.raises(InputError, match="a kit is here already"):
+    with pytest.raises(InputError, match="already has a rebase kit"):
         rebase_stack(repository, [PATCH], "main", tmp_path / "out")
 
 
