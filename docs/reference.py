@@ -16,7 +16,7 @@ from harness.errors import EXIT_CODES
 from harness.matrix.document.matrix_schema import json_schema
 from harness.plan.tasks.check_registry import all_checks
 from harness.report.formats.report_schema import report_schema
-from harness.report.pages.marks import EVIDENCE, STYLES
+from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.query.grid_query import CHANGE, FIELDS, PROOF, STATUS
 from harness.settings import OPTIONS
 from harness.verdict.triage.catalogue import shipped_catalogue

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from harness.devices.sim.faults.fault_spec import parse_faults
-from harness.devices.sim.operators import overlay
+from harness.devices.sim.start import overlay
 from harness.numerics.actor import actor_reference, actor_update
 from harness.numerics.actor.actor_case import DEFAULT_SEED, ActorCase
 from harness.numerics.actor.tensor_recorder import TensorEvent, TensorRecorder

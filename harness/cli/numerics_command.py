@@ -76,7 +76,7 @@ def battery(settings: Settings, /, **options: Any) -> int:
 @click.pass_obj
 def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
     """Record a device's constants and the budget of each group of cases; nothing passes or fails."""
-    from harness.numerics.arithmetic.calibration_check import CALIBRATION
+    from harness.numerics.calibration_check import CALIBRATION
 
     outcome, judgement = measure_numerics(settings, CALIBRATION, options)
     record = outcome.measurements.get("calibration")

@@ -37,7 +37,7 @@ def stack_options(function: Any) -> Any:
 
 def say(*lines: str) -> None:
     """Print lines; what stands in patches and commits must not steer the terminal."""
-    from harness.report.pages.visible_text import visible
+    from harness.report.model.visible_text import visible
 
     for line in lines:
         click.echo(visible(line))

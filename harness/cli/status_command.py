@@ -124,7 +124,7 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
 
 def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
     """Print what was not said yet."""
-    from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
+    from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
 
     for row, hits in look.selection.rows:
         for check, result in row.results.items():

@@ -18,11 +18,10 @@ from harness.evidence import evidence_of, read_device_facts
 from harness.outcome import Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
-    from harness.convergence.decision.bands import Series
     from harness.convergence.decision.decide import Decision
     from harness.convergence.decision.reference_set import ReferenceSet
     from harness.convergence.telemetry.live_reader import Stop
-    from harness.convergence.telemetry.series import Run
+    from harness.convergence.telemetry.series import Run, Series
 
 # Reference sets use the seeds from 0 on; a candidate must be independent of them.
 CANDIDATE_SEEDS = (1000, 1001, 1002)

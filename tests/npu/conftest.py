@@ -77,7 +77,8 @@ def engine_operators() -> Iterator[None]:
     except ImportError:
         import torch
 
-        from harness.devices.sim.operators import overlay, serving_kernels
+        from harness.devices.sim.operators import serving_kernels
+        from harness.devices.sim.start import overlay
 
         simulation = overlay.installed()
         assert simulation is not None

@@ -18,7 +18,7 @@ from harness.outcome import Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 
 @pytest.fixture(scope="module")

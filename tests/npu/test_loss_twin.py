@@ -22,7 +22,7 @@ from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_MATRIX_TWIN") != "1", reason="takes a minute; set NPU_MATRIX_TWIN=1"

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 torch_npu = pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 from roundings import CONTRACTS, permitted  # noqa: E402 - needs the guards above
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 from roundings import Permitted, permitted  # noqa: E402 - needs the guards above
 from training import KINDS, permitted_training, train  # noqa: E402

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 import ranks  # noqa: E402 - needs the guards above
 from roundings import Permitted, permitted  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("torch_npu")
 pytest.importorskip("transformers")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 from model_reference import built, log_prob_and_gradients  # noqa: E402 - needs the guards above
 from roundings import Permitted  # noqa: E402

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 import test_sim_custom_ops as with_gradient  # noqa: E402
 from test_sim_vllm_ops import budget, present  # noqa: E402

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 from harness.devices.sim.faults.fault_injection import FaultBook  # noqa: E402
 from harness.devices.sim.faults.fault_spec import parse_faults  # noqa: E402
-from harness.devices.sim.operators import triton_interpreter  # noqa: E402
+from harness.devices.sim.start import triton_interpreter  # noqa: E402
 from harness.rollout.generation import engine_workers, generation_program  # noqa: E402
 from harness.rollout.operators import operator_battery, plain_operators  # noqa: E402
 from harness.rollout.operators.operator_cases import CASES, OperatorCase  # noqa: E402

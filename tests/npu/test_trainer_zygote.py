@@ -9,7 +9,7 @@ import sys
 import pytest
 
 pytest.importorskip("torch_npu")
-overlay = pytest.importorskip("harness.devices.sim.operators.overlay")
+overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from harness.convergence.decision import run_summaries as summaries
 from harness.convergence.decision.decision_rule import BOTH_SIDES, Rule
 from harness.convergence.decision.run_summaries import Levels
+from harness.convergence.telemetry.series import Series
 
 Floats = NDArray[np.float64]
-Series = Mapping[str, Sequence[float]]
 
 # Coverage of the drawn band around each step; for the eye only, nothing is decided on it.
 DRAWN_COVERAGE = 0.99

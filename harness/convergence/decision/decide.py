@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from harness.convergence.decision import run_gates
-from harness.convergence.decision.bands import Floats, Reference, Series, Statistic, arrays, reference
+from harness.convergence.decision.bands import Floats, Reference, Statistic, arrays, reference
 from harness.convergence.decision.decision_rule import REWARD_HINT, Rule
 from harness.convergence.decision.paired_run import Deviation, deviation
+from harness.convergence.telemetry.series import Series
 from harness.outcome import Status
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.convergence.decision.bands import Series, reference
+from harness.convergence.decision.bands import reference
 from harness.convergence.decision.decision_rule import Rule
-from harness.convergence.telemetry.series import Run, encode
+from harness.convergence.telemetry.series import Run, Series, encode
 
 REWARD = "reward"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from harness.convergence.decision.bands import Series
+from harness.convergence.telemetry.series import Series
 
 if TYPE_CHECKING:
     from typing import Self

@@ -36,6 +36,9 @@ SERIES = (
 )
 SIGNIFICANT_DIGITS = 6
 
+#: Name of a series -> its value at each step.
+Series = Mapping[str, Sequence[float]]
+
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 

@@ -22,6 +22,7 @@ from harness.cell_program.ending import (
     last_words,
     require_setup,
 )
+from harness.cell_program.torch_device import device_name
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of, read_device_facts
 from harness.numerics.actor.actor_compare import compare
@@ -352,8 +353,3 @@ def _judge_not_measured(measurements: Mapping[str, Any]) -> Judgement:
             else "Read the task's log; run the check again to see whether it is stable.",
         ),
     )
-
-
-def device_name(facet: Mapping[str, Any]) -> str:
-    """torch's name of the cell's first device: the simulated one is an NPU to torch."""
-    return "cpu" if facet.get("kind") == "cpu" else "npu:0"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell_program.ending import LAST_WORDS, MEASURED, ended, failure, last_words, require_setup
+from harness.cell_program.torch_device import device_name
 from harness.check import Completed, TaskContext
 from harness.evidence import evidence_of, read_device_facts
-from harness.numerics.actor import actor_check
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
 
@@ -32,7 +32,7 @@ def run(context: TaskContext) -> Measured:
         context.workdir / name for name in ("battery.npz", "results.npz", "reference.npz")
     )
     save_cases(battery, cases)
-    device = actor_check.device_name(context.facets.get("device", {}))
+    device = device_name(context.facets.get("device", {}))
     emitted = context.in_cell(
         "harness.numerics.loss.loss_program",
         *("--cases", str(battery), "--out", str(results), "--device", device, "--faults"),

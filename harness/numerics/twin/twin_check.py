@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.cell_program.ending import MEASURED, ended, failure, last_words, require_setup
+from harness.cell_program.torch_device import device_name
 from harness.check import TaskContext
 from harness.numerics.actor import actor_check
 from harness.numerics.actor.tensor_recorder import FORWARD
@@ -50,7 +51,7 @@ def run(context: TaskContext) -> Measured:
     require_setup(referenced, "the CPU twin")
     if referenced.returncode != 0 or not reference_file.is_file():
         return actor_check.without(context, {**failure(referenced), "on": "the CPU twin"})
-    device = actor_check.device_name(context.facets.get("device", {}))
+    device = device_name(context.facets.get("device", {}))
     followed = context.in_cell(
         PROGRAM,
         *("--role", "device", "--device", device, "--reference", str(reference_file)),

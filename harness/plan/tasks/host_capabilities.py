@@ -9,8 +9,8 @@ from harness.check import Check
 from harness.ledger.plan_record import Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
-from harness.plan.cost.demand import demand_of, unmet
 from harness.plan.keys.keyring import Facet
+from harness.plan.tasks.demand import demand_of, unmet
 
 
 @dataclass(frozen=True, kw_only=True)

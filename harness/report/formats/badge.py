@@ -9,9 +9,9 @@ from pathlib import Path
 from markupsafe import escape
 
 from harness.outcome import Evidence
+from harness.report.model.marks import EVIDENCE, Mark
 from harness.report.model.report_model import ReportModel
-from harness.report.pages.marks import EVIDENCE, Mark
-from harness.report.pages.visible_text import clip, visible
+from harness.report.model.visible_text import clip, visible
 
 HEIGHT = 20
 LETTER = 6.6

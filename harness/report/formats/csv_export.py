@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.pages.visible_text import as_bytes, clip, iso, visible
+from harness.report.model.visible_text import as_bytes, clip, iso, visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 REASON = 400

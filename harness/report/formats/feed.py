@@ -16,7 +16,7 @@ from harness.outcome import Status
 from harness.report.model.changes import Turn
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.streak import RAN_BEFORE
-from harness.report.pages.visible_text import clip, iso, visible
+from harness.report.model.visible_text import clip, iso, visible
 
 MAX_ENTRIES = 50
 MAX_LINES = 200

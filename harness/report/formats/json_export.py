@@ -15,7 +15,7 @@ from typing import Any
 from harness.report.model.logs import stored_name
 from harness.report.model.report_inputs import CellInput, ResultInput
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.pages.visible_text import as_bytes
+from harness.report.model.visible_text import as_bytes
 
 SCHEMA_NAME = "npu-matrix.report"
 SCHEMA_VERSION = 1

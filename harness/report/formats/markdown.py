@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.pages.visible_text import clip, moment, visible
+from harness.report.model.visible_text import clip, moment, visible
 from harness.verdict.gate.mention import uncalled
 
 MAX_ROWS = 200

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.outcome import Evidence, Status, Tier
 from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION
 from harness.report.model.changes import Turn
-from harness.report.pages.marks import Mark
+from harness.report.model.marks import Mark
 
 
 class _Part(BaseModel):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.pages.visible_text import clip, visible
+from harness.report.model.visible_text import clip, visible
 from harness.report.query.grid_query import Selection
 
 if TYPE_CHECKING:

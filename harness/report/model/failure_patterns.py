@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.report.pages.marks import Mark
+from harness.report.model.marks import Mark
 
 FAILING = (Mark.FAIL, Mark.KNOWN_FAIL)
 PASSING = (Mark.PASS, Mark.UNEXPECTED_PASS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.outcome import Evidence
+from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
 from harness.report.model.streak import NOT_RUN
-from harness.report.pages.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
 
 
 def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:

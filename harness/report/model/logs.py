@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.digest import digest_bytes
 from harness.report.model.report_inputs import ArtifactInput, ResultInput
-from harness.report.pages.visible_text import SAFE_NAME, plain_log
+from harness.report.model.visible_text import SAFE_NAME, plain_log
 
 INLINE_LINES = 200
 INLINE_CHARACTERS = 60_000

@@ -12,6 +12,7 @@ from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import Change, Turn, compare
 from harness.report.model.failure_patterns import Pattern, find_patterns
 from harness.report.model.headline import headline, proof
+from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.model.report_inputs import (
     KNOWN,
     CellInput,
@@ -26,8 +27,7 @@ from harness.report.model.report_inputs import (
     SaidInput,
 )
 from harness.report.model.streak import BROKEN, Past, Streak, change_of, past_of, streak_of
-from harness.report.pages.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
-from harness.report.pages.visible_text import file_name
+from harness.report.model.visible_text import file_name
 
 if TYPE_CHECKING:
     from harness.report.model.patch_facts import PatchFacts

@@ -9,8 +9,8 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from harness.outcome import Evidence, Status
+from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import HistoryInput
-from harness.report.pages.marks import Mark
 
 NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
 RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.errors import InputError, Location
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.history.heatmap import MARKS
-from harness.report.pages.visible_text import clip, visible
+from harness.report.model.visible_text import clip, visible
 
 SCHEMA = "npu-matrix/survival"
 MAX_BYTES = 100_000_000

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.report.model.report_inputs import ResultInput
-from harness.report.pages.measurement_blocks import as_float
 
 BUDGET = "share of the error budget"
 REWARD = "last reward"
@@ -68,3 +67,18 @@ def _last_reward(measurements: Mapping[str, Any]) -> float | None:
     last = [as_float(values[-1]) for values in rewards if isinstance(values, list | tuple) and values]
     known = [value for value in last if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def as_float(value: Any) -> float | None:
+    """A JSON value as a number; the words nan, inf and -inf are numbers too; None for anything else."""
+    if is_number(value):
+        return float(value)
+    return float(value) if isinstance(value, str) and value.lower() in NOT_FINITE else None
+
+
+NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number; true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

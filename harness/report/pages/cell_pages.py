@@ -12,13 +12,13 @@ from markupsafe import Markup, escape
 
 from harness.report.model.failure_patterns import PASSING
 from harness.report.model.logs import read_artifact, read_log, stored_name
+from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ArtifactInput
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.similar_failures import Family
+from harness.report.model.visible_text import as_bytes, clip, file_name, visible
 from harness.report.pages.figures import figures
-from harness.report.pages.marks import Mark
 from harness.report.pages.page_templates import Writer, anchor_of, environment
-from harness.report.pages.visible_text import as_bytes, clip, file_name, visible
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)

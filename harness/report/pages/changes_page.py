@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.report.model.changes import MEANINGS, Change, Turn
 from harness.report.model.report_model import ReportModel, Result
+from harness.report.model.visible_text import clip, file_name, moment, visible
 from harness.report.pages.page_templates import Writer, anchor_of, environment
-from harness.report.pages.visible_text import clip, file_name, moment, visible
 
 MAX_CHANGES = 200
 #: What the grid's page counts; the others are of interest only on the page of changes.

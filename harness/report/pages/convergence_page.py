@@ -9,11 +9,12 @@ from typing import Any
 
 from harness.report.model.report_inputs import ResultInput
 from harness.report.model.report_model import ReportModel, Result
+from harness.report.model.trend import as_float
+from harness.report.model.visible_text import clip, duration, number
 from harness.report.pages.figures import training_curves
-from harness.report.pages.measurement_blocks import Block, as_float, floats, is_curve
+from harness.report.pages.measurement_blocks import Block, floats, is_curve
 from harness.report.pages.numerics_page import trend_charts
 from harness.report.pages.page_templates import Writer, anchor_of, environment
-from harness.report.pages.visible_text import clip, duration, number
 
 MAX_SHOWN = 40
 

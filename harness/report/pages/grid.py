@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model.report_model import ReportModel, Row
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.pages.visible_text import clip, file_name, visible
+from harness.report.model.visible_text import clip, file_name, visible
 from harness.report.query.grid_query import WORDS
 
 REASON = 160

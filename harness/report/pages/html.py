@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
+from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
+from harness.report.model.visible_text import duration, moment
 from harness.report.pages.changes_page import changes_page, say_turns
 from harness.report.pages.convergence_page import convergence_page
-from harness.report.pages.marks import Mark
 from harness.report.pages.numerics_page import numerics_page
 from harness.report.pages.page_templates import Writer, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
-from harness.report.pages.visible_text import duration, moment
 
 STATIC_ROWS = 300
 FIRST_ROWS = 60

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.pages.visible_text import number
+from harness.report.model.trend import as_float, is_number
+from harness.report.model.visible_text import number
 
 MAX_ROWS = 400
 FOLD_ROWS = 14
@@ -18,7 +19,6 @@ MIN_CURVE = 4
 INLINE_TEXT = 240
 # Stored JSON is sorted by name; these say what a row is about and come first.
 FIRST = ("", "name", "fault", "id", "patch", "package", "rule", "seed", "what", "status", "version")
-NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
 # (value, limit) columns that are read as a share of a budget.
 BUDGETS = (
     ("error", "budget"),
@@ -216,11 +216,6 @@ def _multiples(title: str, value: Mapping[str, Any]) -> Multiples:
     )
 
 
-def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number; true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def is_curve(value: Any) -> bool:
     """Whether a JSON value is a series of numbers, with gaps, nan and inf allowed."""
     return (
@@ -230,13 +225,6 @@ def is_curve(value: Any) -> bool:
         and all(item is None or as_float(item) is not None for item in value)
         and any(is_number(item) for item in value)
     )
-
-
-def as_float(value: Any) -> float | None:
-    """A JSON value as a number; the words nan, inf and -inf are numbers too; None for anything else."""
-    if is_number(value):
-        return float(value)
-    return float(value) if isinstance(value, str) and value.lower() in NOT_FINITE else None
 
 
 def floats(values: Sequence[Any]) -> tuple[float, ...]:

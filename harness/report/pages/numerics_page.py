@@ -9,8 +9,8 @@ from typing import Any
 from harness.report.model.release_facts import objective_changes
 from harness.report.model.report_inputs import ResultInput
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.model.trend import trends
-from harness.report.pages.measurement_blocks import Chart, Series, as_float
+from harness.report.model.trend import as_float, trends
+from harness.report.pages.measurement_blocks import Chart, Series
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
 #: More columns than this are not compared by eye; the rest stands in report.json.

@@ -13,14 +13,10 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from harness.digest import digest_bytes
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model.report_model import Result
 from harness.report.model.streak import Past
-from harness.report.pages import svg
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.pages.measurement_blocks import Chart, Facts, Table, scalar
-from harness.report.pages.printing import Templates
-from harness.report.pages.timeline import since_words, timeline_svg
-from harness.report.pages.visible_text import (
+from harness.report.model.visible_text import (
     as_bytes,
     clip,
     duration,
@@ -31,6 +27,10 @@ from harness.report.pages.visible_text import (
     size,
     visible,
 )
+from harness.report.pages import svg
+from harness.report.pages.measurement_blocks import Chart, Facts, Table, scalar
+from harness.report.pages.printing import Templates
+from harness.report.pages.timeline import since_words, timeline_svg
 
 TOOLTIP = 200
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from harness.patchstack.apply.patch_verdict import MEANING, MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PatchesMeasured
+from harness.report.model.marks import Mark
 from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.survival_facts import heat_map, turning_points
 from harness.report.model.typed_measurements import typed_measurements
-from harness.report.pages.marks import Mark
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
 MAX_ROWS = 500

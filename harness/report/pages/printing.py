@@ -13,7 +13,7 @@ import jinja2
 from jinja2.compiler import CodeGenerator
 from markupsafe import Markup, escape
 
-from harness.report.pages.visible_text import clip, visible
+from harness.report.model.visible_text import clip, visible
 
 HARD_LIMIT = 20_000
 #: Longer texts do not repeat.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
+from harness.report.model.visible_text import clip, number, visible
 from harness.report.pages.measurement_blocks import Chart
-from harness.report.pages.visible_text import clip, number, visible
 
 WIDTH, HEIGHT = 640, 220
 SMALL_WIDTH, SMALL_HEIGHT = 240, 110

@@ -9,10 +9,10 @@ from functools import lru_cache
 from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model.report_model import Result
 from harness.report.model.streak import Past, Stretch
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.pages.visible_text import clip, moment, visible
+from harness.report.model.visible_text import clip, moment, visible
 
 STEP = 18
 BAR = 18

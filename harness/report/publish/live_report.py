@@ -9,10 +9,10 @@ from pathlib import Path
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError, Location
 from harness.report.formats.badge import write_badges
-from harness.report.model.cell_rows import render_rows
 from harness.report.model.report_inputs import ReportInputs, ResultInput
 from harness.report.model.report_model import ReportModel, Row, build_model
 from harness.report.pages.html import render_overviews
+from harness.report.publish.cell_rows import render_rows
 from harness.report.publish.publish import live_prefix, real_folder, render_report, shared_files
 
 

@@ -16,12 +16,12 @@ from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
 from harness.report.formats.json_export import SCHEMA_NAME, report_json
 from harness.report.formats.markdown import summary, table
-from harness.report.model.cell_rows import RowsInBackground, RowTexts
-from harness.report.model.remembered_runs import runs_script
 from harness.report.model.report_model import ReportModel
+from harness.report.model.visible_text import as_bytes
 from harness.report.pages.grid import grid_script
 from harness.report.pages.html import render_overviews
-from harness.report.pages.visible_text import as_bytes
+from harness.report.publish.cell_rows import RowsInBackground, RowTexts
+from harness.report.publish.remembered_runs import runs_script
 
 MARKER = "report.json"
 # The schema stands first in the file; what follows can be large.

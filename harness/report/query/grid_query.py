@@ -18,9 +18,9 @@ from typing import Any
 
 from harness.errors import InputError
 from harness.report.model.failure_patterns import natural
+from harness.report.model.marks import EVIDENCE, RAN, STYLES
 from harness.report.model.report_model import ReportModel, Row
-from harness.report.pages.marks import EVIDENCE, RAN, STYLES
-from harness.report.pages.visible_text import visible
+from harness.report.model.visible_text import visible
 
 #: Word -> codes of marks (`marks.STYLES`).
 STATUS = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.devices.sim.faults.fault_spec import parse_faults
-from harness.devices.sim.operators import overlay
+from harness.devices.sim.start import overlay
 
 
 def total(llm: Any, ask: Callable[..., dict[str, int]], *arguments: Any) -> Counter[str]:

@@ -192,7 +192,7 @@ def _on_one_engine(
 
 def simulated() -> bool:
     """Whether this process computes on the simulated device."""
-    from harness.devices.sim.operators import overlay
+    from harness.devices.sim.start import overlay
 
     return overlay.installed() is not None
 
@@ -220,7 +220,7 @@ def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
 def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any) -> dict[str, Any]:
     """What the engine generates while operators of a family are wrong, and which the battery names."""
     from harness.devices.sim.faults.fault_spec import parse_faults
-    from harness.devices.sim.operators import overlay
+    from harness.devices.sim.start import overlay
 
     simulation = overlay.installed()
     if simulation is None:
@@ -279,7 +279,7 @@ def _checkpoint(folder: Path, case: Generation) -> Path:
 
 def _calls(llm: Any, case: Generation) -> Counter[str]:
     """Counts of operators the engine called so far, where the device can count."""
-    from harness.devices.sim.operators import overlay
+    from harness.devices.sim.start import overlay
 
     if case.devices > 1:
         return engine_workers.total(llm, engine_workers.calls)
@@ -290,7 +290,7 @@ def _calls(llm: Any, case: Generation) -> Counter[str]:
 @contextmanager
 def _counted_calls() -> Iterator[dict[str, int]]:
     """Counts of operators called meanwhile, where the device can count."""
-    from harness.devices.sim.operators import overlay
+    from harness.devices.sim.start import overlay
 
     calls: dict[str, int] = {}
     simulation = overlay.installed()

@@ -136,7 +136,7 @@ def prepare() -> None:
 
 def _interpret_triton() -> None:
     """On the simulated device, Triton's interpreter for releases that compute nothing without Triton."""
-    from harness.devices.sim.operators import overlay, triton_interpreter
+    from harness.devices.sim.start import overlay, triton_interpreter
     from harness.devices.sim.start.sim_environment import triton_environment
 
     simulation = overlay.installed()

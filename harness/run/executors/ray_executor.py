@@ -1,4 +1,4 @@
-"""Jobs on the nodes of an existing Ray cluster, placed by what they ask for (`harness.plan.cost.demand`).
+"""Jobs on the nodes of an existing Ray cluster, placed by what they ask for (`harness.plan.tasks.demand`).
 
 Ray carries jobs and knows resources; nothing else of it is used: outcomes go into the ledger here as they
 come, so a driver that dies is resumed by the same command. A node that dies is an infrastructure error of its
@@ -33,8 +33,8 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
-from harness.plan.cost.demand import Demand, asked_of, demand_of, unmet
 from harness.plan.keys.code import counted_out
+from harness.plan.tasks.demand import Demand, asked_of, demand_of, unmet
 from harness.run.executors.executor import PATIENCE_SECONDS, Finished
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack

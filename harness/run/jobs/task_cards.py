@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from harness.devices.cards.card_leases import CardLeases
 from harness.devices.host.inventory import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.plan.cost.demand import demand_of
+from harness.plan.tasks.demand import demand_of
 from harness.run.jobs.job import Site
 from harness.run.jobs.task_context import RunContext
 

@@ -30,7 +30,7 @@ def disk_requirements(settings: Settings) -> DiskSpace:
 
 
 def ray_resources(host: HostReport) -> dict[str, float]:
-    """Markers of `harness.plan.cost.demand`; Ray counts CPUs by itself, and cards where pyACL is at hand."""
+    """Markers of `harness.plan.tasks.demand`; Ray counts CPUs by itself, and cards where pyACL is at hand."""
     found: dict[str, float] = {f"arch:{platform.machine()}": 1}
     if host.usable_chips:
         found["NPU"] = len(host.usable_chips)

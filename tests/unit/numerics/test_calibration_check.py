@@ -6,7 +6,7 @@ import json
 
 from mutants import REGRESSIONS
 
-from harness.numerics.arithmetic.calibration_check import ARTIFACT, budgets, judge, run
+from harness.numerics.calibration_check import ARTIFACT, budgets, judge, run
 from harness.outcome import Status
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from mutants import MUTANTS, REGRESSIONS, changed
 
+from harness.cell_program.torch_device import device_name
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
-from harness.numerics.actor.actor_check import device_name
 from harness.numerics.checks import CHECKS
 from harness.numerics.loss.candidate import UnsupportedCaseError
 from harness.numerics.loss.loss_check import judge, run

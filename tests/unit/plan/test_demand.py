@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from plan_samples import cell, check, plan
 
 from harness.outcome import Status, Tier
-from harness.plan.cost.demand import MARKER, Demand, asked_of, demand_of, unmet
+from harness.plan.tasks.demand import MARKER, Demand, asked_of, demand_of, unmet
 from harness.plan.tasks.host_capabilities import HostFacts
 
 NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}

@@ -14,9 +14,9 @@ from report_samples import sample_inputs
 from harness.errors import InputError
 from harness.report.formats.terminal import plain_grid, rich_grid
 from harness.report.model.failure_patterns import natural
+from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.model.report_model import build_model
 from harness.report.pages.grid import grid_data
-from harness.report.pages.marks import EVIDENCE, STYLES
 from harness.report.query.grid_query import CHANGE, PROOF, STATUS, select
 
 MODEL = build_model(sample_inputs())

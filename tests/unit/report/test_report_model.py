@@ -11,10 +11,10 @@ from report_samples import NOW, result, sample_inputs
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.failure_patterns import find_patterns
+from harness.report.model.marks import EVIDENCE, STYLES, Mark, mark_of
 from harness.report.model.report_inputs import CellInput, CheckInput, HistoryInput, ReportInputs, ResultInput
 from harness.report.model.report_model import build_model
-from harness.report.pages.marks import EVIDENCE, STYLES, Mark, mark_of
-from harness.report.pages.visible_text import clip, file_name, visible
+from harness.report.model.visible_text import clip, file_name, visible
 
 
 def one(status: Status, **more: object) -> ReportInputs:

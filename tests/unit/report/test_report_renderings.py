@@ -16,14 +16,14 @@ from harness.report.formats.badge import badge_svg, badges
 from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, report_data
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.terminal import plain_grid, rich_grid
-from harness.report.model.cell_rows import RowsInBackground, render_rows
 from harness.report.model.logs import INLINE_LINES, read_artifact, read_log
+from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ArtifactInput, CellInput, ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.pages.grid import grid_data
 from harness.report.pages.html import render_overviews
-from harness.report.pages.marks import Mark
 from harness.report.publish import publish
+from harness.report.publish.cell_rows import RowsInBackground, render_rows
 from harness.report.publish.publish import render_all
 
 

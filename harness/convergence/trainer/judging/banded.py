@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.convergence.decision import reference_set
-from harness.convergence.decision.bands import Series
 from harness.convergence.decision.decide import decide
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.reference_set import ReferenceSet
 from harness.convergence.telemetry.machine_load import together
-from harness.convergence.telemetry.series import decode_series
+from harness.convergence.telemetry.series import Series, decode_series
 from harness.errors import InfrastructureError
 
 # A healthy stack trains the same curve from the same seed, but for rounding, so these lie in the bands of

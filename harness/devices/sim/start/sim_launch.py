@@ -24,7 +24,7 @@ from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, Infras
 from harness.evidence import RUNTIME_LIBRARY, runtime_library
 
 if TYPE_CHECKING:
-    from harness.devices.sim.operators.overlay import Simulation
+    from harness.devices.sim.start.overlay import Simulation
 
 REPORT_VARIABLE = "NPU_SIM_REPORT"
 
@@ -80,8 +80,8 @@ def set_up() -> None:
             fix="install torch and the torch-npu made for it into this environment",
         ) from error
     from harness.devices.sim.collectives import hccl
-    from harness.devices.sim.operators import overlay, triton_interpreter
     from harness.devices.sim.runtime_build import cann_toolkit
+    from harness.devices.sim.start import overlay, triton_interpreter
 
     simulation = overlay.install()
     if triton_interpreter.wanted():

@@ -9,8 +9,8 @@ process that sees no device, because Ray gave it none, is left alone.
 
 from __future__ import annotations
 
-from harness.devices.sim.operators.overlay import installed
 from harness.devices.sim.start import sim_launch, sim_probe
+from harness.devices.sim.start.overlay import installed
 
 if sim_probe.device_facts()["count"] and installed() is None:
     sim_launch.set_up()

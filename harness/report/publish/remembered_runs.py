@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from harness.outcome import Status
+from harness.report.model.marks import STYLES, mark_of
 from harness.report.model.report_model import ReportModel, Row
-from harness.report.pages.marks import STYLES, mark_of
+from harness.report.model.visible_text import clip, moment, visible
 from harness.report.pages.page_templates import anchor_of
-from harness.report.pages.visible_text import clip, moment, visible
 
 ABSENT = "-"
 _CODES = {status: STYLES[mark_of(status)].code for status in Status}

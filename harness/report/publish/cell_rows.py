@@ -18,11 +18,11 @@ from typing import NamedTuple, Self
 from harness.report.formats.csv_export import row_lines
 from harness.report.formats.feed import Event, row_events
 from harness.report.formats.json_export import cell_line
-from harness.report.model.remembered_runs import RowPast, row_past, run_ids
 from harness.report.model.report_model import ReportModel, Row
 from harness.report.pages.cell_pages import CellPages
 from harness.report.pages.grid import GridRow, grid_row
 from harness.report.pages.page_templates import Writer
+from harness.report.publish.remembered_runs import RowPast, row_past, run_ids
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.cell_program.ending import LAST_WORDS, MEASURED
+from harness.cell_program.torch_device import device_name
 from harness.check import Check, TaskContext
-from harness.numerics.actor.actor_check import device_name
 from harness.numerics.checks import FACETS
 from harness.numerics.loss import loss_check
 from harness.outcome import Judgement, Measured, Status, Tier
