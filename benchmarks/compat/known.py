@@ -18,7 +18,11 @@ from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archiv
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import Package
 from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.resolve_measurements import ResolveMeasured, ResolveProblem
+from harness.sources.packages.uv_errors import UvFailureKind
 from harness.workspace.downloads import run_quietly
+
+MISSING = (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE)
 
 # vllm-ascend releases around the borders of what verl 0.9.1's metadata goes with. The vendor's index,
 # which has triton-ascend 3.2.1 and later, is left out: what only it has is `missing-version`
@@ -53,7 +57,7 @@ class Task:
         return run_quietly(argv, **options)
 
 
-def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapping[str, Any]:
+def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> ResolveMeasured:
     """The measurements of check `resolve` for requirements on x86_64."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(
@@ -64,13 +68,12 @@ def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Mapp
             cache=cache,
             workdir=Path(folder),
         )
-        return dict(resolve_check.run(task).measurements)  # type: ignore[arg-type]
+        return resolve_check.run(task).measurements  # type: ignore[arg-type]
 
 
-def problems(cache: Path, requirements: list[str], python: str = "3.11") -> list[dict[str, Any]]:
+def problems(cache: Path, requirements: list[str], python: str = "3.11") -> tuple[ResolveProblem, ...]:
     """What keeps requirements from being resolved."""
-    found: list[dict[str, Any]] = resolved(cache, requirements, python)["problems"]
-    return found
+    return resolved(cache, requirements, python).problems
 
 
 def archive(cache: Path, name: str, version: str) -> ArchiveMetadata:
@@ -95,8 +98,10 @@ def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
 def first_pair(cache: Path) -> tuple[str, bool]:
     """vllm 0.11.0 and vllm-ascend 0.11.0 without overrides."""
     found = problems(cache, ["vllm==0.11.0", "vllm-ascend==0.11.0"])
-    text = " ".join(problem["text"] for problem in found)
-    return text, any(problem["kind"] == "conflict" and "torch" in problem["contested"] for problem in found)
+    text = " ".join(problem.text for problem in found)
+    return text, any(
+        problem.kind is UvFailureKind.CONFLICT and "torch" in problem.contested for problem in found
+    )
 
 
 def verl_range(cache: Path) -> tuple[str, bool]:
@@ -104,9 +109,9 @@ def verl_range(cache: Path) -> tuple[str, bool]:
     said, right = [], True
     for version, expected in BORDERS.items():
         found = problems(cache, ["verl==0.9.1", f"vllm-ascend=={version}"])
-        clash = [one for one in found if one["kind"] not in ("missing-version", "unknown-package")]
+        clash = [one for one in found if one.kind not in MISSING]
         right = right and (not clash) is expected
-        contested = {name for one in clash for name in one["contested"]}
+        contested = {name for one in clash for name in one.contested}
         said.append(f"{version} {'no: ' + ', '.join(sorted(contested)) if clash else 'yes'}")
     return "; ".join(said), right
 

@@ -1,4 +1,4 @@
-"""The checks of this room. Imports are light: planning reads this module, running reads the rest."""
+"""The checks of this package. They import what runs them only when they run, so that planning stays fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Tier
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
 # The code that reads packages and checks uses.
 READING = (
@@ -18,22 +19,22 @@ READING = (
 )
 
 
-def _run_resolve(ctx: TaskContext) -> Measured:
+def _run_resolve(ctx: TaskContext) -> Measured[ResolveMeasured]:
     from harness.compat.resolve import resolve_check
 
     return resolve_check.run(ctx)
 
 
-def _judge_resolve(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def _judge_resolve(measurements: ResolveMeasured, params: Mapping[str, Any]) -> Judgement:
     from harness.compat.resolve import resolve_check
 
     return resolve_check.judge(measurements, params)
 
 
-def _resolve_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
+def _resolve_holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     from harness.compat.resolve import resolve_check
 
-    return resolve_check.holds(outcome)
+    return resolve_check.holds(measurements, outcome)
 
 
 def _run_lint(ctx: TaskContext) -> Measured:
@@ -100,12 +101,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="resolve",
         tier=Tier.STATIC,
-        question="Do the pins go together, and does the index have them for this target?",
+        question="Are the pins compatible, and does the package index have them for this platform?",
         facets=("pins", "platform"),
         sources=(
             "harness.compat.resolve",
             "harness.sources.packages",
         ),
+        measurements=RESOLVE_FORMAT,
         run=_run_resolve,
         judge=_judge_resolve,
         holds=_resolve_holds,

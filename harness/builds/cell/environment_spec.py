@@ -17,6 +17,7 @@ from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.sources.git.mirrors import MIRRORS, mirrors_folder
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
 # Part of an environment's name: raise it when environments are laid out differently.
 LAYOUT = 2
@@ -113,7 +114,7 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
 def _built(
     ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Mapping[str, Any], kind: str
 ) -> tuple[str, ...]:
-    without_wheel = set(ctx.inputs["resolve"].measurements.get("from_sdist", ()))
+    without_wheel = set(RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).from_sdist)
     told = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
     return tuple(package.name for package in packages if package.name in without_wheel | told)
 

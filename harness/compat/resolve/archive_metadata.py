@@ -1,7 +1,7 @@
-"""What the archives of a lock's packages say of themselves, which the resolver does not heed.
+"""What the archives of locked packages declare and uv does not enforce.
 
-uv leaves upper limits of Requires-Python unheeded and takes requirements from the index. pip heeds the
-limits, and what is installed is the archive.
+uv ignores upper limits of Requires-Python and reads requirements from the index. pip enforces the limits,
+and what gets installed is the archive.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMetadata:
-    """requires_python: "" for any. built_for: the chip its kernels are for, "" for all or unknown.
+    """What a package's archive declares.
 
-    differences: requirements that only the archive or only the index states, each with who states it.
+    requires_python: "" for any version. built_for: the chip that its kernels are built for, "" for any or
+    unknown. differences: requirements that only the archive or only the index states, as sentences.
     """
 
     name: str
@@ -40,33 +41,33 @@ class ArchiveMetadata:
     differences: tuple[str, ...]
 
     def refusals(self, python: str) -> tuple[str, ...]:
-        """Why an installer that reads the archive refuses it, or installs something else than the lock."""
-        said = []
+        """Why pip refuses the archive, or installs something other than what was locked."""
+        refusals = []
         if self.requires_python and not _allows(self.requires_python, python):
-            said.append(
-                f"{self.name} {self.version} says it is for Python {self.requires_python}, and the cell has "
-                f"{python}: uv installs it all the same, pip refuses."
+            refusals.append(
+                f"{self.name} {self.version} requires Python {self.requires_python}, and the cell has "
+                f"{python}: uv installs it nevertheless, pip refuses."
             )
         if self.differences:
-            said.append(
-                f"{self.name} {self.version}: the archive's metadata is not the index's: "
+            refusals.append(
+                f"{self.name} {self.version}: the metadata in the archive differs from the index: "
                 f"{'; '.join(self.differences)}."
             )
-        return tuple(said)
+        return tuple(refusals)
 
     def remarks(self) -> tuple[str, ...]:
-        """What a user should know of it."""
+        """What a user should know about the archive."""
         if not self.built_for:
             return ()
         text = (
-            f"The wheel of {self.name} {self.version} on the index is built for {self.built_for} only; "
-            "other chips need their own build or the vendor's variant index."
+            f"The wheel of {self.name} {self.version} on the index is built for {self.built_for} only; for "
+            "other chips, build it from source or use the vendor's variant index."
         )
         return (text,)
 
 
 def read_archive_metadata(name: str, version: str, sources: Path) -> ArchiveMetadata:
-    """What a release's sources (see `published`) say; InputError when they cannot be read."""
+    """Read the metadata in the sources that `fetch_sources` stored; InputError when they cannot be read."""
     try:
         with zipfile.ZipFile(sources) as archive:
             members = archive.namelist()
@@ -99,15 +100,15 @@ def _allows(requires: str, python: str) -> bool:
 
 def _differences(archive: Message, index: Message) -> tuple[str, ...]:
     own, theirs = _requirements(archive), _requirements(index)
-    said = [f"only the archive wants {text}" for text in sorted(own - theirs)]
-    said += [f"only the index wants {text}" for text in sorted(theirs - own)]
-    limits = [_normal(str(metadata["Requires-Python"] or "")) for metadata in (archive, index)]
+    found = [f"only the archive requires {text}" for text in sorted(own - theirs)]
+    found += [f"only the index requires {text}" for text in sorted(theirs - own)]
+    limits = [_normalized(str(metadata["Requires-Python"] or "")) for metadata in (archive, index)]
     if limits[0] != limits[1]:
-        said.append(f"Python {limits[0] or 'any'} in the archive, {limits[1] or 'any'} on the index")
-    return tuple(said)
+        found.append(f"Python {limits[0] or 'any'} in the archive, {limits[1] or 'any'} on the index")
+    return tuple(found)
 
 
-def _normal(specifier: str) -> str:
+def _normalized(specifier: str) -> str:
     return ",".join(sorted(part.replace(" ", "") for part in specifier.split(",") if part.strip()))
 
 
@@ -117,9 +118,9 @@ def _requirements(metadata: Message) -> set[str]:
 
 def _requirement(line: str) -> str:
     try:
-        wanted = Requirement(line)
+        requirement = Requirement(line)
     except InvalidRequirement:
         return line
-    # `compressed_tensors` here and `compressed-tensors` there are one package.
-    wanted.name = canonicalize_name(wanted.name)
-    return str(wanted)
+    # `compressed_tensors` and `compressed-tensors` are the same package.
+    requirement.name = canonicalize_name(requirement.name)
+    return str(requirement)

@@ -1,7 +1,7 @@
-"""Do a cell's pins go together? One lock for the target, or every reason why there is none.
+"""Check `resolve`: are a cell's pins compatible? The result is one lock, or all reasons why there is none.
 
-uv stops at the first contradiction. To say all that is wrong with a stack in one go, what cannot be had is
-noted and left out, and the rest is resolved again, until there is a lock or a contradiction.
+uv stops at the first problem. To report all of them at once, a package that is not available is recorded and
+excluded, and uv runs again without it until there is a lock or a conflict.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.check import Completed, TaskContext
 from harness.compat.resolve.archive_metadata import read_archive_metadata
-from harness.compat.resolve.resolve_problems import problem_json
+from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
 from harness.errors import HarnessError, InfrastructureError
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
@@ -25,14 +25,17 @@ from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, 
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.resolve_measurements import ResolvedPackage, ResolveMeasured
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
 from harness.sources.redact import redact_url
 
 MAX_ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0
 RETRY_INDEX_AFTER_S = 24 * 3600.0
-ARCHIVE_REMEDY = "Choose a Python, or versions of these packages, that their own metadata allows."
-# What can be left out so that the rest of the stack is judged too.
+ARCHIVE_REMEDY = (
+    "Choose a Python version, or versions of these packages, that the packages' own metadata allows."
+)
+# The problems after which uv runs again without the package, so that the rest of the stack is checked too.
 EXCLUDABLE = (
     UvFailureKind.MISSING_VERSION,
     UvFailureKind.UNKNOWN_PACKAGE,
@@ -44,9 +47,13 @@ EXCLUDABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ResolveProgress:
-    """How far a resolution has come: what was set aside and why, and which indexes did not answer.
+    """The state between two runs of uv.
 
-    Until it is `patient`, a vendor's index is asked once more at most: on many machines none can be reached.
+    from_sdist: packages without a wheel, whose source package may be used.
+    unreachable: extra package indexes that were removed because they did not respond.
+    all_retries: whether uv may use all its network retries. At first it retries once only, because many
+    machines cannot reach the vendor's index.
+    excluded: packages that are not available and that uv now ignores.
     """
 
     settings: IndexSettings
@@ -55,21 +62,28 @@ class ResolveProgress:
     unreachable: tuple[str, ...] = ()
     lock: tuple[LockedPackage, ...] | None = None
     timed_out: bool = False
-    patient: bool = False
+    all_retries: bool = False
     attempts: int = 0
     excluded: tuple[str, ...] = ()
     done: bool = False
 
 
-def run(ctx: TaskContext) -> Measured:
-    """Resolve the facets `pins` for `platform`. Artifact `lock.txt` when there is a lock.
+@dataclass(frozen=True, kw_only=True)
+class ArchiveRemarks:
+    """What the archives of the stack's own packages declare: why pip would refuse one, and other remarks."""
 
-    InfrastructureError when the user's own index cannot be reached: that says nothing of the cell.
+    refusals: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
+    """Resolve the facet `pins` for the facet `platform`. A lock becomes the artifact `lock.txt`.
+
+    InfrastructureError when the user's own package index cannot be reached: that says nothing about the cell.
     """
     started = time.monotonic()
-    request = ResolveRequest.from_facets(ctx.facets["pins"], ctx.facets["platform"]).with_sources(
-        mirrors_folder()
-    )
+    request = ResolveRequest.from_facets(ctx.facets["pins"], ctx.facets["platform"])
+    request = request.with_sources(mirrors_folder())
     settings = index_environment(os.environ).with_indexes(request.indexes)
     for notice in settings.notices:
         ctx.log(notice)
@@ -83,20 +97,12 @@ def run(ctx: TaskContext) -> Measured:
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
-    said = _read_archives(ctx, request, state) if state.lock and not state.problems else ArchiveRemarks()
-    return _measured(request, state, time.monotonic() - started, said)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveRemarks:
-    """What the archives of the stack's own packages say: why one is refused, and what else to know."""
-
-    refusals: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks = _read_archives(ctx, request, state) if state.lock and not state.problems else ArchiveRemarks()
+    return _measured(request, state, time.monotonic() - started, remarks)
 
 
 def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> ArchiveRemarks:
-    """What the stack's own packages say of themselves; nothing of those whose archives are not to be had."""
+    """Read the metadata of the stack's own packages; packages whose archive cannot be fetched are skipped."""
     versions = {package.name: package.version for package in state.lock or ()}
     found = ArchiveRemarks()
     for name in requirement_names(request.requirements):
@@ -114,61 +120,56 @@ def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProg
     return found
 
 
-def holds(outcome: Outcome) -> str:
-    """A stack that only a silent index might complete is asked about again after a day; one whose sources
-    nobody had, once somebody has them.
+def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
+    """Why the stored outcome should be replaced: an index may respond now, or a mirror has a commit now.
 
-    A day: a run repeated while people work gives the stored answer at once, and an outage of that index, of
-    which the key knows nothing, hides the answer no longer than until tomorrow.
+    An index that did not respond is tried again after a day. Until then repeated runs reuse the outcome, and
+    a temporary outage, which is not part of the key, is forgotten by the next day.
     """
-    silent = outcome.measurements.get("unreachable")
-    if silent and time.time() - outcome.finished > RETRY_INDEX_AFTER_S:
-        return f"{', '.join(silent)} did not answer then, and that was over a day ago"
-    return newly_available_sources(outcome.measurements, mirrors_folder())
+    if measurements.unreachable and time.time() - outcome.finished > RETRY_INDEX_AFTER_S:
+        return f"{', '.join(measurements.unreachable)} did not respond, and that was more than a day ago"
+    return newly_available_sources(measurements, mirrors_folder())
 
 
-def newly_available_sources(measurements: Mapping[str, Any], mirrors: Path | None) -> str:
-    """Which package's sources are at hand now, that were not when it was resolved for this machine, or ""."""
-    if mirrors is None or not measurements.get("host"):
+def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None) -> str:
+    """Which package built from source has a commit that a mirror has now and had not then, or ""."""
+    if mirrors is None or not measurements.host:
         return ""
-    known = measurements["source_requirements"]
-    for item in measurements["from_source"]:
-        if item["package"] not in known and item["commit"] and find_mirror(mirrors, item["commit"]):
-            return f"a mirror now has the commit of {item['package']}"
+    for item in measurements.from_source:
+        known = item.package in measurements.source_requirements
+        if not known and item.commit and find_mirror(mirrors, item.commit):
+            return f"a mirror now has the commit of {item.package}"
     return ""
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """A lock passes unless one of its own archives contradicts it; what only a silent index might have was
-    not asked; every other contradiction fails.
-    """
-    if measurements["resolved"]:
-        refusals = tuple(measurements.get("refusals", ()))
+def judge(measurements: ResolveMeasured, _params: Mapping[str, Any]) -> Judgement:
+    """Pass with a lock that no archive contradicts, not-run when an index is missing, otherwise fail."""
+    if measurements.resolved:
+        refusals = measurements.refusals
         return Judgement(
             status=Status.FAIL if refusals else Status.PASS,
             reasons=(*refusals, *_remarks(measurements)),
             remedies=(ARCHIVE_REMEDY,) if refusals else (),
         )
-    problems = measurements["problems"]
-    reasons = [problem["text"] for problem in problems]
-    remedies = tuple(dict.fromkeys(problem["remedy"] for problem in problems if problem["remedy"]))
-    if measurements["timed_out"]:
+    problems = measurements.problems
+    reasons = [problem.text for problem in problems]
+    remedies = tuple(dict.fromkeys(problem.remedy for problem in problems if problem.remedy))
+    if measurements.timed_out:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=(*reasons, "The resolver was still searching when its time ran out."),
-            remedies=(*remedies, "Pin more of the stack's packages, so that there is less to search."),
+            reasons=(*reasons, f"uv was still searching after {SECONDS_PER_ATTEMPT:.0f} s."),
+            remedies=(*remedies, "Pin more of the stack's packages, so that uv has fewer versions to try."),
         )
-    unreachable = measurements["unreachable"]
-    only_missing = all(problem["kind"] in ("missing-version", "unknown-package") for problem in problems)
-    if unreachable and only_missing:
-        silent = ", ".join(unreachable)
-        reasons.insert(0, f"Not proven: {silent} did not answer and may have what the others lack.")
-        # The key knows nothing of the network: without it the stored outcome would be taken again.
+    missing = (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE)
+    if measurements.unreachable and all(problem.kind in missing for problem in problems):
+        # An index that does not respond says nothing about the stack: neither a failure nor `unsupported`.
+        indexes = ", ".join(measurements.unreachable)
+        reasons.insert(0, f"Not decided: {indexes} did not respond and may have the missing packages.")
+        # The network is not part of the key, so without --fresh the stored outcome is reused for a day.
         again = (
-            f"Run again with `npu-matrix run --check resolve --fresh` once {', '.join(unreachable)} answers; "
-            "after a day any run asks again."
+            f"When {indexes} responds, run `npu-matrix run --check resolve --fresh`; after a day every run "
+            "tries again."
         )
-        # Silence of a server is no statement of the stack, so this is neither a failure nor `unsupported`.
         return Judgement(status=Status.NOT_RUN, reasons=tuple(reasons), remedies=(*remedies, again))
     return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
 
@@ -176,11 +177,11 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
 def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
-    # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+    # With a settings file in its folder uv does not look for one in the folders above.
     ctx.workdir.joinpath("uv.toml").write_text(state.settings.uv_file(), "utf-8")
-    # What a source package of the stack needs is read from its metadata; none of its code runs here. Packages
-    # further down may be built, as an installer does: without that the resolver silently goes back to
-    # releases from before their dependencies became source-only.
+    # The requirements of the stack's source packages are read from their metadata; their code is not run.
+    # Their dependencies may be built, as an installer does: otherwise uv silently selects old releases,
+    # from before these dependencies were published as source packages only.
     wheels = [name for name in requirement_names(request.requirements) if name not in state.from_sdist]
     builds = [
         argument
@@ -198,14 +199,14 @@ def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) 
         *("--python", sys.executable),
         *(argument for name in wheels for argument in ("--only-binary", name)),
         *builds,
-        # The user's own UV_RESOLUTION and UV_PRERELEASE would give another lock than everybody else's.
+        # The user's own UV_RESOLUTION and UV_PRERELEASE would produce a different lock on each machine.
         *("--resolution", "highest", "--prerelease", "if-necessary-or-explicit"),
         *("--generate-hashes", "--no-header", "--quiet", "--color", "never"),
         *request.arguments(),
         *state.settings.uv_arguments(),
     ]
     variables = state.settings.uv_environment()
-    if state.settings.added_index_urls and not state.patient:
+    if state.settings.added_index_urls and not state.all_retries:
         variables.setdefault("UV_HTTP_RETRIES", "1")
     return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_PER_ATTEMPT)
 
@@ -213,90 +214,91 @@ def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) 
 def _after_failure(
     ctx: TaskContext, request: ResolveRequest, state: ResolveProgress, completed: Completed
 ) -> ResolveProgress:
-    """The state with what this failure says; `done` when there is nothing left to try."""
+    """The state after a failed run of uv; `done` when another run would not help."""
     if completed.timed_out:
         return replace(state, timed_out=True, done=True)
-    explanation = parse_uv_failure(state.settings.hide(completed.tail))
-    if explanation.kind is UvFailureKind.NETWORK:
-        return _without_index(ctx, state, explanation)
-    if explanation.kind is UvFailureKind.OTHER:
-        raise machine_failure(explanation.text) or InfrastructureError(
-            "uv could not resolve, and its error is not one of a resolution",
-            why=explanation.text[-2000:] or f"exit code {completed.returncode} without a message",
+    failure = parse_uv_failure(state.settings.hide(completed.tail))
+    if failure.kind is UvFailureKind.NETWORK:
+        return _without_index(ctx, state, failure)
+    if failure.kind is UvFailureKind.OTHER:
+        raise machine_failure(failure.text) or InfrastructureError(
+            "uv failed with an error that is not about the requirements",
+            why=failure.text[-2000:] or f"exit code {completed.returncode} without a message",
             fix="run the command in the log by hand",
         )
-    if explanation.kind is UvFailureKind.NO_WHEEL and explanation.subject not in state.from_sdist:
-        ctx.log(f"{explanation.subject} has no wheel for {request.target}; reading its source package")
-        return replace(state, from_sdist=(*state.from_sdist, explanation.subject))
-    problems = (*state.problems, explanation)
-    if explanation.kind in EXCLUDABLE and explanation.subject not in ("", *state.excluded):
-        return replace(state, problems=problems, excluded=(*state.excluded, explanation.subject))
+    if failure.kind is UvFailureKind.NO_WHEEL and failure.subject not in state.from_sdist:
+        ctx.log(f"{failure.subject} has no wheel for {request.target}; reading its source package")
+        return replace(state, from_sdist=(*state.from_sdist, failure.subject))
+    problems = (*state.problems, failure)
+    if failure.kind in EXCLUDABLE and failure.subject not in ("", *state.excluded):
+        return replace(state, problems=problems, excluded=(*state.excluded, failure.subject))
     return replace(state, problems=problems, done=True)
 
 
-def _without_index(ctx: TaskContext, state: ResolveProgress, explanation: UvFailure) -> ResolveProgress:
+def _without_index(ctx: TaskContext, state: ResolveProgress, failure: UvFailure) -> ResolveProgress:
+    """The state without the extra index that did not respond; an error when it was the user's own index."""
     settings = state.settings
     for url in settings.added_index_urls:
-        if explanation.url.startswith(url.rstrip("/")):
-            ctx.log(f"{redact_url(url)} does not answer; going on without it")
+        if failure.url.startswith(url.rstrip("/")):
+            ctx.log(f"{redact_url(url)} does not respond; resolving without it")
             remaining = tuple(other for other in settings.added_index_urls if other != url)
             return replace(
                 state,
                 settings=replace(settings, added_index_urls=remaining),
                 unreachable=(*state.unreachable, redact_url(url)),
             )
-    if settings.added_index_urls and not state.patient:
-        return replace(state, patient=True)
-    failure = fetch_failure(explanation.text)
-    raise (failure or FetchFailure(url="", cause=explanation.text, status=0)).error()
+    if settings.added_index_urls and not state.all_retries:
+        return replace(state, all_retries=True)
+    fetched = fetch_failure(failure.text)
+    raise (fetched or FetchFailure(url="", cause=failure.text, status=0)).error()
 
 
 def _measured(
-    request: ResolveRequest, state: ResolveProgress, seconds: float, said: ArchiveRemarks
-) -> Measured:
+    request: ResolveRequest, state: ResolveProgress, seconds: float, archives: ArchiveRemarks
+) -> Measured[ResolveMeasured]:
     resolved = state.lock is not None and not state.problems
     files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
     if resolved:
         files["lock.txt"] = "lock.txt"
-    packages = [{"name": p.name, "version": p.version, "via": list(p.via)} for p in state.lock or ()]
     return Measured(
         evidence=Evidence.STATIC,
         artifacts=files,
-        measurements={
-            "resolved": resolved,
-            "target": request.target,
-            "host": request.host,
-            "packages": packages,
-            "problems": [problem_json(problem, request) for problem in state.problems],
-            "timed_out": state.timed_out,
-            "unreachable": list(state.unreachable),
-            "from_source": [dict(item) for item in request.from_source],
-            "source_requirements": {name: list(texts) for name, texts in request.source_requirements.items()},
-            "from_sdist": list(state.from_sdist),
-            "overrides": [asdict(override) for override in request.overrides],
-            "archives": list(said.remarks),
-            "refusals": list(said.refusals),
-            "attempts": state.attempts,
-            "seconds": round(seconds, 3),
-        },
+        measurements=ResolveMeasured(
+            resolved=resolved,
+            target=request.target,
+            host=request.host,
+            packages=tuple(
+                ResolvedPackage(name=p.name, version=p.version, via=p.via) for p in state.lock or ()
+            ),
+            problems=tuple(resolve_problem(problem, request) for problem in state.problems),
+            timed_out=state.timed_out,
+            unreachable=state.unreachable,
+            from_source=request.from_source,
+            source_requirements=request.source_requirements,
+            from_sdist=state.from_sdist,
+            overrides=request.overrides,
+            archives=archives.remarks,
+            refusals=archives.refusals,
+            attempts=state.attempts,
+            seconds=round(seconds, 3),
+        ),
         environment={"index": state.settings.redacted()},
     )
 
 
-def _remarks(measurements: Mapping[str, Any]) -> list[str]:
+def _remarks(measurements: ResolveMeasured) -> list[str]:
     remarks = [
-        f"{item['package']} comes from source at {item.get('commit') or item.get('version')}: "
+        f"{item.package} is built from source at {item.commit or item.version}: "
         + (
-            "it is not part of the lock, what it requires is."
-            if item["package"] in measurements.get("source_requirements", {})
-            else "it and its own requirements are not part of the lock."
+            "the lock contains its requirements, not the package itself."
+            if item.package in measurements.source_requirements
+            else "the lock contains neither the package nor its requirements."
         )
-        for item in measurements["from_source"]
+        for item in measurements.from_source
     ]
     remarks += [
-        f"{name} has no wheel for this target and is built from its source package."
-        for name in measurements["from_sdist"]
+        f"{name} has no wheel for this platform and is built from its source package."
+        for name in measurements.from_sdist
     ]
-    remarks += [f"{url} did not answer and was left out." for url in measurements["unreachable"]]
-    remarks += measurements.get("archives", ())
-    return remarks
+    remarks += [f"{url} did not respond and was not searched." for url in measurements.unreachable]
+    return [*remarks, *measurements.archives]

@@ -1,6 +1,7 @@
-"""uv's explanation of a failed resolution, read into causes with the packages to blame.
+"""Parse uv's error output after a failed resolution into a kind of failure and the packages involved.
 
-The wording is that of the uv version this project pins (its PubGrub reporter); tests hold samples of it.
+The patterns match the wording of the uv version that this project pins (its PubGrub reporter); the tests
+contain samples.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STEP = re.compile(
     re.DOTALL,
 )
 ONE_OF = re.compile(r" one of:(?P<items>(?:\n[ \t]+[A-Za-z0-9][^\s<>=!~]*[<>=!~]\S*(?=\n|$))+)")
-# uv says under which marker a package is wanted; what it reports of this target is wanted there.
+# uv prints the marker of a requirement. What it reports applies to this platform, so the marker is dropped.
 MARKER = re.compile(r"(?<=[A-Za-z0-9\]])\{[^{}]*\}")
 DEPENDS = re.compile(r" depends? on ")
 CLAUSES = re.compile(
@@ -32,7 +33,7 @@ HINT = re.compile(r"^hint:\s+(?P<text>.*(?:\n(?!hint:|error:|\s*$).*)*)", re.MUL
 
 
 class UvFailureKind(str, enum.Enum):
-    """Why there is no lock."""
+    """Why uv found no lock."""
 
     CONFLICT = "conflict"
     UNKNOWN_PACKAGE = "unknown-package"
@@ -47,7 +48,7 @@ class UvFailureKind(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class UvDependency:
-    """`package` in `versions` needs `needs`; an empty `package` is the cell itself."""
+    """`package` in `versions` requires `needs` in `needed_versions`; "" as `package` is the cell itself."""
 
     package: str
     versions: str
@@ -57,7 +58,7 @@ class UvDependency:
 
 @dataclass(frozen=True, kw_only=True)
 class UvDerivation:
-    """One inference: facts and what follows from them, in uv's words on one line."""
+    """One step of uv's derivation: facts and the conclusion from them, each on one line."""
 
     facts: str
     conclusion: str
@@ -67,9 +68,9 @@ class UvDerivation:
 class UvFailure:
     """A failed resolution.
 
-    subject: the package the kind speaks of, with its version specifier ("" for a conflict between several).
-    blamed: packages whose requirements clash or that cannot be had, most specific first.
-    contested: packages that others want in incompatible versions.
+    subject: the package that is not available, with its version range; "" for a conflict.
+    blamed: the packages that conflict or are not available, most specific first.
+    contested: packages that others require in incompatible versions.
     """
 
     kind: UvFailureKind
@@ -85,7 +86,7 @@ class UvFailure:
 
 
 def parse_uv_failure(output: str) -> UvFailure:
-    """Read the error output of a failed `uv pip compile`; never raises, an unknown text is `Kind.OTHER`."""
+    """Parse the error output of a failed `uv pip compile`; an unknown text becomes `UvFailureKind.OTHER`."""
     text = _only_error(output)
     hints = tuple(" ".join(found["text"].split()) for found in HINT.finditer(text))
     if "No solution found when resolving" in text:
@@ -115,8 +116,8 @@ def _only_error(output: str) -> str:
 
 def _no_solution(text: str, hints: tuple[str, ...]) -> UvFailure:
     body = HINT.sub("", text)
-    told = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
-    flat = " ".join(told.split())
+    listed = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
+    flat = " ".join(listed.split())
     start = flat.find("Because")
     steps = tuple(
         UvDerivation(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
@@ -177,16 +178,18 @@ def _dependencies(facts: str) -> list[UvDependency]:
             needed = "".join(rest)
         package, versions = _package(subject.split()[-1]) if subject.strip() else ("", "")
         for item in _items(needed):
-            name, wanted = _package(item)
+            name, wanted_versions = _package(item)
             if name:
                 found.append(
-                    UvDependency(package=package, versions=versions, needs=name, needed_versions=wanted)
+                    UvDependency(
+                        package=package, versions=versions, needs=name, needed_versions=wanted_versions
+                    )
                 )
     return found
 
 
 def _items(text: str) -> list[str]:
-    """`a==1 | a==2` is one need with alternatives; `a==1 and b==2` are two needs."""
+    """`a==1 | a==2` is one requirement with alternatives; `a==1 and b==2` are two requirements."""
     items: list[str] = []
     for part in re.split(r",? and ", text):
         alternatives = [item.strip(" ,") for item in part.split(" | ") if item.strip(" ,")]
@@ -207,24 +210,26 @@ def _package(text: str) -> tuple[str, str]:
 
 
 def _contested(dependencies: tuple[UvDependency, ...]) -> tuple[str, ...]:
-    """Packages wanted in more than one way, by parties of which at least one is a package."""
-    wanted: dict[str, set[tuple[str, str]]] = {}
+    """Packages that are required in more than one version range, at least once by another package."""
+    required: dict[str, set[tuple[str, str]]] = {}
     for dependency in dependencies:
-        wanted.setdefault(dependency.needs, set()).add((dependency.package, dependency.needed_versions))
+        required.setdefault(dependency.needs, set()).add((dependency.package, dependency.needed_versions))
     return tuple(
         name
-        for name, wishes in wanted.items()
-        if len({versions for _package, versions in wishes}) > 1 and any(package for package, _ in wishes)
+        for name, ranges in required.items()
+        if len({versions for _package, versions in ranges}) > 1 and any(package for package, _ in ranges)
     )
 
 
 def _blamed(
     subject: str, dependencies: tuple[UvDependency, ...], contested: tuple[str, ...]
 ) -> tuple[str, ...]:
-    wishing = [d.package for d in dependencies if d.package and d.needs in (subject, *contested)]
+    dependents = [d.package for d in dependencies if d.package and d.needs in (subject, *contested)]
     parents = [d.package for d in dependencies if d.package]
     required = [d.needs for d in dependencies if not d.package]
     ordered = (
-        [subject, *wishing, *contested, *parents, *required] if subject else [*wishing, *contested, *parents]
+        [subject, *dependents, *contested, *parents, *required]
+        if subject
+        else [*dependents, *contested, *parents]
     )
     return tuple(dict.fromkeys(name for name in ordered if name))

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
     """Package -> version as the cell's stored resolution has them; NothingSelectedError without one."""
     from harness.ledger.store import Ledger
+    from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
     plan = open_plan(settings, only=[cell_id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
     with Ledger.open(settings.path("state")) as ledger:
         outcome = ledger.get(key)
-    packages = outcome.measurements["packages"] if outcome else []
+    packages = RESOLVE_FORMAT.read(outcome.measurements).packages if outcome else ()
     if not packages:
         raise NothingSelectedError(
             f"{cell_id} has no lock, so the versions of its packages are not known",
             fix=f"npu-matrix run --only {cell_id} --check resolve",
         )
-    return {package["name"]: package["version"] for package in packages}
+    return {package.name: package.version for package in packages}
 
 
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")

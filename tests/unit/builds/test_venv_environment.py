@@ -19,6 +19,7 @@ from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError
 from harness.outcome import ArtifactRef, Evidence, Outcome, State, Status, Tier
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -57,7 +58,8 @@ class Cell:
             }
         )
         self.ctx.cache = tmp_path / "cache"
-        self.ctx.inputs = {"resolve": outcome("resolve", from_sdist=[])}
+        measured = RESOLVE_FORMAT.write(ResolveMeasured(resolved=True))
+        self.ctx.inputs = {"resolve": outcome("resolve", **measured)}
         self.ctx.artifacts["resolve", "lock.txt"] = self.lock
 
     def patch(self, tmp_path: Path, files: dict[str, tuple[bytes | None, bytes | None]]) -> None:

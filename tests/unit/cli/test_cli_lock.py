@@ -11,6 +11,8 @@ from harness.cli.app import main
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
 from harness.settings import load_settings
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured, ResolveProblem
+from harness.sources.packages.uv_errors import UvFailureKind
 from harness.workspace.planning.open_plan import open_plan
 
 REPOSITORY = Path(__file__).parents[3]
@@ -43,11 +45,8 @@ def checkout(tmp_path: Path) -> Path:
 def resolved(checkout: Path, text: str | None) -> None:
     bench = open_plan(load_settings({}, {}, checkout), checks=["resolve"])
     [task] = bench.plan.tasks.values()
-    measurements = {
-        "resolved": text is not None,
-        "problems": [{"kind": "conflict", "text": "Nothing fits.", "remedy": ""}],
-    }
-    measurements |= {"timed_out": False, "unreachable": [], "from_source": [], "from_sdist": []}
+    conflict = ResolveProblem(kind=UvFailureKind.CONFLICT, text="Nothing fits.", remedy="")
+    measurements = RESOLVE_FORMAT.write(ResolveMeasured(resolved=text is not None, problems=(conflict,)))
     with Ledger.open(checkout / ".npu-matrix") as ledger:
         artifacts = () if text is None else (ledger.artifacts.put(text.encode(), "lock.txt"),)
         ledger.record(

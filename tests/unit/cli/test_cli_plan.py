@@ -14,6 +14,8 @@ import pytest
 from harness.cli.app import main
 from harness.errors import EXIT_BAD_INPUT, EXIT_OK
 from harness.ledger.plan_record import PlanRecord
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured, ResolveProblem
+from harness.sources.packages.uv_errors import UvFailureKind
 
 REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
@@ -50,14 +52,14 @@ profiles:
           torch: [2.6.0, 2.7.1, 2.8.0]
           torch_npu: [2.6.0, 2.7.1, 2.8.0]
 """
-RESOLVE_FAILED = {
-    "resolved": False,
-    "timed_out": False,
-    "unreachable": [],
-    "from_source": [],
-    "from_sdist": [],
-    "problems": [{"kind": "conflict", "text": "torch contradicts torch-npu", "remedy": ""}],
-}
+RESOLVE_FAILED = RESOLVE_FORMAT.write(
+    ResolveMeasured(
+        resolved=False,
+        problems=(
+            ResolveProblem(kind=UvFailureKind.CONFLICT, text="torch contradicts torch-npu", remedy=""),
+        ),
+    )
+)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -579,7 +581,7 @@ def test_a_forecast_goes_by_this_kind_of_host_also_when_another_ran_last(command
                         state=State.COMPLETED,
                         evidence=Evidence.STATIC,
                         facets={},
-                        measurements={"resolved": True, **RESOLVE_FAILED},
+                        measurements={**RESOLVE_FAILED, "resolved": True},
                         started=100.0,
                         finished=100.0 + seconds,
                         run_id=run,

@@ -13,6 +13,7 @@ from harness.compat.resolve import resolve_check
 from harness.compat.resolve.archive_metadata import read_archive_metadata
 from harness.errors import InputError
 from harness.outcome import Evidence, Outcome, State, Status, Tier
+from harness.sources.packages.resolve_measurements import ResolveMeasured
 
 HEAD = "Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n"
 
@@ -64,8 +65,8 @@ def test_metadata_that_is_not_the_index_s_is_told_with_both_sides(tmp_path: Path
     members = {"v-1.dist-info/METADATA": own, "index-metadata/METADATA": index}
     found = read_archive_metadata("verl", "0.9.1", sources(tmp_path / "a.zip", **members))
     assert found.differences == (
-        "only the archive wants torch==2.7.1",
-        "only the index wants torch==2.8.0",
+        "only the archive requires torch==2.7.1",
+        "only the index requires torch==2.8.0",
     )
     spelled = own.replace(">=3.9", " >=3.9").replace("numpy<2,>=1", "NumPy >=1,<2")
     same = {**members, "index-metadata/METADATA": spelled}
@@ -93,21 +94,21 @@ def test_a_python_that_a_package_of_the_stack_is_not_for_fails_though_uv_install
     assert resolve_check.judge(inside.measurements, {}).status is Status.PASS
 
 
-def stored(age_s: float, unreachable: list[str]) -> Outcome:
-    return Outcome(
+def holds(age_s: float, *unreachable: str) -> str:
+    outcome = Outcome(
         key="k",
         check="resolve",
         tier=Tier.STATIC,
         state=State.COMPLETED,
         evidence=Evidence.STATIC,
         facets={},
-        measurements={"unreachable": unreachable},
         finished=time.time() - age_s,
     )
+    return resolve_check.holds(ResolveMeasured(resolved=False, unreachable=unreachable), outcome)
 
 
 def test_a_silent_index_is_asked_again_after_a_day_and_not_before() -> None:
-    silent = ["https://vendor.example/simple"]
-    assert not resolve_check.holds(stored(3600, silent))
-    assert "vendor.example" in resolve_check.holds(stored(25 * 3600, silent))
-    assert not resolve_check.holds(stored(25 * 3600, []))
+    vendor = "https://vendor.example/simple"
+    assert not holds(3600, vendor)
+    assert "vendor.example" in holds(25 * 3600, vendor)
+    assert not holds(25 * 3600)

@@ -14,7 +14,12 @@ from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 from harness.sources.packages.lockfile import parse_lock
-from harness.sources.packages.uv_errors import parse_uv_failure
+from harness.sources.packages.resolve_measurements import (
+    RESOLVE_FORMAT,
+    RequirementOverride,
+    ResolveMeasured,
+)
+from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
 
 HERE = {
     "python": f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -37,10 +42,11 @@ def pins(*requirements: str, **more: Any) -> dict[str, Any]:
 
 def measure(
     context: Any, chosen: dict[str, Any], target: dict[str, Any] = HERE
-) -> tuple[dict[str, Any], Any, Any]:
+) -> tuple[ResolveMeasured, Any, Any]:
     ctx = context({"pins": chosen, "platform": target})
     measured = resolve_check.run(ctx)
-    return dict(measured.measurements), resolve_check.judge(measured.measurements, {}), (ctx, measured)
+    assert RESOLVE_FORMAT.read(RESOLVE_FORMAT.write(measured.measurements)) == measured.measurements
+    return measured.measurements, resolve_check.judge(measured.measurements, {}), (ctx, measured)
 
 
 def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
@@ -51,7 +57,7 @@ def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: An
     lock = parse_lock((ctx.workdir / measured.artifacts["lock.txt"]).read_text())
     assert [(p.name, p.version) for p in lock] == [("base", "2.0"), ("engine", "1.0")]
     assert all(p.hashes[0].startswith("sha256:") for p in lock)
-    assert found["packages"][0]["via"] == ["engine"]
+    assert found.packages[0].via == ("engine",)
 
 
 def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
@@ -69,14 +75,14 @@ def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, cont
     found, judgement, (_ctx, measured) = measure(context, pins("vllm==0.11.0", "vllm-ascend==0.11.0"))
     assert judgement.status is Status.FAIL
     assert "lock.txt" not in measured.artifacts
-    [problem] = found["problems"]
-    assert problem["kind"] == "conflict"
-    assert problem["contested"] == ["torch"]
-    assert set(problem["blamed"][:2]) == {"vllm", "vllm-ascend"}
-    assert "vllm wants torch==2.8.0" in judgement.reasons[0]
+    [problem] = found.problems
+    assert problem.kind is UvFailureKind.CONFLICT
+    assert problem.contested == ("torch",)
+    assert set(problem.blamed[:2]) == {"vllm", "vllm-ascend"}
+    assert "vllm requires torch==2.8.0" in judgement.reasons[0]
     assert "VLLM_TARGET_DEVICE=empty" in judgement.remedies[0]
-    assert "an entry for torch under `overrides` of matrix.yaml" in judgement.remedies[0]
-    assert len(problem["chain"]) == 2
+    assert "an entry for torch under `overrides`" in judgement.remedies[0]
+    assert len(problem.chain) == 2
 
 
 def test_an_override_with_its_reason_settles_it(wheels: Any, context: Any) -> None:
@@ -91,7 +97,9 @@ def test_an_override_with_its_reason_settles_it(wheels: Any, context: Any) -> No
     )
     found, judgement, (ctx, _measured) = measure(context, chosen)
     assert judgement.status is Status.PASS
-    assert found["overrides"] == [{"requirement": "torch==2.7.1", "reason": "installed last,\nafter vllm"}]
+    assert found.overrides == (
+        RequirementOverride(requirement="torch==2.7.1", reason="installed last,\nafter vllm"),
+    )
     assert (ctx.workdir / "overrides.txt").read_text() == "# installed last, after vllm\ntorch==2.7.1\n"
 
 
@@ -102,22 +110,22 @@ def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any)
         context, pins("vllm-ascend==0.23.0", "torch-npu==2.7.1.post1", "nowhere==1"), ASCEND
     )
     assert judgement.status is Status.FAIL
-    assert {(p["kind"], p["subject"]) for p in found["problems"]} == {
+    assert {(p.kind.value, p.subject) for p in found.problems} == {
         ("missing-version", "triton-ascend==3.2.2"),
         ("unknown-package", "torch-npu"),
         ("unknown-package", "nowhere"),
     }
-    assert any("wanted by vllm-ascend" in reason for reason in judgement.reasons)
+    assert any("required by vllm-ascend" in reason for reason in judgement.reasons)
 
 
 def test_a_wheel_for_another_python_or_machine_is_told_from_a_missing_one(wheels: Any, context: Any) -> None:
     wheels.add("triton-ascend", "3.2.0", tag="cp311-cp311-manylinux_2_28_aarch64")
     assert measure(context, pins("triton-ascend==3.2.0"), ASCEND)[1].status is Status.PASS
     other_python, judgement, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "python": "3.12"})
-    assert other_python["problems"][0]["kind"] == "wrong-target"
+    assert other_python.problems[0].kind is UvFailureKind.WRONG_TARGET
     assert "cp311" in judgement.remedies[0]
     other_machine, _, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "arch": "x86_64"})
-    assert other_machine["problems"][0]["kind"] in ("wrong-target", "no-wheel")
+    assert other_machine.problems[0].kind in (UvFailureKind.WRONG_TARGET, UvFailureKind.NO_WHEEL)
 
 
 def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any) -> None:
@@ -125,8 +133,8 @@ def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any)
     source = [{"package": "verl", "version": "0.6.1", "commit": "d62da495", "repository": "r"}]
     found, judgement, _ = measure(context, pins("base==2.0", "verl==0.6.1", from_source=source))
     assert judgement.status is Status.PASS
-    assert [package["name"] for package in found["packages"]] == ["base"]
-    assert "verl comes from source at d62da495" in judgement.reasons[0]
+    assert [package.name for package in found.packages] == ["base"]
+    assert "verl is built from source at d62da495" in judgement.reasons[0]
 
 
 def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
@@ -152,7 +160,7 @@ def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_un
     monkeypatch.setenv("PIP_RETRIES", "0")
     chosen = pins("base==2.0", "triton-ascend==3.2.2", index=["http://127.0.0.1:9/simple"])
     found, judgement, _ = measure(context, chosen)
-    assert found["unreachable"] == ["http://127.0.0.1:9/simple"]
+    assert found.unreachable == ("http://127.0.0.1:9/simple",)
     assert judgement.status is Status.NOT_RUN
     assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
     assert "127.0.0.1:9" in judgement.reasons[0]
@@ -186,7 +194,7 @@ def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
 
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
     without, _judgement, _ = measure(context, chosen)
-    assert [package["name"] for package in without["packages"]] == ["torch"]
+    assert [package.name for package in without.packages] == ["torch"]
     assert resolve_check.newly_available_sources(without, None) == ""
     assert "a mirror now has the commit of verl" in resolve_check.newly_available_sources(
         without, tmp_path / "mirrors"
@@ -194,9 +202,9 @@ def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
 
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
     found, judgement, _ = measure(context, chosen)
-    assert [package["name"] for package in found["packages"]] == ["ray", "torch"]
-    assert "what it requires is" in judgement.reasons[0]
+    assert [package.name for package in found.packages] == ["ray", "torch"]
+    assert "its requirements, not the package itself" in judgement.reasons[0]
     assert resolve_check.newly_available_sources(found, tmp_path / "mirrors") == ""
 
     elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
-    assert [package["name"] for package in elsewhere["packages"]] == ["torch"]
+    assert [package.name for package in elsewhere.packages] == ["torch"]

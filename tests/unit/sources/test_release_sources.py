@@ -257,7 +257,7 @@ def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_chec
     )
     judgement = resolve_check.judge(measured.measurements, {})
     assert judgement.status is status
-    assert any("only the archive wants base==1.0" in reason for reason in judgement.reasons) is (
+    assert any("only the archive requires base==1.0" in reason for reason in judgement.reasons) is (
         status is Status.FAIL
     )
 

@@ -1,0 +1,88 @@
+"""What the check `resolve` measures. The check `environment` reads it too, so it lies below both packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.measurements import measurement_format
+from harness.sources.packages.uv_errors import UvDependency, UvDerivation, UvFailureKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePackage:
+    """A package that is built from a repository. `commit` is a commit or a tag, "" when neither is known."""
+
+    package: str
+    version: str = ""
+    commit: str = ""
+    repository: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequirementOverride:
+    """A requirement that replaces what packages require, and why that is safe."""
+
+    requirement: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPackage:
+    """A package of the lock. `via`: the packages that require it."""
+
+    name: str
+    version: str
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolveProblem:
+    """One reason why there is no lock.
+
+    subject: the package that cannot be had, with its version range; "" for a conflict.
+    blamed: the packages involved, most specific first. contested: packages required in incompatible versions.
+    chain: uv's derivation of the conflict. text: the problem as a sentence. remedy: "" when none is known.
+    """
+
+    kind: UvFailureKind
+    text: str
+    remedy: str
+    subject: str = ""
+    blamed: tuple[str, ...] = ()
+    contested: tuple[str, ...] = ()
+    chain: tuple[UvDerivation, ...] = ()
+    dependencies: tuple[UvDependency, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolveMeasured:
+    """The result of resolving a cell's pins.
+
+    target: the platform in words. host: whether the target is this machine.
+    unreachable: extra package indexes that did not respond and were left out.
+    source_requirements: what packages built from source require, where a mirror has their commit.
+    from_sdist: packages without a wheel for the target.
+    archives: remarks on the archives of the stack's packages. refusals: why pip would refuse one of them.
+    attempts: how often uv ran.
+    """
+
+    resolved: bool
+    target: str = ""
+    host: bool = False
+    packages: tuple[ResolvedPackage, ...] = ()
+    problems: tuple[ResolveProblem, ...] = ()
+    timed_out: bool = False
+    unreachable: tuple[str, ...] = ()
+    from_source: tuple[SourcePackage, ...] = ()
+    source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    from_sdist: tuple[str, ...] = ()
+    overrides: tuple[RequirementOverride, ...] = ()
+    archives: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    attempts: int = 0
+    seconds: float = 0.0
+
+
+RESOLVE_FORMAT = measurement_format(ResolveMeasured, version=1)
