@@ -142,12 +142,12 @@ def python_limit(cache: Path) -> tuple[str, bool]:
 def target(cache: Path) -> tuple[str, bool]:
     """triton-ascend 3.2.0 has wheels up to Python 3.11."""
     found = problems(cache, ["triton-ascend==3.2.0"], python="3.12")
-    return " ".join(one["text"] for one in found), any(one["kind"] == "wrong-target" for one in found)
+    return " ".join(one.text for one in found), any(one.kind is UvFailureKind.WRONG_TARGET for one in found)
 
 
 def source_only(cache: Path) -> tuple[str, bool]:
     """vllm-ascend 0.23.0.post1 has no wheel; its source package says what it needs."""
-    remarks = resolved(cache, ["vllm-ascend==0.23.0.post1"])["from_sdist"]
+    remarks = resolved(cache, ["vllm-ascend==0.23.0.post1"]).from_sdist
     return f"read from source packages: {', '.join(remarks)}", "vllm-ascend" in remarks
 
 
