@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Joins this host to the cluster whose head is at the address given: start-node.sh 10.0.0.1:26379
+# Adds this host to the cluster with the given head address: start-node.sh 10.0.0.1:26379
 set -euo pipefail
 address=${1:?the address of the head, such as 10.0.0.1:26379}
 shift

@@ -232,7 +232,7 @@ def test_a_package_built_from_a_repository_stands_in_its_layer(tmp_path: Path) -
         for part in ("layers/torch.txt", "https://git.example/vllm", "layers/vllm-ascend.txt")
     ]
     assert places == sorted(places)
-    assert "its tree id is not known" in text
+    assert "its tree id is unknown" in text
 
 
 def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> None:
