@@ -1,4 +1,4 @@
-"""No circular imports, not between modules and not between sub-packages."""
+"""No circular imports, not between modules and not between sub-packages; and each has its layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import tomllib
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = REPOSITORY / "harness"
@@ -105,3 +106,21 @@ def test_no_modules_import_each_other(graph: Graph):
 @pytest.mark.parametrize("package", packages())
 def test_no_sub_packages_import_each_other(graph: Graph, package: str):
     assert circles(children(graph, package)) == []
+
+
+def test_every_sub_package_has_a_layer():
+    """A new one has to be put on a layer in pyproject.toml; one without siblings needs none."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    layered = {
+        f"{container}.{name.strip()}" if container else name.strip()
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+        for container in contract.get("containers", [""])
+        for layer in contract["layers"]
+        for name in layer.split("|")
+    }
+    siblings = defaultdict(list)
+    for name in packages():
+        siblings[name.rpartition(".")[0]].append(name)
+    missing = [name for group in siblings.values() if len(group) > 1 for name in group if name not in layered]
+    assert missing == []
