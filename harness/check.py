@@ -83,8 +83,8 @@ class Check(Generic[M]):
     """One question. `run` has the effects, `judge` is pure and can be repeated over stored measurements.
 
     measurements: the shapes of what it measures.
-    facets: names of the cell's projections the check reads; with `sources` and `params` they make its key.
-    sources: dotted modules or packages of this project whose code is part of the key.
+    facets: names of the cell's projections the check reads. With `params` and the code that the functions of
+        the check can reach (`harness.plan.keys.code_digests`) they make its key.
     needs: checks of the same cell whose outcomes are its inputs; they run first.
     stops: whether a cell that fails it spends no dearer tier; False where the dearer ones do not rest on it.
     device: True when the check runs on the cell's device (npu or sim); without such a device it is not run.
@@ -96,7 +96,6 @@ class Check(Generic[M]):
     tier: Tier
     question: str
     facets: tuple[str, ...]
-    sources: tuple[str, ...]
     run: Callable[[TaskContext], Measured[M]]
     judge: Callable[[M, Mapping[str, Any]], Judgement]
     measurements: MeasurementFormat[M] | None = None

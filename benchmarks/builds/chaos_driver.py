@@ -82,7 +82,6 @@ def plan_of(address: str, image: str, number: str, *, hang: bool) -> Plan:
             tier=Tier.NUMERICS,
             question="?",
             facets=(),
-            sources=(),
             timeout_s=HANG_SECONDS if hangs else LIMIT_SECONDS,
         )
         facets = {"image": image, "address": address, "number": number, "script": script}

@@ -52,7 +52,6 @@ CHECK = Check(
     tier=Tier.NUMERICS,
     question="does it come to its end?",
     facets=(),
-    sources=(),
     device=True,
 )
 

@@ -42,7 +42,6 @@ def check(name: str) -> Check:
         tier=Tier.NUMERICS,
         question="?",
         facets=(),
-        sources=("harness.errors",),
         run=run,
         judge=judge,
     )

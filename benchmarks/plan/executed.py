@@ -44,9 +44,7 @@ def plan_of(cells: int) -> Plan:
     entries: list[Entry] = []
     tasks: dict[str, Task] = {}
     for name, period in PERIODS.items():
-        check = Check(
-            name=name, tier=Tier.STATIC, question="?", facets=(), sources=(), run=measure, judge=judge
-        )
+        check = Check(name=name, tier=Tier.STATIC, question="?", facets=(), run=measure, judge=judge)
         for number in range(cells):
             key = digest_json([name, number % period])
             tasks.setdefault(key, Task(key=key, check=check, facets={}, facet_digests={}, code_digest="c"))

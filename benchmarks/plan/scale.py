@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
-from harness.plan.keys.code import code_digests
+from harness.plan.keys.code_digests import code_digests
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.keys.keyring import Keyring
 from harness.plan.tasks.check_registry import all_checks

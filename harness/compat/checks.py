@@ -9,15 +9,6 @@ from harness.check import Check, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
-# The code that reads packages and checks uses.
-READING = (
-    "harness.compat.surface",
-    "harness.compat.uses",
-    "harness.compat.operators.operator_schema",
-    "harness.sources.packages.release_sources",
-    "harness.sources.packages.remote_file",
-)
-
 
 def _run_resolve(ctx: TaskContext) -> Measured[ResolveMeasured]:
     from harness.compat.resolve import resolve_check
@@ -97,16 +88,20 @@ def _npu_ops_apply(facets: Mapping[str, Any]) -> str:
     return ""
 
 
+def _lint_applies(facets: Mapping[str, Any]) -> str:
+    return "" if facets["recipe"] else "the cell has no recipe"
+
+
+def _api_applies(facets: Mapping[str, Any]) -> str:
+    return "" if facets["verl_tree"]["version"] else "the cell has no verl"
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         name="resolve",
         tier=Tier.STATIC,
         question="Are the pins compatible, and does the package index have them for this platform?",
         facets=("pins", "platform"),
-        sources=(
-            "harness.compat.resolve",
-            "harness.sources.packages",
-        ),
         measurements=RESOLVE_FORMAT,
         run=_run_resolve,
         judge=_judge_resolve,
@@ -119,15 +114,9 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Does the recipe set what these versions understand, and what is known to go well?",
         facets=("recipe", "versions"),
-        sources=(
-            "harness.compat.lint",
-            "harness.compat.lint.rules",
-            "harness.matrix.model.versions",
-            "harness.sources.packages.pip_download",
-        ),
         run=_run_lint,
         judge=_judge_lint,
-        applies=lambda facets: "" if facets["recipe"] else "the cell has no recipe",
+        applies=_lint_applies,
         timeout_s=60.0,
         expected_s=0.2,
     ),
@@ -136,7 +125,6 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
         facets=("torch_npu", "verl_tree", "vllm_ascend"),
-        sources=(*READING, "harness.compat.operators"),
         run=_run_npu_ops,
         judge=_judge_npu_ops,
         applies=_npu_ops_apply,
@@ -149,10 +137,9 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Have these packages the names that verl, vllm-ascend and our patches take from them?",
         facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
-        sources=(*READING, "harness.compat.api"),
         run=_run_api,
         judge=_judge_api,
-        applies=lambda facets: "" if facets["verl_tree"]["version"] else "the cell has no verl",
+        applies=_api_applies,
         holds=_api_holds,
         timeout_s=600.0,
         expected_s=10.0,

@@ -284,13 +284,6 @@ def _check(algorithm: str) -> Check:
         question=f"Does a short {algorithm.upper()} training with verl's functions learn as it should?",
         facets=FACETS,
         # The device's facts come from numerics.
-        sources=(
-            "harness.convergence",
-            "harness.evidence",
-            "harness.cell_program",
-            "harness.numerics",
-            "harness.package",
-        ),
         run=run,
         judge=judge,
         needs=("environment",),

@@ -104,7 +104,6 @@ CALIBRATION = Check(
     tier=Tier.NUMERICS,
     question="What is this device's arithmetic?",
     facets=FACETS,
-    sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
     run=run,
     judge=judge,
     needs=("environment",),

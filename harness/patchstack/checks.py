@@ -171,7 +171,6 @@ PATCHES = Check(
     tier=Tier.STATIC,
     question="Do this project's patches apply, each hunk in the function or class that it was written for?",
     facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]"),
-    sources=("harness.patchstack", "harness.sources"),
     measurements=PATCHES_FORMAT,
     run=run,
     judge=judge,

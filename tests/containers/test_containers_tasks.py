@@ -34,7 +34,6 @@ def task(name: str, run: Any, timeout: float) -> Task:
         tier=Tier.NUMERICS,
         question="?",
         facets=(),
-        sources=(),
         timeout_s=timeout,
     )
     return Task(key=name, check=check, facets={}, facet_digests={}, code_digest="c", needs=(), expected_s=1.0)

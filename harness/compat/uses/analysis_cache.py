@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.digest import digest_json, digest_tree
-from harness.package import PACKAGE_ROOT
+from harness.code_graph.stored_facts import code_digest
+from harness.digest import digest_json
 
 WAIT_S = 30.0
 #: Variables of one statement; SQLite allows 999 in every version.
@@ -131,7 +131,5 @@ class AnalysisCache:
 
 @functools.cache
 def analysis_code() -> str:
-    """Digest of the code that reads packages and checks uses: the sub-packages `surface` and `uses`."""
-    compat = PACKAGE_ROOT / "compat"
-    files = [file for folder in ("surface", "uses") for file in sorted((compat / folder).glob("*.py"))]
-    return digest_tree(PACKAGE_ROOT.parent, files)
+    """Digest of the code that reads packages and checks uses: `surface` and `uses`, and what they reach."""
+    return code_digest("harness.compat.surface*", "harness.compat.uses*")

@@ -71,7 +71,6 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does verl learn one step off its policy, with a rollout on a device of its own?",
     facets=trainer.FACETS,
-    sources=trainer.SOURCES,
     run=run,
     judge=judge,
     needs=("environment",),

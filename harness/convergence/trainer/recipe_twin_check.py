@@ -38,7 +38,6 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does the scaled-down twin of this cell's recipe train on its device?",
     facets=(*trainer.FACETS, "recipe"),
-    sources=trainer.SOURCES,
     run=run,
     judge=trainer.judge,
     needs=("environment",),

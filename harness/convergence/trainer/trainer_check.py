@@ -24,13 +24,6 @@ TIMEOUT_S = 1800.0
 MOST_TAIL = 4000
 OLDEST = (0, 6)
 FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
-SOURCES = (
-    "harness.convergence",
-    "harness.evidence",
-    "harness.cell_program",
-    "harness.package",
-    "harness.numerics",
-)
 
 
 def run(context: TaskContext) -> Measured:
@@ -385,7 +378,6 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
         facets=FACETS,
-        sources=SOURCES,
         run=run,
         judge=judge,
         needs=("environment",),

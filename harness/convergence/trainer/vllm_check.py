@@ -237,13 +237,6 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
         facets=trainer_check.FACETS,
-        sources=(
-            "harness.convergence",
-            "harness.evidence",
-            "harness.cell_program",
-            "harness.package",
-            "harness.numerics",
-        ),
         run=run,
         judge=judge,
         needs=("environment",),

@@ -54,13 +54,6 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does verl train one step off its policy, and does vLLM on another card get the weights?",
     facets=trainer.FACETS,
-    sources=(
-        "harness.convergence",
-        "harness.evidence",
-        "harness.cell_program",
-        "harness.package",
-        "harness.numerics",
-    ),
     run=run,
     judge=vllm_check.judge,
     needs=("environment",),

@@ -12,32 +12,14 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from harness.digest import digest_tree
+from harness.code_graph.reachable_code import CodeGraph, is_code
 from harness.errors import InfrastructureError, InputError, Location
-from harness.plan.keys.code import counted_out, source_files
-from harness.plan.tasks.check_registry import CHECK_ROOMS
 
-#: What decides keys beside what the checks declare: with other code there, another plan may come out.
-PLANNING = (
-    "harness.check",
-    "harness.workspace.planning.followed_branches",
-    "harness.workspace.planning.open_plan",
-    "harness.workspace.planning.plan_selection",
-    "harness.digest",
-    "harness.matrix",
-    "harness.outcome",
-    "harness.patchstack.format.patch_header",
-    "harness.patchstack.stacks.patch_stack",
-    "harness.plan.keys.code",
-    "harness.plan.keys.facets",
-    "harness.plan.tasks.host_capabilities",
-    "harness.plan.keys.key",
-    "harness.plan.keys.keyring",
-    "harness.plan.tasks.planner",
-    "harness.plan.tasks.check_registry",
-    "harness.plan.tasks.task",
-    *(f"harness.{room}.checks" for room in CHECK_ROOMS),
-)
+#: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
+#: code there, another plan may come out.
+#: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
+#: code there, another plan may come out.
+PLANNING = ("harness.workspace.planning.open_plan:open_plan",)
 PACKAGE = "harness"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: Variables of one repository (`git rev-parse --local-env-vars`): a hook that runs us sets those of its own.
@@ -150,18 +132,15 @@ def same_code(root: Path, revision: Revision) -> bool:
     if compared.returncode != 0 or untracked.returncode != 0:
         return False
     names = [Path(name) for name in untracked.stdout.decode(errors="replace").split("\0") if name]
-    return all(counted_out(name) for name in names)
+    return all(not is_code(name) for name in names)
 
 
 def planning_digest(package_root: Path) -> str:
     """Digest of the code that decides keys in the tree whose folder `harness` this is; "" if it lacks any."""
-    files: list[Path] = []
-    try:
-        for dotted in PLANNING:
-            files.extend(source_files(dotted, package_root))
-    except ValueError:
+    graph = CodeGraph(package_root)
+    if any(graph.facts(root.partition(":")[0]) is None for root in PLANNING):
         return ""
-    return digest_tree(package_root, dict.fromkeys(files))
+    return graph.digest(graph.reach(PLANNING, checks=False)).digest
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

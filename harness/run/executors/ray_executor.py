@@ -27,13 +27,13 @@ from harness.builds.ownership.temporary_folders import (
     make_temporary_folder,
     remove_temporary_folder,
 )
+from harness.code_graph.reachable_code import is_code
 from harness.devices.cards.device_nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
-from harness.plan.keys.code import counted_out
 from harness.plan.tasks.demand import Demand, asked_of, demand_of, unmet
 from harness.run.executors.executor import PATIENCE_SECONDS, Finished
 from harness.run.executors.quarantine import Quarantine
@@ -292,9 +292,7 @@ def nodes_of(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
 
 def program_digest(package: Path = PACKAGE_ROOT) -> str:
     """Digest of this program's code: a node with another one would give other answers under the same keys."""
-    return digest_tree(
-        package, (file for file in package.rglob("*") if file.is_file() and not counted_out(file))
-    )
+    return digest_tree(package, (file for file in package.rglob("*") if file.is_file() and is_code(file)))
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InfrastructureError, InputError
+from harness.package import PACKAGE_ROOT
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
@@ -148,12 +149,11 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
 
 
 def _enter(settings: Settings, device: Mapping[str, Any]) -> CellCommand:
-    import harness
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
 
     def enter(built: Outcome, module: str, args: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
-        bundle = make_bundle(Path(harness.__file__).parent, settings.cache)
+        bundle = make_bundle(PACKAGE_ROOT, settings.cache)
         environment = built.measurements
         if device["kind"] == "cpu":
             environment = {**environment, "requested_device": device}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InputError
+from harness.package import PACKAGE_ROOT
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import PlanContext, host_kind
 
@@ -73,7 +74,6 @@ def host_record(context: PlanContext) -> dict[str, str]:
 
 def cell_launcher(cache: Path) -> CellCommand:
     """How a module is started inside a built cell."""
-    import harness
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
     from harness.builds.ownership.cache_use import CacheUse
@@ -84,7 +84,7 @@ def cell_launcher(cache: Path) -> CellCommand:
     def enter(
         environment: Outcome, module: str, args: Sequence[str]
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        bundle = make_bundle(Path(harness.__file__).parent, use.cache)
+        bundle = make_bundle(PACKAGE_ROOT, use.cache)
         return cell_command(environment.measurements, bundle, module, args)
 
     return enter

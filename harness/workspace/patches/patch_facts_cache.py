@@ -116,16 +116,15 @@ def _kept(
     work_out: Callable[[], Mapping[str, Any]],
 ) -> Path:
     """The file of what `work_out` gives for these bodies and this code, made when there is none."""
+    from harness.code_graph.stored_facts import code_digest
     from harness.digest import digest_json
-    from harness.patchstack.checks import PATCHES
     from harness.patchstack.format.diff_writer import render_patch
-    from harness.plan.keys.code import code_digests
 
     texts = [
         (one.name, render_patch(one.patch).decode("latin-1") if one.patch else str(one.error))
         for one in bodies
     ]
-    parts: list[Any] = [list(about), texts, code_digests([PATCHES])]
+    parts: list[Any] = [list(about), texts, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / FOLDER / f"{digest_json(parts)}.json"
     if not file.is_file():
         facts = json.dumps(work_out())

@@ -67,15 +67,14 @@ def _kept(
     bodies: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup],
 ) -> Path:
+    from harness.code_graph.stored_facts import code_digest
     from harness.digest import digest_json
-    from harness.patchstack.checks import PATCHES
     from harness.patchstack.format.diff_writer import render_patch
-    from harness.plan.keys.code import code_digests
 
     texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
     groups = [[one.name, [list(variant) for variant in one.variants]] for one in logical]
     start, _dots, head = revisions.partition("..")
-    parts: list[Any] = [clone.commit(start), head, texts, groups, code_digests([PATCHES])]
+    parts: list[Any] = [clone.commit(start), head, texts, groups, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / "survival" / f"{digest_json(parts)}.json"
     if not file.is_file():
         from harness.patchstack.history.survival import survival_of_commits

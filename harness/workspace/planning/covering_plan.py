@@ -67,13 +67,13 @@ def choose_covering_cells(
 
 
 def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Candidates:
-    from harness.plan.keys.code import code_digests
+    from harness.plan.keys.code_digests import code_digests
     from harness.plan.keys.keyring import Keyring
     from harness.workspace.planning.plan_history import read_key_history
 
     cells = select_cells(settings, matrix, only)
     checks = select_checks(names)
-    ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks))
+    ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks, cache=settings.cache))
     columns = ring.keys(cells)
     keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_name = {check.name: check for check in checks}

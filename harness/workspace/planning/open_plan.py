@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.package import PACKAGE_ROOT
 from harness.settings import Settings
 from harness.workspace.planning.plan_selection import (
     _matches,
@@ -82,8 +83,7 @@ def open_plan(
     `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
     """
     from harness.digest import digest_file
-    from harness.package import PACKAGE_ROOT
-    from harness.plan.keys.code import code_digests
+    from harness.plan.keys.code_digests import code_digests
     from harness.plan.tasks.planner import make_plan
     from harness.workspace.planning.followed_branches import follow_branches
 
@@ -97,8 +97,8 @@ def open_plan(
         wanted,
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
-        inputs=facet_inputs(settings, matrix),
-        code=code_digests(wanted, package_root or PACKAGE_ROOT),
+        inputs=facet_inputs(settings, matrix, package_root or PACKAGE_ROOT),
+        code=code_digests(wanted, package_root or PACKAGE_ROOT, settings.cache),
         host=replace(host_facts(host), nodes=tuple(nodes)),
         notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in missed)),
         without={} if checks else checks_left_out(settings, matrix),
@@ -116,10 +116,10 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
     )
 
 
-def facet_inputs(settings: Settings, matrix: Matrix) -> FacetInputs:
+def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
     """What facets read beyond the cell, gathered once."""
     from harness.patchstack.stacks.patch_stack import selected_patches
-    from harness.plan.keys.code import simulator_digest
+    from harness.plan.keys.code_digests import simulator_digest
     from harness.plan.keys.facets import FacetInputs
 
     @functools.cache
@@ -132,7 +132,7 @@ def facet_inputs(settings: Settings, matrix: Matrix) -> FacetInputs:
         patches=lambda upstream, version: list(patches(upstream, version)),
         recipes=matrix.recipes,
         axes=matrix.axes,
-        simulator=simulator_digest(),
+        simulator=simulator_digest(package_root, settings.cache),
         engine=settings.engine,
     )
 

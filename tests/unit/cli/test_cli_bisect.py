@@ -86,7 +86,6 @@ def small_loss(run=None, tier=Tier.STATIC) -> Check:
         tier=tier,
         question="Is the loss of the patched tree right?",
         facets=("verl_tree", "patches[verl]"),
-        sources=("harness.patchstack",),
         run=run or measured_on(LOSS),
         judge=judge,
     )

@@ -20,7 +20,7 @@ def judge(measurements, _params):
 
 
 def check(name, run):
-    return Check(name=name, tier=Tier.STATIC, question="?", facets=(), sources=(), run=run, judge=judge)
+    return Check(name=name, tier=Tier.STATIC, question="?", facets=(), run=run, judge=judge)
 
 
 @pytest.fixture

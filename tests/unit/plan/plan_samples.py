@@ -30,7 +30,6 @@ def check(name, tier=Tier.STATIC, facets=("versions",), **more):
         tier=tier,
         question=f"{name}?",
         facets=facets,
-        sources=("harness.errors",),
         run=lambda _context: Measured(measurements={}, evidence=Evidence.STATIC),
         judge=lambda measurements, _params: Judgement(status=Status(measurements.get("status", "pass"))),
         **more,

@@ -7,7 +7,6 @@ from plan_samples import INPUTS, cell, check, plan
 
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.outcome import Evidence, Outcome, State, Status, Tier
-from harness.plan.keys.code import code_digests
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
@@ -132,22 +131,6 @@ def test_needs_come_before_what_needs_them_and_cycles_are_named():
         ordered([late])
     with pytest.raises(ValueError, match="two checks"):
         ordered([early, early])
-
-
-def test_a_check_whose_need_is_coded_differently_has_another_digest(tmp_path):
-    for name in ("one", "other"):
-        folder = tmp_path / name / "harness"
-        folder.mkdir(parents=True)
-        (folder / "errors.py").write_text(name)
-        (folder / "digest.py").write_text("the same")
-    early = check("early")
-    late = replace(check("late", Tier.BUILD, needs=("early",)), sources=("harness.digest",))
-    alone = replace(check("alone"), sources=("harness.digest",))
-    one, other = (
-        code_digests([early, alone, late], tmp_path / name / "harness") for name in ("one", "other")
-    )
-    assert one["late"] != other["late"]
-    assert one["alone"] == other["alone"]
 
 
 def test_a_question_about_nothing_is_not_asked_and_no_pass():

@@ -29,9 +29,7 @@ def run(_context: object) -> Measured:
     return Measured(measurements={"good": True}, evidence=Evidence.STATIC)
 
 
-PROBE = Check(
-    name="probe", tier=Tier.STATIC, question="?", facets=("pins",), sources=(), run=run, judge=judge
-)
+PROBE = Check(name="probe", tier=Tier.STATIC, question="?", facets=("pins",), run=run, judge=judge)
 
 
 def key_of(pins: str) -> str:

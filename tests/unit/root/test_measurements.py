@@ -96,7 +96,6 @@ def test_a_stored_outcome_of_another_version_is_stale():
         tier=Tier.STATIC,
         question="Is it whole?",
         facets=(),
-        sources=(),
         measurements=FORMAT,
         run=lambda _context: Measured(measurements=Broken(tail=""), evidence=Evidence.STATIC),
         judge=lambda _measured, _params: Judgement(status=Status.PASS),

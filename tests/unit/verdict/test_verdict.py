@@ -19,9 +19,7 @@ def run(_context):
     return Measured(measurements={"good": True}, evidence=Evidence.STATIC)
 
 
-CHECK = Check(
-    name="probe", tier=Tier.STATIC, question="?", facets=(), sources=("harness.errors",), run=run, judge=judge
-)
+CHECK = Check(name="probe", tier=Tier.STATIC, question="?", facets=(), run=run, judge=judge)
 
 
 def outcome(state=State.COMPLETED, failure=None, **measurements):

@@ -21,7 +21,6 @@ CHECK = Check(
     tier=Tier.STATIC,
     question="?",
     facets=(),
-    sources=("harness.errors",),
     run=measure,
     judge=judge,
 )

@@ -14,8 +14,9 @@ from pathlib import Path
 from harness.devices.sim.runtime_build.compiler import require_function_name
 from harness.devices.sim.runtime_build.elf import Imports, SharedObject
 from harness.devices.sim.runtime_build.system_libraries import has_system_library, system_library
+from harness.package import data_file
 
-SOURCE = Path(__file__).parent / "absent" / "cuda.c"
+SOURCE = data_file("devices/sim/runtime_build/absent/cuda.c")
 LIBRARY = "libnpusim_cuda_absent.so"
 
 # What Python's import of torch loads; libraries that torch opens on first use of CUDA are not among it.

@@ -14,8 +14,9 @@ from pathlib import Path
 from harness.devices.sim.runtime_build import cuda_stubs
 from harness.devices.sim.runtime_build.compiler import compile_library, find_compiler, require_function_name
 from harness.devices.sim.runtime_build.wheel_symbols import RUNTIME_SONAME, Expectations, expectations
-from harness.digest import digest_file, digest_json
+from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError, Location
+from harness.package import data_folder
 
 MANIFEST = "simulated-runtime.json"
 STUB_ERROR = 107000
@@ -30,8 +31,7 @@ OPENED_AT_CALL_TIME = (
     "libruntime.so",
 )
 
-_HERE = Path(__file__).parent
-_RUNTIME = _HERE / "runtime"
+_RUNTIME = data_folder("devices/sim/runtime_build/runtime")
 _BUILD_PREFIX = ".build-"
 _ABANDONED_AFTER_S = 3600.0
 
@@ -83,8 +83,9 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
 
 
 def _digest(expected: Expectations) -> str:
-    own = (_HERE / name for name in ("runtime_library.py", "compiler.py", "cuda_stubs.py"))
-    files = sorted([*_RUNTIME.glob("*.[ch]"), cuda_stubs.SOURCE, *own])
+    # On the host alone: cells have the runtime, and not what reads code.
+    from harness.code_graph.stored_facts import code_digest
+
     return digest_json(
         {
             "machine": expected.machine,
@@ -92,7 +93,7 @@ def _digest(expected: Expectations) -> str:
             "sonames": expected.sonames,
             "symbols": expected.symbols,
             "cuda": [expected.cuda.sonames, dict(expected.cuda.symbols)],
-            "files": {file.name: digest_file(file) for file in files},
+            "code": code_digest(f"{__name__}:build_runtime"),
         }
     )[:32]
 

@@ -1,0 +1,176 @@
+"""What was read of source files, kept in the cache folder: a command reads only files that changed since."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.code_graph.module_facts import ModuleFacts, facts_from_json, facts_to_json
+from harness.code_graph.reachable_code import CodeGraph, ReachedCode, is_code
+from harness.package import PACKAGE_ROOT
+
+FOLDER = "code"
+FACTS_FILE = "facts.json"
+#: Two revisions of the package are about 1,300 files: comparing them back and forth reads none twice.
+MOST_FACTS = 4000
+MOST_ANSWERS = 40
+
+
+@functools.cache
+def analyser_digest() -> str:
+    """Digest of the code of this package: facts that other code read are not used."""
+    files = sorted((PACKAGE_ROOT / "code_graph").glob("*.py"))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def reached_code(
+    roots: Mapping[str, Sequence[str]],
+    *,
+    stop: Sequence[str] = (),
+    root: Path = PACKAGE_ROOT,
+    cache: Path | None = None,
+) -> Mapping[str, ReachedCode]:
+    """What each group of roots reaches, by the group's name. A cache folder saves reading files again."""
+    answers = StoredAnswers(cache, root, json.dumps([roots, stop], sort_keys=True)) if cache else None
+    known = answers.get() if answers else None
+    if known is not None and known.keys() == roots.keys():
+        return known
+    facts = StoredFacts(cache) if cache else None
+    graph = CodeGraph(root, facts)
+    reached = {name: graph.digest(graph.reach(one, stop=stop)) for name, one in roots.items()}
+    if facts and answers:
+        facts.save()
+        answers.put(reached)
+    return reached
+
+
+def code_digest(*roots: str, cache: Path | None = None) -> str:
+    """Digest of all code that the roots reach, for what is kept of their results."""
+    return reached_code({"": roots}, cache=cache)[""].digest
+
+
+class StoredFacts:
+    """The facts of files by content, in one file of the cache. A damaged or foreign one counts as empty."""
+
+    def __init__(self, cache: Path) -> None:
+        self._file = cache / FOLDER / FACTS_FILE
+        self._known: dict[str, Any] | None = None
+        self._changed = False
+
+    def get(self, digest: str) -> ModuleFacts | None:
+        """What was read of a file with this content."""
+        data = self._load().get(digest)
+        try:
+            return facts_from_json(data) if data is not None else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def put(self, digest: str, facts: ModuleFacts) -> None:
+        """Keep what was read; `save` writes it."""
+        known = self._load()
+        known[digest] = facts_to_json(facts)
+        while len(known) > MOST_FACTS:
+            del known[next(iter(known))]
+        self._changed = True
+
+    def save(self) -> None:
+        """Write what is new. A cache that cannot be written is none: nothing depends on it."""
+        if self._changed:
+            write_json(self._file, {"of": analyser_digest(), "facts": self._known})
+            self._changed = False
+
+    def _load(self) -> dict[str, Any]:
+        if self._known is None:
+            stored = read_json(self._file)
+            facts = stored.get("facts") if stored.get("of") == analyser_digest() else None
+            self._known = facts if isinstance(facts, dict) else {}
+        return self._known
+
+
+class StoredAnswers:
+    """What was reached in a tree of this content, one file per tree and question."""
+
+    def __init__(self, cache: Path, root: Path, question: str) -> None:
+        self._folder = cache / FOLDER
+        asked = hashlib.sha256(f"{analyser_digest()} {question}".encode()).hexdigest()[:16]
+        self._file = self._folder / f"reached-{tree_digest(root)[:24]}-{asked}.json"
+
+    def get(self) -> dict[str, ReachedCode] | None:
+        """The answer, None when there is none that can be read."""
+        stored = read_json(self._file)
+        try:
+            return {
+                name: ReachedCode(digest=str(one["digest"]), modules=dict(one["modules"]))
+                for name, one in stored["reached"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+    def put(self, reached: Mapping[str, ReachedCode]) -> None:
+        """Keep the answer, and let the oldest ones go."""
+        write_json(
+            self._file,
+            {
+                "reached": {
+                    name: {"digest": one.digest, "modules": dict(one.modules)}
+                    for name, one in reached.items()
+                }
+            },
+        )
+        with contextlib.suppress(OSError):
+            files = sorted(self._folder.glob("reached-*.json"), key=lambda file: file.stat().st_mtime)
+            for file in files[:-MOST_ANSWERS]:
+                file.unlink()
+
+
+def tree_digest(root: Path) -> str:
+    """Digest of every file of a package that can decide what its code does."""
+    sha = hashlib.sha256()
+    for file in sorted(_files(str(root))):
+        path = Path(file)
+        if is_code(path):
+            with open(file, "rb") as stream:  # noqa: PTH123 - three times as fast for hundreds of files
+                content = hashlib.sha256(stream.read()).digest()
+            sha.update(file[len(str(root)) :].encode("utf-8", "surrogateescape") + b"\0" + content)
+    return sha.hexdigest()
+
+
+def _files(folder: str) -> list[str]:
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=True):
+                if entry.name != "__pycache__":
+                    found += _files(entry.path)
+            elif entry.is_file():
+                found.append(entry.path)
+    return found
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a file, empty when there is none that can be read."""
+    try:
+        data = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def write_json(file: Path, data: Mapping[str, Any]) -> None:
+    """Replace a file at once, so that nobody reads half of it."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                json.dump(data, stream, separators=(",", ":"))
+            Path(name).replace(file)
+        except OSError:
+            Path(name).unlink(missing_ok=True)

@@ -1,0 +1,146 @@
+"""The code part of a key: a digest of all code of this project that can shape what a check finds.
+
+It is computed from the source files (`harness.code_graph`), definition by definition, and starts at
+- the check's `run`, `judge`, `holds` and `applies`, and those of the checks it needs: a lock that is resolved
+  otherwise makes another environment, and another environment another loss;
+- modules that its parameters name;
+- the task's context, through which it starts programs (`CONTEXT`): what their environment, limits and cards
+  are is decided there. How an outcome is then stored, scheduled or sent between hosts is not part of it: it
+  changes no completed measurement, and would renew every outcome for each change of the scheduler;
+- for a check on a cell's device, how a program is started in a cell (`CELL`).
+
+The simulated device is not part of it, or outcomes of hardware would depend on the simulator. It has a digest
+of its own, which is part of the facet `device` of simulated cells. `SIMULATED_DEVICE` is where it begins:
+what is reached through these modules is in that digest, and everything else in the code part.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.check import Check
+from harness.code_graph.module_facts import PACKAGE, mentions
+from harness.code_graph.reachable_code import CodeGraph, Node, ReachedCode
+from harness.code_graph.stored_facts import reached_code
+from harness.digest import canonical_json, digest_json
+from harness.package import PACKAGE_ROOT
+
+CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:leased")
+CELL = ("harness.builds.cell.cell_command:cell_command", "harness.builds.cell.bundle:make_bundle")
+#: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
+#: hardware when the simulator changes; it leaves no gap.
+SIMULATED_DEVICE = (
+    "harness.devices.sim.operators.overlay",
+    "harness.devices.sim.operators.triton_interpreter",
+    "harness.devices.sim.runtime_build.cann_toolkit",
+    "harness.devices.sim.runtime_build.runtime_library",
+    "harness.devices.sim.start.sim_launch",
+    "harness.devices.sim.start.sim_plugin",
+)
+SIMULATOR = "simulated device"
+
+
+def code_digests(
+    checks: Iterable[Check], package_root: Path = PACKAGE_ROOT, cache: Path | None = None
+) -> Mapping[str, str]:
+    """Check name -> digest of the code part of its keys."""
+    return {name: code.digest for name, code in code_of_checks(checks, package_root, cache).items()}
+
+
+def simulator_digest(package_root: Path = PACKAGE_ROOT, cache: Path | None = None) -> str:
+    """Digest of the simulated device: what runs on another simulator is another outcome."""
+    return reached_code({SIMULATOR: SIMULATED_DEVICE}, root=package_root, cache=cache)[SIMULATOR].digest
+
+
+def code_of_checks(
+    checks: Iterable[Check], package_root: Path = PACKAGE_ROOT, cache: Path | None = None
+) -> Mapping[str, ReachedCode]:
+    """Check name -> the code part of its keys, with what is reached of each module.
+
+    package_root: the folder `harness` of the tree to look in. cache: where to keep what is read of the files.
+    """
+    checks = tuple(checks)
+    reached = reached_code(check_roots(checks), stop=SIMULATED_DEVICE, root=package_root, cache=cache)
+    by_name = {check.name: check for check in checks}
+    found: dict[str, ReachedCode] = {}
+    for check in checks:
+        code = reached[check.name]
+        inputs = [(need, dict(by_name[need].params)) for need in check.needs if need in by_name]
+        outside = [
+            name for one in (check, *_needed(check, by_name)) for name in _functions(one) if _foreign(name)
+        ]
+        found[check.name] = ReachedCode(
+            digest=digest_json([code.digest, inputs, outside]), modules=code.modules
+        )
+    return found
+
+
+def check_nodes(graph: CodeGraph, checks: Iterable[Check]) -> Mapping[str, set[Node]]:
+    """Check name -> every piece of code in its key."""
+    return {name: graph.reach(roots, stop=SIMULATED_DEVICE) for name, roots in check_roots(checks).items()}
+
+
+def simulator_nodes(graph: CodeGraph) -> set[Node]:
+    """Every piece of code of the simulated device."""
+    return graph.reach(SIMULATED_DEVICE)
+
+
+def check_roots(checks: Iterable[Check]) -> dict[str, tuple[str, ...]]:
+    """Check name -> where its code begins, that of what it needs included."""
+    checks = tuple(checks)
+    by_name = {check.name: check for check in checks}
+    roots = {}
+    for check in checks:
+        found = set(CONTEXT)
+        for one in (check, *_needed(check, by_name)):
+            found |= {name for name in _functions(one) if not _foreign(name)}
+            found |= set(mentions(canonical_json(dict(one.params))))
+            found |= set(CELL if one.device else ())
+        roots[check.name] = tuple(sorted(found))
+    return roots
+
+
+def _needed(check: Check, by_name: Mapping[str, Check]) -> list[Check]:
+    """The checks that it needs, and those that they need."""
+    found: dict[str, Check] = {}
+    waiting = list(check.needs)
+    while waiting:
+        name = waiting.pop()
+        if name in by_name and name not in found:
+            found[name] = by_name[name]
+            waiting.extend(by_name[name].needs)
+    return [found[name] for name in sorted(found)]
+
+
+def _functions(check: Check) -> list[str]:
+    """What the check calls, as `module:definition`."""
+    shapes = check.measurements.shapes if check.measurements else ()
+    called = (check.run, check.judge, check.holds, check.applies, *shapes)
+    found = [name for one in called for name in _named(one)]
+    return list(dict.fromkeys(found))
+
+
+def _named(function: Any) -> list[str]:
+    """The definitions in which a function, a partial one or an object that can be called is written.
+
+    A function made by another one keeps what it was made with: functions among that count as well.
+    """
+    if isinstance(function, functools.partial):
+        given = [*function.args, *function.keywords.values()]
+        return [*_named(function.func), *(name for one in given if callable(one) for name in _named(one))]
+    owner = function if hasattr(function, "__qualname__") else type(function)
+    owner = getattr(owner, "__func__", owner)
+    top = owner.__qualname__.split(".")[0]
+    # A function without a name is looked for nowhere: all of its module counts.
+    found = [owner.__module__ if top == "<lambda>" else f"{owner.__module__}:{top}"]
+    for cell in getattr(owner, "__closure__", None) or ():
+        if callable(cell.cell_contents) and cell.cell_contents is not function:
+            found += _named(cell.cell_contents)
+    return found
+
+
+def _foreign(name: str) -> bool:
+    return name.partition(":")[0].split(".")[0] != PACKAGE
