@@ -1,4 +1,4 @@
-"""The verdict on one patch and one tree: what git would say, and what git does not see."""
+"""The verdict on one patch and one tree, including what `git apply` does not detect (misplaced hunks)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from harness.patchstack.python_source.enclosing_symbols import (
 )
 from harness.sources.tree import HasBlobs, Tree, TreeFile, blob_id
 
-#: Fewer letters than this in added lines say nothing: `else:` or `return x` is in many places.
-_TELLING_BYTES = 24
+#: Added lines with fewer letters than this, such as `else:`, occur in many places and prove nothing.
+_DISTINCTIVE_BYTES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedPatch:
-    """A patch as read: parsed, or why it cannot be."""
+    """A patch that was read: parsed, or the error that prevented it."""
 
     name: str
     patch: Patch | None
@@ -45,7 +45,7 @@ class LoadedPatch:
 
 
 def read_patch(name: str, data: bytes) -> LoadedPatch:
-    """Parse a patch; a bad one is a verdict, not an exception."""
+    """Parse a patch. A bad patch is no exception here: it gets a verdict later."""
     try:
         return LoadedPatch(name=name, patch=parse_patch(data))
     except (CorruptPatchError, UnsafePatchError) as error:
@@ -54,7 +54,7 @@ def read_patch(name: str, data: bytes) -> LoadedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class _FailedPatch:
-    """A patch that does not apply as it is, and all there is to look at. `explain`: work the reasons out."""
+    """A patch that does not apply as it is, with what is needed to find out why. `explain`: give reasons."""
 
     name: str
     patch: Patch
@@ -71,7 +71,7 @@ class _FailedPatch:
 
     @property
     def rebase(self) -> str:
-        """The command that makes the patch for this tree."""
+        """The command that rebases the patch onto this tree."""
         return f"npu-matrix patches rebase {self.name} --to {self.tree.label}"
 
     @property
@@ -87,9 +87,9 @@ class _FailedPatch:
 def classify(
     loaded: LoadedPatch, tree: Tree, blobs: HasBlobs | None = None, *, explain: bool = True
 ) -> ClassifiedPatch:
-    """The verdict on a patch and a tree. `blobs` gives the files it was made from, by its index lines.
+    """The verdict on a patch and a tree. `blobs` provides the files that the patch's index lines name.
 
-    Without `explain` the verdict comes without reasons, places, files and candidate, and sooner.
+    Without `explain` it is faster and has no reasons, hunks, files or candidate.
     """
     patch = loaded.patch
     if patch is None:
@@ -99,7 +99,7 @@ def classify(
         return _applied(loaded.name, done, patch.stray, blobs, explain=explain)
     case = _FailedPatch(name=loaded.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
     if any(rejection.unsafe for rejection in done.rejections):
-        return _failed(case, PatchVerdict.UNSAFE, "do not use this patch; ask its author what it is for")
+        return _failed(case, PatchVerdict.UNSAFE, "do not use this patch; ask its author why it writes there")
     for attempt in (_already, _missing, _endings, _three_way, _drifted):
         found = attempt(case)
         if found:
@@ -113,11 +113,11 @@ def _unreadable(loaded: LoadedPatch) -> ClassifiedPatch:
     return ClassifiedPatch(
         patch=loaded.name,
         verdict=PatchVerdict.UNSAFE if unsafe else PatchVerdict.CORRUPT,
-        reasons=(f"line {error.line}: {error.why}" if error else "it could not be read",),
+        reasons=(f"line {error.line}: {error.why}" if error else "the patch could not be read",),
         remedies=(
-            "do not use this patch; ask its author what it is for"
+            "do not use this patch; ask its author why it writes there"
             if unsafe
-            else "write the patch again with `git diff`; hand-edited hunks need their counts corrected",
+            else "write the patch again with `git diff`; in a hand-edited hunk, correct the line counts",
         ),
     )
 
@@ -140,11 +140,11 @@ def _applied(
             verdict=PatchVerdict.MISPLACED,
             offset=offset,
             reasons=tuple(problems),
-            remedies=("look at the place by hand, then write the patch again against this version",),
+            remedies=("check by hand where the change belongs, then write the patch again for this version",),
             hunks=places,
         )
-    reasons = [f"lines have moved by {offset:+d} at most"] if offset else []
-    reasons += [f"line {line} of the patch is below the end of its hunk and is left out" for line in stray]
+    reasons = [f"its lines have moved, by {offset:+d} at most"] if offset else []
+    reasons += [f"line {line} of the patch is after the end of its hunk and is ignored" for line in stray]
     return ClassifiedPatch(
         patch=name,
         verdict=PatchVerdict.OFFSET if offset else PatchVerdict.CLEAN,
@@ -191,7 +191,7 @@ def _misplacements(change: FileChange, blobs: HasBlobs | None) -> list[str]:
 
 
 def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
-    """Hunks that stand in another function or class than in the file the patch was made from."""
+    """Hunks that were placed in another function or class than the one they were written for."""
     path = change.patch.source
     problems = []
     for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
@@ -203,16 +203,17 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
         if before != after and not same_place(before, after, base, data):
             problems.append(
                 f"{path}:{new.line}: the hunk was written for {'.'.join(before) or 'the module'!r} "
-                f"and lands in {'.'.join(after) or 'the module'!r}"
+                f"and is applied in {'.'.join(after) or 'the module'!r}"
             )
     return problems
 
 
 @lru_cache(maxsize=256)
 def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Of each hunk the first changed line and its definitions in the file the patch was made from.
+    """For each hunk, the first changed line and its enclosing definitions in the file the patch was made
+    from.
 
-    Empty when the patch does not apply to that.
+    Empty when the patch does not apply to that file.
     """
     placed = place_hunks(file.hunks, base)
     if isinstance(placed, HunkMismatch):
@@ -224,12 +225,12 @@ def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], 
 def _already(case: _FailedPatch) -> ClassifiedPatch | None:
     undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
     if isinstance(undone, Applied):
-        return _upstream(case, "the tree has exactly what the patch would make of it")
+        return _upstream(case, "the tree already contains exactly this change")
     again = (
         convert_line_endings(case.patch.undo, case.tree) if may_be_line_endings(case.patch, undone) else None
     )
     if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
-        return _upstream(case, "the tree has what the patch would make of it, with other line endings")
+        return _upstream(case, "the tree already contains this change, with other line endings")
     return None
 
 
@@ -248,7 +249,7 @@ def _missing(case: _FailedPatch) -> ClassifiedPatch | None:
     return _failed(
         case,
         PatchVerdict.MISSING_TARGET,
-        "find where upstream moved the code to, or end the patch's version range before this version",
+        "find where upstream moved the code, or end the patch's version range before this version",
     )
 
 
@@ -269,7 +270,7 @@ def _endings(case: _FailedPatch) -> ClassifiedPatch | None:
         verdict=PatchVerdict.LINE_ENDINGS,
         offset=applied.offset,
         reasons=tuple(reasons),
-        remedies=(f"take the patch re-encoded with the file's own endings: {case.rebase}",),
+        remedies=(f"use the patch converted to the line endings of the file: {case.rebase}",),
         hunks=tuple(place for change in applied.changes for place in _places(change)) if case.explain else (),
         failures=case.failures,
         files=applied.files if case.explain else {},
@@ -285,12 +286,14 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
     if any(result.conflicts for _one, result in merged):
         return None
     if all(result.data == one.ours.data for one, result in merged):
-        return _upstream(case, "every change is there already, though the lines around it have changed since")
+        return _upstream(case, "upstream has every change already, though the lines around it differ")
     return ClassifiedPatch(
         patch=case.name,
         verdict=PatchVerdict.MERGED,
         reasons=case.reasons,
-        remedies=(f"review the merged patch and take it as the body for this version: {case.rebase}",),
+        remedies=(
+            f"review the merged patch and use it as the patch variant for this version: {case.rebase}",
+        ),
         failures=case.failures,
         files={one.file.path: TreeFile(data=result.data, mode=one.ours.mode) for one, result in merged}
         if case.explain
@@ -302,7 +305,7 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
 
 
 def _drifted(case: _FailedPatch) -> ClassifiedPatch | None:
-    """Already upstream though the context has changed and the original file is not at hand."""
+    """Already upstream, found although the context changed and the original file is not available."""
     if any(file.change is not ChangeKind.MODIFY or not file.hunks for file in case.patch.files):
         return None
     for file in case.patch.files:
@@ -310,7 +313,7 @@ def _drifted(case: _FailedPatch) -> ClassifiedPatch | None:
         if not all(_is_there(data, *group) for hunk in file.hunks for group in _groups(hunk.lines)):
             return None
     return _upstream(
-        case, "every line it adds is there and every line it removes is gone; the context has changed since"
+        case, "the file has every line that the patch adds and none that it removes; the context differs"
     )
 
 
@@ -330,9 +333,9 @@ def _groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]
 
 
 def _is_there(data: bytes, removed: bytes, added: bytes) -> bool:
-    telling = len(b"".join(added.split())) >= _TELLING_BYTES
+    distinctive = len(b"".join(added.split())) >= _DISTINCTIVE_BYTES
     whole = b"\n" + data
-    return telling and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
+    return distinctive and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
 
 
 def _conflict(case: _FailedPatch) -> ClassifiedPatch:
@@ -340,7 +343,7 @@ def _conflict(case: _FailedPatch) -> ClassifiedPatch:
         patch=case.name,
         verdict=PatchVerdict.CONFLICT,
         reasons=(*case.reasons, *(_partly_upstream(case) if case.explain else ())),
-        remedies=(f"make a body for this version: {case.rebase}",),
+        remedies=(f"make a patch variant for this version: {case.rebase}",),
         failures=case.failures,
     )
 

@@ -1,4 +1,4 @@
-"""Line endings: a patch with one kind, a file with the other, and the patch re-encoded for that file."""
+"""Line endings: convert a patch with LF to a file with CRLF, or the other way round."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.sources.tree import Tree
 
 
 def convert_line_endings(patch: Patch, tree: Tree) -> Patch | None:
-    """The patch with every line ending as in the file it changes, or None when endings are not what is wrong.
+    """The patch with the line endings of the files it changes; None if line endings are not the problem.
 
-    Context and removed lines take the file's own bytes. An added line takes the ending of the matched line
-    before it in its hunk, of the first matched line where there is none: endings are never mixed further.
+    Context and removed lines get the file's bytes. An added line gets the ending of the matched line before
+    it in the hunk, or of the hunk's first matched line.
     """
     files = []
     changed = False
@@ -28,7 +28,7 @@ def convert_line_endings(patch: Patch, tree: Tree) -> Patch | None:
 
 
 def may_be_line_endings(patch: Patch, done: NotApplied) -> bool:
-    """Whether line endings can be all that is wrong: no file is refused, and one of the two sides has CR."""
+    """Whether line endings can be the only problem: no file is refused, and the patch or the file has CR."""
     return all(
         one.misfit is not None and (patch.has_carriage_returns or b"\r" in one.misfit.data)
         for one in done.rejections
@@ -36,7 +36,7 @@ def may_be_line_endings(patch: Patch, done: NotApplied) -> bool:
 
 
 def describe_line_endings(data: bytes) -> str:
-    """The endings of a file: "LF", "CRLF" or how they are mixed."""
+    """The line endings of a file: "LF", "CRLF" or how they are mixed."""
     crlf = data.count(b"\r\n")
     bare = data.count(b"\n") - crlf
     if crlf and bare:

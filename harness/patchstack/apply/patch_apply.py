@@ -1,10 +1,10 @@
 """Applying a parsed patch to a tree in memory: all or nothing, byte for byte, without fuzz.
 
-A hunk goes where git would put it: every line of its old text must be there, exactly, and of several such
-places the one nearest to where the header says counts. Nothing a hunk wrote is matched by a later one.
-Stricter than git in two things: an old text that ends without a newline matches at the end of the file only
-(if that end is context, git also finds it in the middle, and joins two lines), and a hunk with no old text
-goes into an empty file only (unless it is for line 0 or 1, git puts it at the end of any file).
+A hunk is placed where git would place it: all its old lines must match exactly, and of several matches the
+one nearest to the line in the hunk's header is used. A hunk never matches text that an earlier hunk wrote.
+Two rules are stricter than git's. An old text that ends without a newline matches only at the end of the file
+(git also matches it in the middle if the last line is context, and then joins two lines). A hunk without old
+text applies only to an empty file (git appends it to any file, unless it is for line 0 or 1).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, OverlayTree, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a hunk went: its first line (from 1) in the file before the patch, and how far off its header is.
+    """Where a hunk was placed: its first line (from 1) in the unpatched file, and its offset in lines.
 
-    `offset` is counted as git counts it: against the header's new line, in the file as earlier hunks left it.
+    The offset is git's: the distance from the header's new line, in the file as earlier hunks left it.
     """
 
     hunk: Hunk
@@ -30,7 +30,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class HunkMismatch:
-    """The first hunk (its number from 1) that has no place in the file as earlier hunks left it."""
+    """The first hunk (its number from 1) that does not match the file, as earlier hunks left it."""
 
     number: int
     hunk: Hunk
@@ -38,21 +38,21 @@ class HunkMismatch:
 
     @property
     def why(self) -> str:
-        """What the hunk expects and the file does not have."""
+        """What the hunk expects and the file does not contain."""
         name = f"hunk {self.number}"
         if not self.hunk.pre:
-            return f"{name} has no context, so there is no telling where it belongs"
+            return f"{name} has no context lines, so its place is ambiguous"
         lines = set(self.data.splitlines(keepends=True))
         for op, text in self.hunk.lines:
             if op != b"+" and text not in lines:
                 shown = text.decode("utf-8", "replace").strip()[:120]
-                return f"{name} (line {self.hunk.old_start}) expects a line that is not there: {shown!r}"
-        return f"{name} (line {self.hunk.old_start}) finds its lines, but not one after the other"
+                return f"{name} (line {self.hunk.old_start}) expects a line that is missing: {shown!r}"
+        return f"{name} (line {self.hunk.old_start}) finds its lines, but not as one block"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a file patch does not apply: a sentence about the whole file, or the hunk that has no place."""
+    """Why a file patch does not apply: a reason about the whole file, or the hunk that does not match."""
 
     path: str
     about: str = ""
@@ -62,18 +62,18 @@ class Rejection:
 
     @property
     def hunk(self) -> int:
-        """The hunk (from 1), 0 when it is about the whole file."""
+        """The number of the hunk (from 1); 0 if the whole file is refused."""
         return self.misfit.number if self.misfit else 0
 
     @property
     def why(self) -> str:
-        """The reason, worked out when asked for: most rejections only need to be counted."""
+        """The reason. It is computed on request, because most rejections are only counted."""
         return self.misfit.why if self.misfit else self.about
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileChange:
-    """One file patch as applied: what was there (None: nothing), what is there now, where the hunks went."""
+    """An applied file patch: the file before and after (None: no file), and the places of its hunks."""
 
     patch: FilePatch
     before: TreeFile | None
@@ -83,30 +83,30 @@ class FileChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """A patch applied: every path it changed, with the new file or None where it was removed."""
+    """An applied patch: every changed path with its new file, or None if it was removed."""
 
     changes: tuple[FileChange, ...]
     files: Mapping[str, TreeFile | None]
 
     @property
     def offset(self) -> int:
-        """The largest distance in lines, with its sign, of any hunk from where its header says."""
+        """The offset of the hunk that is farthest from its header's line."""
         offsets = [placement.offset for change in self.changes for placement in change.placements]
         return max(offsets, key=abs, default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotApplied:
-    """A patch that does not apply, with every file's reason."""
+    """A patch that does not apply, with the reason for every file."""
 
     rejections: tuple[Rejection, ...]
 
 
 def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Applied | NotApplied:
-    """Apply a whole patch, later files seeing what earlier ones did. `tree` itself is not changed.
+    """Apply a whole patch. Later file patches see the changes of earlier ones; `tree` itself is not changed.
 
-    Without `every_reason`, once a hunk has no place the remaining files are looked at only for what weighs
-    more: being unsafe, or not there.
+    Without `every_reason`, after the first hunk that does not match, the remaining files are only checked for
+    more severe problems: unsafe or missing files.
     """
     files: dict[str, TreeFile | None] = {}
     changes: list[FileChange] = []
@@ -146,7 +146,7 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
     if file.change is ChangeKind.DELETE:
         if data:
             return Rejection(
-                path=file.path, about="removing it would throw away content the patch does not know"
+                path=file.path, about="deleting it would discard content that the patch does not contain"
             )
         return FileChange(patch=file, before=before, after=None, placements=placements)
     return FileChange(
@@ -161,20 +161,18 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
     for path in (file.old_path, file.new_path):
         link = link_above(tree, path) if path else None
         if link:
-            return Rejection(path=path or "", about=f"it lies behind the symbolic link {link}", unsafe=True)
+            return Rejection(path=path or "", about=f"it is behind the symbolic link {link}", unsafe=True)
     if file.binary:
-        return Rejection(
-            path=file.path, about="the change is binary; only text can be applied without its objects"
-        )
+        return Rejection(path=file.path, about="the change is binary; only text patches can be applied")
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
-            return Rejection(path=file.source, about="there is no such file", missing=True)
+            return Rejection(path=file.source, about="this file does not exist", missing=True)
         if (mode == SYMLINK) != file.is_symlink:
             kinds = ("a symbolic link", "a plain file")
-            found, wanted = kinds if mode == SYMLINK else kinds[::-1]
+            found, expected = kinds if mode == SYMLINK else kinds[::-1]
             return Rejection(
-                path=file.source, about=f"it is {found}, the patch expects {wanted}", unsafe=True
+                path=file.source, about=f"it is {found}, the patch expects {expected}", unsafe=True
             )
     new = file.new_path
     if (
@@ -183,23 +181,23 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
         and new != file.old_path
     ):
         if tree.mode(new) is not None:
-            return Rejection(path=new, about="it is already there")
+            return Rejection(path=new, about="it exists already")
         if tree.is_folder(new):
             return Rejection(path=new, about="it is a folder")
     if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is ChangeKind.CREATE:
-        return Rejection(path=file.path, about="it would be a symbolic link to nothing", unsafe=True)
+        return Rejection(path=file.path, about="it would be a symbolic link without a target", unsafe=True)
     if file.new_mode and file.new_mode[:3] == "120" and file.change is ChangeKind.MODIFY:
         return Rejection(path=file.path, about="it would turn a file into a symbolic link", unsafe=True)
     return None
 
 
 def _new_mode(file: FilePatch, before: TreeFile | None) -> str:
-    asked = file.new_mode
-    if asked is None:
+    mode = file.new_mode
+    if mode is None:
         return before.mode if before else REGULAR
-    if asked[:3] == "120":
+    if mode[:3] == "120":
         return SYMLINK
-    return EXECUTABLE if int(asked, 8) & 0o100 else REGULAR
+    return EXECUTABLE if int(mode, 8) & 0o100 else REGULAR
 
 
 def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Placement, ...]] | HunkMismatch:
@@ -225,20 +223,20 @@ def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Plac
 
 
 def _find(hunk: Hunk, data: bytes, written: list[tuple[int, int]]) -> tuple[int, int, int] | None:
-    """Start and end (bytes) and line (from 0) of the place of a hunk, or None."""
+    """Start and end (in bytes) and line (from 0) of the hunk's place, or None."""
     if not hunk.pre:
         return None if data else (0, 0, 0)
     places = _places(hunk, data)
     free = [(start, end) for start, end in places if all(start >= b or end <= a for a, b in written)]
     if not free:
         return None
-    wanted = max(0, hunk.new_start - 1)
+    expected = max(0, hunk.new_start - 1)
     lines = [(start, end, data.count(b"\n", 0, start)) for start, end in free]
-    return min(lines, key=lambda place: (abs(place[2] - wanted), place[2] < wanted))
+    return min(lines, key=lambda place: (abs(place[2] - expected), place[2] < expected))
 
 
 def _places(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
-    """Where the hunk's old text stands, as byte ranges of whole lines."""
+    """Byte ranges of whole lines that match the hunk's old text."""
     size, last = len(hunk.pre), len(data)
     whole = hunk.pre.endswith(b"\n")
     if hunk.old_start <= 1:
@@ -253,7 +251,7 @@ def _places(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
         if start < 0 or not _at_line_start(data, start) or not data.startswith(hunk.pre, start):
             continue
         if not whole and hunk.trailing and data[end:] == b"\n":
-            end += 1  # As git has it: an unchanged last line may lose its newline to the patch.
+            end += 1  # Like git: the patch may remove the newline of an unchanged last line.
         if (hunk.trailing and whole) or end == last:
             places.append((start, end))
     return places

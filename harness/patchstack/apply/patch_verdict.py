@@ -1,4 +1,4 @@
-"""What can be said of one patch and one tree."""
+"""The possible verdicts on a patch and a tree, and what is reported with a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.sources.tree import TreeFile
 
 
 class PatchVerdict(enum.StrEnum):
-    """Verdict on a (patch, tree) pair. The order is the legend of machine-loaded output: only append."""
+    """Verdict on a (patch, tree) pair. JSON output refers to members by their position: only append."""
 
     CLEAN = "clean"
     OFFSET = "offset"
@@ -26,16 +26,16 @@ class PatchVerdict(enum.StrEnum):
 
     @property
     def applies(self) -> bool:
-        """Whether the patch goes in as it is."""
+        """Whether the patch applies as it is."""
         return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET}
 
     @property
     def accepted_by_git(self) -> bool:
-        """Whether strict `git apply --check` accepts the pair: it cannot see a misplaced hunk."""
+        """Whether `git apply --check` accepts the patch; it cannot detect a misplaced hunk."""
         return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET, PatchVerdict.MISPLACED}
 
 
-#: From the verdict that asks for the least to the one that asks for the most.
+#: Ordered by the work that a verdict causes, least first.
 SEVERITY = {
     verdict: number
     for number, verdict in enumerate(
@@ -56,14 +56,14 @@ SEVERITY = {
 MEANING = {
     PatchVerdict.CLEAN: "applies exactly where it says",
     PatchVerdict.OFFSET: "applies, with lines shifted",
-    PatchVerdict.MERGED: "does not apply as it is; a three-way merge has no conflict",
+    PatchVerdict.MERGED: "does not apply as it is, but a three-way merge has no conflict",
     PatchVerdict.ALREADY_UPSTREAM: "the tree already has this change",
-    PatchVerdict.LINE_ENDINGS: "applies once its line endings are those of the file",
-    PatchVerdict.MISPLACED: "applies, but into another function than it was written for",
+    PatchVerdict.LINE_ENDINGS: "applies after converting its line endings to those of the file",
+    PatchVerdict.MISPLACED: "applies, but in another function than it was written for",
     PatchVerdict.CONFLICT: "does not apply: upstream changed the same lines",
-    PatchVerdict.MISSING_TARGET: "a file it changes is not there",
-    PatchVerdict.CORRUPT: "is no well-formed patch",
-    PatchVerdict.UNSAFE: "writes where a patch must not write",
+    PatchVerdict.MISSING_TARGET: "a file it changes does not exist",
+    PatchVerdict.CORRUPT: "is not a well-formed patch",
+    PatchVerdict.UNSAFE: "writes to a place where a patch must not write",
 }
 
 

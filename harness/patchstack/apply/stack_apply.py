@@ -1,4 +1,4 @@
-"""A whole stack on one tree: patches in order, and what they need of each other."""
+"""Applying a whole stack to one tree: the patches in order, and which of them depend on each other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.sources.tree import HasBlobs, OverlayTree, Tree, TreeFile
 
 @dataclass(frozen=True, kw_only=True)
 class StackResult:
-    """What a stack did to a tree.
+    """The outcome of applying a stack to a tree.
 
-    verdicts: of each patch, in order, over the tree as the patches before it left it.
-    alone: of each patch over the untouched tree.
-    files: every path the whole stack changes, with its final content (None: removed). Empty unless `applies`.
-    before: the same paths as they were (None: not there).
+    verdicts: on each patch, in order, applied after the patches before it.
+    alone: on each patch, applied to the unpatched tree.
+    files: every path that the stack changes, with its final content (None: removed). Empty unless `applies`.
+    before: the same paths in the unpatched tree (None: no file).
     """
 
     verdicts: tuple[ClassifiedPatch, ...]
@@ -29,7 +29,7 @@ class StackResult:
 
     @property
     def applies(self) -> bool:
-        """Whether every patch goes in as it is, or is upstream: a stack is applied whole or not at all."""
+        """Whether every patch applies or is upstream already: a stack is applied whole or not at all."""
         return all(
             verdict.verdict.applies or verdict.verdict is PatchVerdict.ALREADY_UPSTREAM
             for verdict in self.verdicts
@@ -37,7 +37,7 @@ class StackResult:
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """Sentences on patches that apply only together with earlier ones, or only without them."""
+        """Sentences on patches that apply only after earlier patches, or only without them."""
         found = []
         for together, alone in zip(self.verdicts, self.alone, strict=True):
             if together.verdict.applies and not alone.verdict.applies:
@@ -45,7 +45,7 @@ class StackResult:
                     f"{together.patch} needs an earlier patch of the stack: alone it is {alone.verdict}"
                 )
             elif alone.verdict.applies and not together.verdict.applies:
-                found.append(f"{together.patch} clashes with an earlier patch: alone it is {alone.verdict}")
+                found.append(f"{together.patch} conflicts with an earlier patch: alone it is {alone.verdict}")
         return tuple(found)
 
     def digests(self) -> dict[str, FileDigests]:

@@ -1,7 +1,8 @@
-"""Writing an applied stack into a real folder: all files or none, even when the machine stops half way.
+"""Installing an applied stack into a real folder: all files or none, even if the machine stops half way.
 
-New contents are written beside the old files first, then a journal, then every file is renamed into place.
-A stop before the journal leaves the old files; a stop after it leaves what the next call finishes.
+New contents are first written next to the old files, then a journal is written, then every file is renamed
+into place. After a stop before the journal the old files are intact; after a later stop the next call
+finishes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _SUFFIX = ".npu-matrix-new"
 
 
 def install_stack(result: StackResult, folder: Path) -> tuple[str, ...]:
-    """Write what a stack changes into `folder` and return the changed paths.
+    """Write the changes of a stack into `folder` and return the changed paths.
 
-    InputError when the folder's files are not those the stack was applied to, or would be written through a
-    symbolic link; InfrastructureError when writing fails. In both cases the old files are in place.
+    InputError if the folder's files are not those that the stack was applied to, or a symbolic link is in the
+    way; InfrastructureError if writing fails. In both cases the old files stay in place.
     """
     finish_install(folder)
     if not result.applies:
         raise InputError(
-            "this stack does not apply, so nothing was written",
+            "this stack does not apply, nothing was written",
             why="; ".join(f"{verdict.patch}: {verdict.verdict}" for verdict in result.verdicts),
             fix="see the verdicts of `npu-matrix patches check`",
         )
@@ -39,23 +40,23 @@ def install_stack(result: StackResult, folder: Path) -> tuple[str, ...]:
     try:
         for path, file in result.files.items():
             if file is not None:
-                written.append(_write_beside(folder / path, file))
+                written.append(_write_new(folder / path, file))
         digests = {path: digest_bytes(file.data) if file else None for path, file in result.files.items()}
         _write_journal(folder, digests)
     except OSError as error:
-        for file_beside in written:
-            file_beside.unlink(missing_ok=True)
+        for new_file in written:
+            new_file.unlink(missing_ok=True)
         raise InfrastructureError(
             f"the patched files could not be written below {folder}",
             why=str(error),
-            fix="free space or correct the permissions; the old files are untouched",
+            fix="free space or correct the permissions; the old files are unchanged",
         ) from error
     finish_install(folder)
     return tuple(sorted(result.files))
 
 
 def finish_install(folder: Path) -> bool:
-    """Finish an installation that stopped after its journal was written; True when there was one."""
+    """Finish an installation that stopped after its journal was written; True if there was one."""
     journal = folder / JOURNAL
     try:
         digests: Mapping[str, str | None] = json.loads(journal.read_text(encoding="utf-8"))
@@ -63,13 +64,13 @@ def finish_install(folder: Path) -> bool:
         return False
     except (OSError, ValueError) as error:
         raise InfrastructureError(
-            f"{journal} is damaged", why=str(error), fix="make this environment anew"
+            f"{journal} is damaged", why=str(error), fix="create this environment again"
         ) from error
     for path, digest in digests.items():
         problem = path_problem(path)
         if problem:
             raise InfrastructureError(
-                f"{journal} is damaged", why=f"{problem} in {path!r}", fix="make this environment anew"
+                f"{journal} is damaged", why=f"{problem} in {path!r}", fix="create this environment again"
             )
         target = folder / path
         beside = target.with_name(target.name + _SUFFIX)
@@ -79,7 +80,7 @@ def finish_install(folder: Path) -> bool:
             if beside.is_file():
                 beside.replace(target)
             _verify(target, digest)
-        _forget_compiled(target)
+        _remove_compiled(target)
     journal.unlink()
     return True
 
@@ -93,23 +94,23 @@ def _check(result: StackResult, folder: Path) -> None:
         mode = tree.mode(path)
         if problem or link or mode == SYMLINK or (after and after.mode == SYMLINK):
             raise InputError(
-                f"{path} is not written",
+                f"{path} was not written",
                 where=Location(folder / path),
                 why=problem or "a symbolic link is in the way",
-                fix="patch an environment of plain files",
+                fix="patch an environment without symbolic links",
             )
         found = None if mode is None else digest_bytes(tree.read(path))
         expected = digest_bytes(before.data) if before else None
         if found != expected:
             raise InputError(
-                f"{path} is not the file the stack was applied to",
+                f"{path} is not the file that the stack was applied to",
                 where=Location(folder / path),
                 why=f"its digest is {str(found)[:12]}, expected {str(expected)[:12]}",
-                fix="make this environment anew from the same release",
+                fix="create this environment again from the same release",
             )
 
 
-def _write_beside(target: Path, file: TreeFile) -> Path:
+def _write_new(target: Path, file: TreeFile) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(target.name + _SUFFIX)
     with beside.open("wb") as stream:
@@ -133,13 +134,13 @@ def _write_journal(folder: Path, digests: Mapping[str, str | None]) -> None:
 def _verify(target: Path, digest: str) -> None:
     if not target.is_file() or digest_file(target) != digest:
         raise InfrastructureError(
-            f"{target} is not what was written",
+            f"{target} does not contain what was written",
             why="another process changed it, or the disk is failing",
-            fix="make this environment anew",
+            fix="create this environment again",
         )
 
 
-def _forget_compiled(target: Path) -> None:
-    """Compiled code is trusted by time and size, which a quick replacement can leave the same."""
+def _remove_compiled(target: Path) -> None:
+    """Remove compiled code: Python compares time and size only, which a quick replacement may not change."""
     for compiled in target.parent.glob(f"__pycache__/{target.stem}.*.pyc"):
         compiled.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Three-way candidates: what a patch does to the files it was made from, done to those of another tree."""
+"""The inputs of a three-way merge: the file a patch was made from, another tree's file, the patch's edits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.sources.tree import HasBlobs, Tree, TreeFile
 
 @dataclass(frozen=True, kw_only=True)
 class ThreeWayInput:
-    """A file the patch was made from, and its two sides: this tree's content, and the patch's edits."""
+    """One file to merge: the content the patch was made from, this tree's content, and the patch's edits."""
 
     file: FilePatch
     base: bytes
@@ -22,7 +22,7 @@ class ThreeWayInput:
 
     @property
     def must_conflict(self) -> bool:
-        """Whether a merge is sure to have conflicts."""
+        """Whether the merge certainly has conflicts."""
         return self.theirs.must_conflict(self.ours.data)
 
     def merge(self, ours_name: str = "ours", theirs_name: str = "patch") -> MergeResult:
@@ -35,9 +35,9 @@ class ThreeWayInput:
 def three_way_inputs(
     patch: Patch, tree: Tree, blobs: HasBlobs | None, origin: Tree | None = None
 ) -> list[ThreeWayInput] | None:
-    """What there is to merge for every file of a patch; `origin` is a tree that takes it, if one is known.
+    """The inputs for every file of a patch. `origin`: a tree to which the patch applies, if one is known.
 
-    None when a file the patch was made from is not at hand, and for patches that create, remove or rename.
+    None if an original file is not available, or the patch creates, removes or renames files.
     """
     found = []
     for file in patch.files:
@@ -57,7 +57,7 @@ def three_way_inputs(
 
 @lru_cache(maxsize=256)
 def _edits(file: FilePatch, base: bytes) -> PatchEdits | None:
-    """What a patch changes in the file it was made from; None when it does not apply to that."""
+    """The edits of a patch to the file it was made from; None if it does not apply to that file."""
     placed = place_hunks(file.hunks, base)
     if isinstance(placed, HunkMismatch):
         return None

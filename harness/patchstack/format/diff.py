@@ -1,4 +1,4 @@
-"""What a patch says: files, hunks and lines, byte for byte."""
+"""A parsed patch: its files, hunks and lines, byte for byte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 
 class CorruptPatchError(ValueError):
-    """The text is no well-formed patch. `line` counts from 1."""
+    """The text is not a well-formed patch. `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line = line
@@ -18,7 +18,7 @@ class CorruptPatchError(ValueError):
 
 
 class UnsafePatchError(ValueError):
-    """The patch would write where a patch must not write."""
+    """The patch would write to a place where a patch must not write."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line = line
@@ -27,7 +27,7 @@ class UnsafePatchError(ValueError):
 
 
 class ChangeKind(enum.Enum):
-    """What a patch does to a file."""
+    """How a patch changes a file."""
 
     MODIFY = "modify"
     CREATE = "create"
@@ -38,7 +38,7 @@ class ChangeKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunk:
-    """One hunk: its lines as (b" ", b"-" or b"+", text with its line ending, if it has one)."""
+    """One hunk. Each line is a pair: b" ", b"-" or b"+", and the text with its line ending, if any."""
 
     old_start: int
     old_count: int
@@ -82,7 +82,7 @@ class Hunk:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilePatch:
-    """What a patch does to one file. Paths are relative to the tree; equal only to itself."""
+    """The changes of a patch to one file. Paths are relative to the tree. Compared by identity."""
 
     old_path: str | None
     new_path: str | None
@@ -97,21 +97,21 @@ class FilePatch:
 
     @property
     def path(self) -> str:
-        """The file this is about: the new path, of a deletion the old one."""
+        """The path after the change; for a deletion the old path."""
         return self.new_path or self.old_path or ""
 
     @property
     def is_symlink(self) -> bool:
-        """Whether the file it changes is a symbolic link."""
+        """Whether the changed file is a symbolic link."""
         return self.old_mode is not None and stat.S_ISLNK(int(self.old_mode, 8))
 
     @property
     def source(self) -> str:
-        """The file whose content is changed: the old path, of a creation the new one."""
+        """The path before the change; for a new file the new path."""
         return self.old_path or self.new_path or ""
 
     def reversed(self) -> FilePatch:
-        """The file patch that undoes this one (a copy is undone by deleting nothing: it stays a copy)."""
+        """The file patch that undoes this one. A copy stays a copy: undoing it deletes nothing."""
         back = {ChangeKind.CREATE: ChangeKind.DELETE, ChangeKind.DELETE: ChangeKind.CREATE}
         return FilePatch(
             old_path=self.new_path,
@@ -129,10 +129,10 @@ class FilePatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Patch:
-    """A parsed patch; equal only to itself.
+    """A parsed patch. Compared by identity.
 
-    stray: lines (from 1) that look like changes and stand below the end of their hunk by its header's counts:
-    git leaves them out without a word.
+    stray: numbers (from 1) of lines that look like changes but come after the end of their hunk, as its
+    header counts them. git ignores them silently.
     """
 
     files: tuple[FilePatch, ...]
@@ -145,13 +145,13 @@ class Patch:
 
     @cached_property
     def has_carriage_returns(self) -> bool:
-        """Whether any line of it ends with CR LF."""
+        """Whether any of its lines ends with CR LF."""
         return any(
             text.endswith(b"\r\n") for file in self.files for hunk in file.hunks for _op, text in hunk.lines
         )
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """Every path the patch reads or writes, sorted."""
+        """Every path that the patch reads or writes, sorted."""
         found = {path for file in self.files for path in (file.old_path, file.new_path) if path}
         return tuple(sorted(found))

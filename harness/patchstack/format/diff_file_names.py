@@ -1,4 +1,4 @@
-"""File names as the header lines of a patch give them, by the rules of git's apply.c (2.39)."""
+"""File names in the header lines of a patch, by the rules of git's apply.c (2.39)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ESCAPES = {
 
 
 def is_null(text: bytes) -> bool:
-    """Whether a header line says that there is no file."""
+    """Whether a header line names /dev/null, which means that there is no file."""
     return text.startswith(_DEV_NULL) and (len(text) == len(_DEV_NULL) or text[9:10].isspace())
 
 
 def is_epoch(text: bytes) -> bool:
-    """Whether a header line's date is the beginning of Unix time: how some tools say there is no file."""
+    """Whether the date of a header line is the Unix epoch; some tools mark a missing file that way."""
     found = _DATE.search(text)
     if not found:
         return False
@@ -37,7 +37,7 @@ def is_epoch(text: bytes) -> bool:
 
 
 def read_name(text: bytes) -> bytes:
-    """A file name as a header line gives it: quoted, or up to a tab or the end of the line."""
+    """The file name in a header line: quoted, or up to a tab or the end of the line."""
     if text.startswith(b'"'):
         name, _rest = _unquote(text)
         return name if name is not None else b""
@@ -45,7 +45,7 @@ def read_name(text: bytes) -> bytes:
 
 
 def _unquote(text: bytes) -> tuple[bytes | None, bytes]:
-    """A C-quoted name and what follows it; None when the quoting is broken."""
+    """A C-quoted name and the text after it; None if the quoting is invalid."""
     name, at = bytearray(), 1
     while at < len(text):
         byte = text[at]
@@ -67,7 +67,7 @@ def _unquote(text: bytes) -> tuple[bytes | None, bytes]:
 
 
 def stripped(name: bytes) -> str | None:
-    """The name without its first component, as `-p1` strips it."""
+    """The name without its first component, like `patch -p1`."""
     if name == _DEV_NULL:
         return None
     _first, slash, rest = name.partition(b"/")
@@ -75,12 +75,12 @@ def stripped(name: bytes) -> str | None:
 
 
 def decode_path(name: bytes) -> str:
-    """A path as text, with single slashes; bytes that are no UTF-8 survive the way back."""
+    """A path as text with single slashes. Bytes that are not UTF-8 are kept as surrogates."""
     return re.sub(rb"/+", b"/", name).decode("utf-8", "surrogateescape")
 
 
 def default_name(rest: bytes) -> str | None:
-    """The file name of a `diff --git` line whose two names agree, or None."""
+    """The file name of a `diff --git` line if its two names agree, otherwise None."""
     if rest.startswith(b'"'):
         first, after = _unquote(rest)
         second = read_name(after.lstrip(b" \t")) if after else b""

@@ -1,7 +1,7 @@
-"""Unified diffs, parsed by git's own rules. What git calls corrupt is corrupt here.
+"""Parser of unified diffs. A patch is corrupt here exactly if git calls it corrupt.
 
 The rules are those of git's apply.c (2.39): header names, hunk counts, "\\ No newline" lines, file modes.
-Changes below the end of their hunk, which git leaves out without a word, are left out and remembered.
+git silently ignores changes after the end of their hunk; they are ignored here too, but recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.patchstack.format.diff_file_names import (
 )
 from harness.sources.tree import path_problem
 
-#: git refuses patches of a gibibyte; no source patch comes near a tenth of this.
+#: git refuses patches of 1 GiB. Real source patches are far smaller than this limit.
 MAX_PATCH_BYTES = 256 << 20
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
 _ID = re.compile(rb"[0-9a-f]{4,64}")
@@ -39,16 +39,16 @@ _FILE_MODES = {"100644", "100755", "100664", "120000"}
 
 
 def parse_patch(data: bytes) -> Patch:
-    """Parse a patch made with one leading path component (`a/`, `b/`).
+    """Parse a patch whose paths have one leading component (`a/`, `b/`).
 
-    CorruptPatchError when git would not read it; UnsafePatchError when a path leaves the tree.
+    CorruptPatchError if git would not accept it; UnsafePatchError if a path is outside the tree.
     """
     if len(data) > MAX_PATCH_BYTES:
-        raise CorruptPatchError(1, f"the patch is {len(data)} bytes; no source patch is over 256 MiB")
+        raise CorruptPatchError(1, f"the patch has {len(data)} bytes, more than the limit of 256 MiB")
     parser = _DiffParser(data)
     files = tuple(parser.files())
     if not files:
-        raise CorruptPatchError(1, "no file changes in it")
+        raise CorruptPatchError(1, "it contains no file changes")
     for file in files:
         _check_paths(file)
     return Patch(files=files, stray=tuple(parser.stray))
@@ -60,14 +60,16 @@ def _check_paths(file: FilePatch) -> None:
         if problem:
             raise UnsafePatchError(file.line, f"{problem} in {path!r}")
     if file.old_mode is not None and stat.S_IFMT(int(file.old_mode, 8)) not in _FILE_TYPES:
-        raise UnsafePatchError(file.line, f"mode {file.old_mode} of {file.path!r} is no file's mode")
+        raise UnsafePatchError(file.line, f"mode {file.old_mode} of {file.path!r} is not a file mode")
     if file.new_mode is not None and file.new_mode not in _FILE_MODES:
-        raise UnsafePatchError(file.line, f"mode {file.new_mode} of {file.path!r} is no plain file's mode")
+        raise UnsafePatchError(
+            file.line, f"mode {file.new_mode} of {file.path!r} is not the mode of a plain file"
+        )
 
 
 @dataclass
 class _Header:
-    """What stands between `diff --git` and the first hunk."""
+    """The lines between `diff --git` and the first hunk."""
 
     line: int
     default: str | None = None
@@ -105,7 +107,7 @@ class _DiffParser:
             elif self._traditional():
                 yield self._traditional_file()
             elif line.startswith(b"@@ -") and _HUNK.match(line):
-                raise CorruptPatchError(self.at + 1, "a hunk without a file header above it")
+                raise CorruptPatchError(self.at + 1, "a hunk without a file header before it")
             else:
                 self.at += 1
 
@@ -116,10 +118,10 @@ class _DiffParser:
         return first.startswith(b"--- ") and second.startswith(b"+++ ") and third.startswith(b"@@ -")
 
     def _git_file(self) -> FilePatch | None:
-        """The file patch below a `diff --git` line; None when no header follows: git skips the line then."""
+        """The file patch after a `diff --git` line; None if no header follows, then git skips the line."""
         header = _Header(line=self.at + 1, default=default_name(self.lines[self.at][11:]))
         self.at += 1
-        # A last line without a newline is no header line for git.
+        # git does not accept a last line without a newline as a header line.
         end = len(self.lines) - self.unterminated
         while self.at < end and self._extended(header, self.lines[self.at]):
             self.at += 1
@@ -129,16 +131,16 @@ class _DiffParser:
             header.old = None if header.created else header.default
             header.new = None if header.deleted else header.default
         if (header.old is None and not header.created) or (header.new is None and not header.deleted):
-            raise CorruptPatchError(header.line, "the header names no file, or only one of the two")
+            raise CorruptPatchError(header.line, "the header does not name both files")
         hunks, binary = self._hunks(), False
         if not hunks:
             binary = self._binary()
             if not (binary or header.metadata):
-                raise CorruptPatchError(header.line, "a file header with no change below it")
+                raise CorruptPatchError(header.line, "a file header without a change after it")
         return self._finish(header, hunks, binary=binary)
 
     def _extended(self, header: _Header, line: bytes) -> bool:
-        """Read one line of a git header; False when the header has ended."""
+        """Read one line of a git header; False if the header has ended."""
         if line.startswith(b"@@ -"):
             return False
         if line.startswith(b"--- "):
@@ -171,7 +173,7 @@ class _DiffParser:
         return True
 
     def _index(self, header: _Header, text: bytes) -> None:
-        """Blob ids and mode of an index line; without two dots in it git takes it for a remark."""
+        """Read the blob ids and the mode of an index line. Like git, ignore a line without two dots."""
         old, dots, rest = text.partition(b"..")
         new, space, mode = rest.partition(b" ")
         if not dots or max(len(old), len(new.rstrip())) > _LONGEST_ID:
@@ -186,7 +188,7 @@ class _DiffParser:
         if absent:
             if not null:
                 raise CorruptPatchError(
-                    self.at + 1, "the header says the file is not there, this line names one"
+                    self.at + 1, "the header says that there is no file, but this line names one"
                 )
             return None
         name = stripped(read_name(text))
@@ -205,7 +207,7 @@ class _DiffParser:
     def _mode(self, text: bytes) -> str:
         found = re.match(rb"\s*([0-7]{1,10})(\s|$)", text)
         if not found:
-            raise CorruptPatchError(self.at + 1, "this is no file mode")
+            raise CorruptPatchError(self.at + 1, "this is not a file mode")
         return found[1].decode().zfill(6)
 
     def _traditional_file(self) -> FilePatch:
@@ -215,9 +217,9 @@ class _DiffParser:
         header.created = is_null(old) or (not is_null(new) and is_epoch(old))
         header.deleted = not header.created and (is_null(new) or is_epoch(new))
         first, second = stripped(read_name(old)), stripped(read_name(new))
-        # Without a git header the new name counts, unless it is the old one with something tacked on.
-        tacked_on = first and second and second != first and second.startswith(first)
-        name = first if is_null(new) or tacked_on or second is None else second
+        # Without a git header the new name is used, unless it is the old name plus a suffix such as `.new`.
+        has_suffix = first and second and second != first and second.startswith(first)
+        name = first if is_null(new) or has_suffix or second is None else second
         header.old = None if header.created else name
         header.new = None if header.deleted else name
         if header.old is None and header.new is None:
@@ -229,11 +231,11 @@ class _DiffParser:
         if header.created:
             change = ChangeKind.CREATE
             if any(hunk.old_count for hunk in hunks):
-                raise CorruptPatchError(header.line, "a new file that depends on old contents")
+                raise CorruptPatchError(header.line, "a new file whose hunks have old lines")
         elif header.deleted:
             change = ChangeKind.DELETE
             if any(hunk.new_count for hunk in hunks):
-                raise CorruptPatchError(header.line, "a deleted file that still has contents")
+                raise CorruptPatchError(header.line, "a deleted file whose hunks have new lines")
         elif header.copied:
             change = ChangeKind.COPY
         elif header.renamed or header.old != header.new:
@@ -261,7 +263,7 @@ class _DiffParser:
         start = self.at + 1
         found = _HUNK.fullmatch(self.lines[self.at])
         if not found:
-            raise CorruptPatchError(start, "this is no hunk header")
+            raise CorruptPatchError(start, "this is not a hunk header")
         old = int(found[2]) if found[2] is not None else 1
         new = int(found[4]) if found[4] is not None else 1
         counts = (old, new)
@@ -270,7 +272,8 @@ class _DiffParser:
         while old or new:
             if self.at >= len(self.lines):
                 raise CorruptPatchError(
-                    self.at, f"the hunk of line {start} ends too early, {old}/{new} lines missing"
+                    self.at,
+                    f"the hunk at line {start} ends too early: {old} old and {new} new lines are missing",
                 )
             self._hunk_line(body)
             op = body[-1][0]
@@ -278,7 +281,7 @@ class _DiffParser:
                 old, new = old - (op != b"+"), new - (op != b"-")
                 if old < 0 or new < 0:
                     raise CorruptPatchError(
-                        self.at + 1, f"the hunk of line {start} has more lines than its header says"
+                        self.at + 1, f"the hunk at line {start} has more lines than its header says"
                     )
             self.at += 1
         if self.at < len(self.lines) and _is_no_newline(self.lines[self.at]):
@@ -299,7 +302,7 @@ class _DiffParser:
         )
 
     def _stray(self, line: bytes) -> bool:
-        """Whether this line after a hunk still belongs to it: git would drop it without a word."""
+        """Whether this line after the end of a hunk looks like a change. git would ignore it silently."""
         if line.startswith(b"+"):
             return True
         following = self.lines[self.at + 1] if self.at + 1 < len(self.lines) else b""
@@ -316,7 +319,7 @@ class _DiffParser:
         elif _is_no_newline(line) and body:
             _drop_newline(body)
         else:
-            raise CorruptPatchError(self.at + 1, "this line is no part of a hunk")
+            raise CorruptPatchError(self.at + 1, "this line cannot be part of a hunk")
 
     def _binary(self) -> bool:
         if self.at >= len(self.lines):
@@ -328,7 +331,7 @@ class _DiffParser:
 
 
 def _is_no_newline(line: bytes) -> bool:
-    # Localised versions of the note are as long or longer, as git assumes.
+    # Like git, assume that translations of this note are not shorter.
     return len(line) >= 11 and line.startswith(b"\\ ")
 
 

@@ -1,4 +1,4 @@
-"""Patches written out in one canonical form: the same change always gives the same bytes."""
+"""Writing patches in one canonical form: equal changes give equal bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _QUOTED = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 
 
 
 def render_patch(patch: Patch) -> bytes:
-    """The patch as git would print it, without a diffstat and without a signature."""
+    """The patch as git would print it, without a diffstat or signature."""
     return b"".join(_render_file(file) for file in patch.files)
 
 
 def diff_files(files: Mapping[str, tuple[bytes | None, bytes | None]]) -> bytes:
-    """A git patch from the old to the new content of each path (None: no file) that differs."""
+    """A git patch from the old to the new content (None: no file) of each path where they differ."""
     import pygit2
 
     parts = []
@@ -69,7 +69,7 @@ def _render_hunk(hunk: Hunk) -> bytes:
 def _name(prefix: str, path: str, *, tab: bool = False) -> bytes:
     raw = (prefix + path).encode("utf-8", "surrogateescape")
     if all(32 <= byte < 127 and byte not in b'"\\' for byte in raw):
-        # A name with a space ends with a tab, or readers would take what follows for a date.
+        # After a name with a space git writes a tab, so that readers do not take the rest for a date.
         return raw + b"\t" if tab and b" " in raw else raw
     quoted = "".join(
         f"\\{_QUOTED[byte]}" if byte in _QUOTED else chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

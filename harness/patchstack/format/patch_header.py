@@ -1,4 +1,4 @@
-"""The header of a patch: checked trailers that say why it exists, who keeps it, and when it may go."""
+"""The `PATCH` header file of a patch: why the patch exists, who owns it, which versions it is for."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _REQUIRED = (
     "Body",
 )
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
-#: Development versions share a number, so a patch for one of them names its commit.
+#: Development versions share a version number, so a patch for one of them names its commit.
 _COMMIT = re.compile(r"commit:([0-9a-f]{12,40})")
-#: Between ranges of which one is enough.
+#: Separates ranges; a version has to be in one of them.
 OR = "||"
-#: `check`, `check:case`, or a test that needs a cell: `tests/npu/test_x.py::test_y`.
+#: `check`, `check:case`, or a test that runs in a cell: `tests/npu/test_x.py::test_y`.
 _GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s:]+)?|tests/[\w/-]+\.py::\w+")
 _BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trailer:
-    """One `Name: value`, its continuation lines joined, and the line (from 1) it starts on."""
+    """One `Name: value` line, joined with its continuation lines. `line` counts from 1."""
 
     name: str
     value: str
@@ -44,11 +44,11 @@ class Trailer:
 
 
 def in_range(versions: str, version: str) -> bool:
-    """Whether a version, which may end in `@COMMIT`, is in a range: `commit:ID`, or by order alone; or in one
-    of several, written `RANGE || RANGE`.
+    """Whether a version, which may end in `@COMMIT`, is in a range.
 
-    PEP 440 keeps `2.0.dev0` out of both `<2.0` and `>=2.0`: ranges that meet would have a hole at every
-    development version of an upstream. InputError when `version` is none.
+    A range is a PEP 440 specifier, `commit:ID`, or several of these separated by `||`. Unlike in PEP 440,
+    `2.0.dev0` is in `<2.0`: otherwise it would be neither in `<2.0` nor in `>=2.0`, and adjacent ranges would
+    leave out every development version. InputError if `version` is not a version.
     """
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
@@ -63,8 +63,8 @@ def in_range(versions: str, version: str) -> bool:
         at = Version(release)
     except InvalidVersion as error:
         raise InputError(
-            f"{version!r} is no version that version ranges can be compared with",
-            fix="write the release a commit comes after, e.g. 0.7.0.dev0@<commit>",
+            f"{version!r} is not a version, so it cannot be compared with version ranges",
+            fix="write the version before the commit, e.g. 0.7.0.dev0@<commit>",
         ) from error
     return all(
         at < Version(part.version) if part.operator == "<" else part.contains(at, prereleases=True)
@@ -74,20 +74,20 @@ def in_range(versions: str, version: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchVariant:
-    """A diff and the versions it is for."""
+    """A diff file and the versions that it is for."""
 
     file: Path
     versions: str
     line: int
 
     def covers(self, version: str) -> bool:
-        """Whether this body is for `version`."""
+        """Whether this variant is for `version`."""
         return in_range(self.versions, version)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchHeader:
-    """What the `PATCH` file of one logical patch says."""
+    """The contents of the `PATCH` file of one patch."""
 
     id: str
     file: Path
@@ -102,12 +102,12 @@ class PatchHeader:
     variants: tuple[PatchVariant, ...]
 
     def variant_for(self, version: str) -> PatchVariant | None:
-        """The body for `version`, or None."""
+        """The variant for `version`, or None."""
         return next((variant for variant in self.variants if variant.covers(version)), None)
 
 
 def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]:
-    """Trailers in order. A line that begins with a blank continues the one above; `#` lines are comments."""
+    """Trailers in order. A line that starts with a blank continues the one above; `#` starts a comment."""
     trailers: list[Trailer] = []
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -126,14 +126,14 @@ def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]
                 Problem(
                     "this line is neither `Name: value` nor a continuation",
                     Location(file, number),
-                    fix="begin continuation lines with a blank",
+                    fix="start continuation lines with a blank",
                 )
             )
     return trailers, problems
 
 
 def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
-    """Read and check a `PATCH` file. All problems are reported together; with any there is no header."""
+    """Read and check a `PATCH` file; None if it has problems. All problems are reported together."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -143,7 +143,7 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
     if problems:
         return None, problems
     first = {trailer.name: trailer for trailer in reversed(trailers)}
-    variants = [_body(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
+    variants = [_variant(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
     guards = tuple(first["Guarded-By"].value.replace(",", " ").split())
     for guard in guards:
         if not _GUARD.fullmatch(guard):
@@ -151,7 +151,7 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
                 _bad(
                     first["Guarded-By"],
                     file,
-                    f"{guard!r} names no check",
+                    f"{guard!r} is not the name of a check or test",
                     "write check, check:case or tests/FILE.py::TEST",
                 )
             )
@@ -166,7 +166,9 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
             )
         )
     if not re.fullmatch(r"https?://\S+|none \(.+\)", first["Upstream-Url"].value):
-        problems.append(_bad(first["Upstream-Url"], file, "this is no URL", "give the URL, or `none (why)`"))
+        problems.append(
+            _bad(first["Upstream-Url"], file, "this is not a URL", "give the URL, or `none (why)`")
+        )
     review = _date(first["Review-By"], file, problems)
     _specifier(first["Applies-To"], first["Applies-To"].value, file, problems)
     if problems:
@@ -200,9 +202,11 @@ def _shape(trailers: list[Trailer], file: Path) -> list[Problem]:
                 _bad(trailer, file, f"unknown trailer {trailer.name}", f"known: {', '.join(_REQUIRED)}")
             )
         elif not trailer.value:
-            problems.append(_bad(trailer, file, f"the trailer {trailer.name} is empty", "say it"))
+            problems.append(_bad(trailer, file, f"the trailer {trailer.name} is empty", "write its value"))
         elif trailer.name != "Body" and names.index(trailer.name) != trailers.index(trailer):
-            problems.append(_bad(trailer, file, f"the trailer {trailer.name} stands here twice", "keep one"))
+            problems.append(
+                _bad(trailer, file, f"the trailer {trailer.name} occurs twice", "keep one of them")
+            )
     return problems
 
 
@@ -214,7 +218,7 @@ def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
     try:
         return date.fromisoformat(trailer.value)
     except ValueError:
-        problems.append(_bad(trailer, file, f"{trailer.value!r} is no date", "write YYYY-MM-DD"))
+        problems.append(_bad(trailer, file, f"{trailer.value!r} is not a date", "write YYYY-MM-DD"))
         return None
 
 
@@ -230,23 +234,30 @@ def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]
         SpecifierSet(value)
     except InvalidSpecifier as error:
         problems.append(
-            _bad(trailer, file, f"{value!r} is no version range: {error}", "write e.g. >=0.7.0,<=0.9.1")
+            _bad(trailer, file, f"{value!r} is not a version range: {error}", "write e.g. >=0.7.0,<=0.9.1")
         )
         return False
     return True
 
 
-def _body(trailer: Trailer, file: Path, problems: list[Problem]) -> PatchVariant | None:
+def _variant(trailer: Trailer, file: Path, problems: list[Problem]) -> PatchVariant | None:
     found = _BODY.fullmatch(trailer.value)
     if not found:
         problems.append(
-            _bad(trailer, file, "a body is `file.patch RANGE`", "write e.g. Body: 0.7.0.patch >=0.7.0,<0.7.1")
+            _bad(
+                trailer,
+                file,
+                "a Body trailer has the form `file.patch RANGE`",
+                "write e.g. Body: 0.7.0.patch >=0.7.0,<0.7.1",
+            )
         )
         return None
     if not _specifier(trailer, found[2], file, problems):
         return None
     variant = file.parent / found[1]
     if not variant.is_file():
-        problems.append(_bad(trailer, file, f"there is no file {found[1]}", "add it beside this file"))
+        problems.append(
+            _bad(trailer, file, f"the file {found[1]} does not exist", "add it to the folder of this file")
+        )
         return None
     return PatchVariant(file=variant, versions=found[2], line=trailer.line)

@@ -1,4 +1,4 @@
-"""Which function or class a line stands in, before and after: the test for hunks that landed elsewhere."""
+"""Which function or class encloses a line, before and after a patch: detects misplaced hunks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _C_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".cxx")
 
 
 def enclosing(data: bytes, line: int) -> tuple[str, ...]:
-    """Names of the classes and functions around `line` (from 1) of Python source, outermost first.
+    """Names of the classes and functions that enclose `line` (from 1) of Python source, outermost first.
 
-    By the syntax tree where the source parses, else by indentation.
+    Found in the syntax tree, or by indentation if the source does not parse.
     """
     blocks = _blocks(data)
     if blocks is None:
@@ -29,7 +29,7 @@ def enclosing(data: bytes, line: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def _blocks(data: bytes) -> tuple[tuple[int, int, str], ...] | None:
-    """First line with decorators, last line and name of every definition, outer before inner ones."""
+    """First line (with decorators), last line and name of every definition, outer definitions first."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -42,16 +42,17 @@ def _blocks(data: bytes) -> tuple[tuple[int, int, str], ...] | None:
 
 
 def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
-    """As `enclosing`, by indentation alone: right for usual source, in microseconds. Empty if not Python."""
+    """Like `enclosing`, but by indentation only, which takes microseconds. Empty if not a Python file."""
     return _by_indentation(data, line) if path.endswith((".py", ".pyi")) else ()
 
 
 def same_place(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
-    """Whether two chains of definitions are one and the same place after renames.
+    """Whether two chains of enclosing definitions are the same place, possibly renamed.
 
-    A definition was renamed when its old name is gone from the new source and its new one not in the old. And
-    a function whose name is given once in the old and once in the new source is the same function, whatever
-    became of the class around it: upstream splits and renames classes, a hunk cannot land in a second one.
+    A definition counts as renamed if its old name is not in the new source and its new name not in the old
+    one. A function whose name occurs exactly once in both sources is the same function even if its class
+    changed: upstream splits and renames classes, and there is no second function that the hunk could be
+    applied to.
     """
     before = [name for _indent, name in _definitions(base)[1]]
     after = [name for _indent, name in _definitions(data)[1]]
@@ -66,9 +67,9 @@ def same_place(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: by
 
 
 def heading_problem(path: str, section: bytes, data: bytes, line: int) -> str:
-    """Why a hunk placed at `line` (from 1) does not stand where its heading says, or "".
+    """Why a hunk placed at `line` (from 1) is not in the definition that its heading names, or "".
 
-    `section` is the text after the second @@: the definition git saw above the hunk when the patch was made.
+    `section` is the text after the second @@: the definition above the hunk when the patch was made.
     """
     if path.endswith((".py", ".pyi")):
         named = _NAMED.search(section)
@@ -85,7 +86,7 @@ def heading_problem(path: str, section: bytes, data: bytes, line: int) -> str:
     if named[1] in above:
         return ""
     now = ".".join(_by_indentation(data, line)) or "the module"
-    return f"the hunk was written for {named[1].decode('utf-8', 'replace')!r} and lands in {now!r}"
+    return f"the hunk was written for {named[1].decode('utf-8', 'replace')!r} and is applied in {now!r}"
 
 
 def _start(data: bytes, line: int) -> int:
@@ -95,19 +96,19 @@ def _start(data: bytes, line: int) -> int:
 
 @lru_cache(maxsize=64)
 def _definitions(data: bytes) -> tuple[list[int], list[tuple[int, bytes]]]:
-    """Byte offsets of all definitions of Python source, and for each its indentation and name."""
+    """Byte offsets of all definitions in Python source, and the indentation and name of each."""
     found = list(_DEFINITION.finditer(data))
     return [match.start() for match in found], [(len(match[1].expandtabs()), match[2]) for match in found]
 
 
 def _above(data: bytes, start: int) -> list[tuple[int, bytes]]:
-    """Definitions above a byte offset, the nearest first."""
+    """Definitions above a byte offset, nearest first."""
     starts, found = _definitions(data)
     return found[: bisect_left(starts, start)][::-1]
 
 
 def _definitions_above(data: bytes, line: int) -> set[bytes]:
-    """Definitions git could have named above `line`: the nearest, the nearest unindented, the enclosing."""
+    """Definitions that git may have named in the heading: the nearest above `line` and the enclosing ones."""
     above = _above(data, _start(data, line))
     names = {name for _indent, name in above[:1]}
     limit = 1 << 30

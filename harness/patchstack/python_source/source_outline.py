@@ -1,4 +1,4 @@
-"""What a Python source defines: classes, functions, methods and attributes, to be compared."""
+"""The definitions in a Python source: its classes, functions, methods and attributes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 @dataclass(frozen=True, kw_only=True)
 class SourceDefinition:
-    """One name a source binds.
+    """One name that a source binds.
 
-    owner: the class it is in, "" for the module. kind: class, function, method, attribute or module_attr.
-    body: the syntax without positions, equal for sources that differ in comments and layout only.
-    signature: of functions and methods, "" otherwise.
+    owner: the class that contains it, "" for the module. kind: class, function, method, attribute or
+    module_attr.
+    body: the syntax tree without positions; equal for sources that differ in comments and layout only.
+    signature: of functions and methods, otherwise "".
     """
 
     owner: str
@@ -28,15 +29,15 @@ class SourceDefinition:
 
     @property
     def qualified(self) -> str:
-        """Name with its class."""
+        """The name with its class."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 def outline(source: bytes) -> dict[str, SourceDefinition] | None:
-    """Every definition by qualified name; None when the source is no Python this interpreter can read.
+    """Every definition by qualified name; None if this interpreter cannot parse the source.
 
-    Definitions in `if` and `try` blocks count as the module's or class's own; all bindings of a name together
-    are its body.
+    Definitions in `if` and `try` blocks belong to the enclosing module or class. The body of a name that is
+    bound several times consists of all its bindings.
     """
     try:
         with warnings.catch_warnings():
@@ -52,7 +53,7 @@ def outline(source: bytes) -> dict[str, SourceDefinition] | None:
 
 
 def definitions(module: ast.Module) -> Iterator[SourceDefinition]:
-    """Every binding of a parsed module, in order; a name bound twice comes twice."""
+    """Every binding of a parsed module, in order; a name that is bound twice occurs twice."""
     return _in_body(module.body, "")
 
 

@@ -52,7 +52,7 @@ def test_a_development_version_has_a_body(tmp_path: Path) -> None:
 
 
 def test_a_version_that_is_none_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'core_r0\.12' is no version"):
+    with pytest.raises(InputError, match=r"'core_r0\.12' is not a version"):
         selected_patches(make(tmp_path).parent, "up", "core_r0.12")
 
 
@@ -87,13 +87,13 @@ BROKEN = {
     "twice": (("Owner: us", "Owner: us\nOwner: them"), 5, "twice"),
     "no trailer": (("Owner: us", "Owner: us\n???"), 5, "neither"),
     "status": (("Pending", "Soon"), 5, "unknown status"),
-    "url": (("https://example.org/1", "somewhere"), 6, "no URL"),
-    "range": ((">=1.0,<3.0", "one to three"), 7, "no version range"),
-    "guard": (("loss:case", "Loss!"), 8, "names no check"),
-    "date": (("2027-01-31", "next year"), 9, "no date"),
-    "body": (("one.patch >=1.0,<2.0", "one.patch"), 10, "a body is"),
-    "body file": (("one.patch", "uno.patch"), 10, "no file uno.patch"),
-    "body range": ((">=1.0,<2.0", "(1)"), 10, "no version range"),
+    "url": (("https://example.org/1", "somewhere"), 6, "not a URL"),
+    "range": ((">=1.0,<3.0", "one to three"), 7, "not a version range"),
+    "guard": (("loss:case", "Loss!"), 8, "not the name of a check"),
+    "date": (("2027-01-31", "next year"), 9, "not a date"),
+    "body": (("one.patch >=1.0,<2.0", "one.patch"), 10, "a Body trailer"),
+    "body file": (("one.patch", "uno.patch"), 10, "uno.patch does not exist"),
+    "body range": ((">=1.0,<2.0", "(1)"), 10, "not a version range"),
 }
 
 

@@ -158,7 +158,7 @@ def test_patches_that_apply_only_apart(tmp_path: Path) -> None:
     other = OLD.replace(b"b = 2", b"b = 5")
     found = result(root, diff_files({"pkg/one.py": (OLD, NEW)}), diff_files({"pkg/one.py": (OLD, other)}))
     assert not found.applies
-    assert "clashes with an earlier patch" in found.relations[0]
+    assert "conflicts with an earlier patch" in found.relations[0]
     assert json.loads(json.dumps(found.to_json()))["applies"] is False
 
 
