@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from harness.compat.lint.rule_expression import ExpressionError, ExpressionNode, names_in, parse_expression
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
+from harness.package import data_folder
 
-RULES_FOLDER = Path(__file__).with_name("rules")
+RULES_FOLDER = data_folder("compat/lint/rules")
 RULE_FILES = ("gspo.yaml", "loss.yaml", "npu.yaml", "run.yaml")
 PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 # Names whose values are versions, with how those are ordered.
