@@ -13,6 +13,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 if TYPE_CHECKING:
@@ -59,19 +60,10 @@ class MeasurementFormat(Generic[M]):
 
         OldMeasurementsError when they do not have the form of this version: another version wrote them.
         """
-        from pydantic import ValidationError
-
         found = stored.get(VERSION_FIELD, 0)
         values = {name: value for name, value in stored.items() if name != VERSION_FIELD}
-        try:
-            return cast("M", _adapter(self.shapes).validate_python(values))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise OldMeasurementsError(
-                f"the measurements are of version {found}, this program reads version {self.version} "
-                f"({place}: {first['msg']})"
-            ) from error
+        versions = f"the measurements are of version {found}, this program reads version {self.version}"
+        return cast("M", _validated(self.shapes, values, versions))
 
 
 @overload
@@ -119,12 +111,24 @@ def json_object(value: object) -> dict[str, JsonValue]:
     return written
 
 
-def read_shape(shape: type[M], text: str | bytes) -> M:
-    """A dataclass of type `shape` from the JSON text that a program of the cell wrote.
+def read_shape(shape: type[M], source: Path | Mapping[str, Any]) -> M:
+    """A dataclass of type `shape` from a JSON file that a program of the cell wrote, or from its JSON object.
 
     OldMeasurementsError when it has another form. Host side: it needs pydantic.
     """
-    return MeasurementFormat[M]((shape,), 0).read(json.loads(text))
+    stored = json.loads(source.read_bytes()) if isinstance(source, Path) else source
+    return cast("M", _validated((shape,), stored, f"it is not the JSON of a {shape.__name__}"))
+
+
+def _validated(shapes: tuple[type, ...], values: Mapping[str, Any], otherwise: str) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(shapes).validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise OldMeasurementsError(f"{otherwise} ({place}: {first['msg']})") from error
 
 
 @functools.cache

@@ -99,11 +99,12 @@ def main() -> int:
                     executor.close()
         finally:
             cluster.shutdown()
-    passed = sum(one.judgement.status is Status.PASS for one in result.tasks.values())
-    outcomes = result.outcomes.values()
-    spans = [(outcome.started, outcome.finished) for outcome in outcomes]
+    passed = sum(one.status is Status.PASS for one in result.entries)
+    spans = [(one.outcome.started, one.outcome.finished) for one in result.entries if one.outcome]
     ran = [finished - started for started, finished in spans]
-    failures = Counter(outcome.failure.message for outcome in outcomes if outcome.failure)
+    failures = Counter(
+        one.outcome.failure.message for one in result.entries if one.outcome and one.outcome.failure
+    )
     report = {
         "tasks": options.tasks,
         "hosts": options.hosts,

@@ -194,13 +194,12 @@ class CodeGraph:
     def _follow(self, node: Node) -> None:
         now: dict[Node, None] = {}
         later: dict[Node, None] = {}
-        for marked, found in self.neighbours(node):
+        for marked, found in self._neighbours(node):
             (later if marked else now)[found] = None
         self._edges[node] = tuple(now)
         self._later[node] = tuple(one for one in later if one not in now)
 
-    def neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
-        """What a piece of code reaches directly; marked is what a declared check runs later."""
+    def _neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
         kind, place, name = node
         if kind == MISSING:
             return

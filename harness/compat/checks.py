@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
-from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured
 from harness.outcome import Judgement, Measured, Outcome, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
@@ -29,13 +28,13 @@ def _resolve_holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     return resolve_check.holds(measurements, outcome)
 
 
-def _run_lint(ctx: TaskContext) -> Measured[LintMeasured]:
+def _run_lint(ctx: TaskContext) -> Measured:
     from harness.compat.lint import lint_check
 
     return lint_check.run(ctx)
 
 
-def _judge_lint(measurements: LintMeasured, params: Mapping[str, Any]) -> Judgement:
+def _judge_lint(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
     from harness.compat.lint import lint_check
 
     return lint_check.judge(measurements, params)
@@ -113,9 +112,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="lint",
         tier=Tier.STATIC,
-        question="Do these versions support the recipe's settings, and is none of them a known mistake?",
+        question="Does the recipe set what these versions understand, and what is known to go well?",
         facets=("recipe", "versions"),
-        measurements=LINT_FORMAT,
         run=_run_lint,
         judge=_judge_lint,
         applies=_lint_applies,

@@ -8,15 +8,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the model is transformers'")
 
 from harness.convergence.inference import inference_check, inference_program  # noqa: E402
+from harness.convergence.inference.inference_measurements import UnsupportedInference  # noqa: E402
 from harness.outcome import Status  # noqa: E402
 
 
 def test_the_device_gives_the_cpus_logits(npu_device):
     found = inference_program.compare(npu_device)
-    if not found["supported"]:
-        pytest.skip(found["why"])
+    if isinstance(found, UnsupportedInference):
+        pytest.skip(found.why)
 
-    judgement = inference_check.judge({**found, "ended": True}, {})
+    judgement = inference_check.judge(found, {})
 
     assert judgement.status is Status.PASS, judgement.reasons
 

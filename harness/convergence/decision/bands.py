@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.convergence.decision import run_summaries as summaries
+from harness.convergence.decision.decision import Statistic
 from harness.convergence.decision.decision_rule import BOTH_SIDES, Rule
 from harness.convergence.decision.run_summaries import Levels
 from harness.convergence.telemetry.series import Series
@@ -33,41 +34,6 @@ class Band:
     mean: float
     sd: float
     sides: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistic:
-    """A summary of n candidate runs against its band.
-
-    look: fraction of the steps seen. t: Student units. p: corrected for the number of statistics.
-    shared: whether each of the runs lies to the side of their mean by more than chance lets one run
-        (`Rule.share_alpha`).
-    """
-
-    name: str
-    look: float
-    runs: int
-    candidate: float
-    reference: float
-    sd: float
-    t: float
-    p: float
-    shared: bool
-
-    @property
-    def distance(self) -> float:
-        """How far the candidate lies from the reference mean, in between-run standard deviations."""
-        return (self.candidate - self.reference) / self.sd
-
-    def sentence(self) -> str:
-        """Which statistic, how far, in which direction, in how many runs."""
-        series, summary = self.name.split("/", 1)
-        direction = "above" if self.t > 0 else "below"
-        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return (
-            f"{series} ({summary}) lies {abs(self.distance):.1f} between-run standard deviations "
-            f"{direction} the reference (mean of {runs} at {self.look:.0%} of the steps)"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.convergence.decision.performance import LEAST_SHARE, Comparison, compare
 from harness.convergence.decision.reference_set import ReferenceSet
 from harness.convergence.telemetry.series import decode_series
+from harness.convergence.telemetry.training_records import MachineLoad, StoredSeries
+from harness.evidence import DeviceFacts
 
 # A share of the machine that changes times by no more than bounds from ten quiet runs do: 1 / (1 - 0.1).
 HIDDEN_BY = 0.1
@@ -24,19 +25,28 @@ class Speed:
     sentences: tuple[str, ...] = ()
 
 
-def speed(reference: ReferenceSet, runs: Sequence[Mapping[str, Any]], device: Mapping[str, Any]) -> Speed:
-    """The first run that was not stopped early, against the reference's runs on this very machine.
+@dataclass(frozen=True, kw_only=True)
+class TimedRun:
+    """A run with its times and memory (`performance`) and the machine they are of."""
 
-    runs: of a check's measurements, each with `performance` and `host`. An improvement is no regression.
+    stopped_early: bool
+    performance: StoredSeries
+    host: MachineLoad | None
+
+
+def speed(reference: ReferenceSet, runs: Sequence[TimedRun], device: DeviceFacts) -> Speed:
+    """Compare the first run that was not stopped early with the reference's runs on this very machine.
+
+    An improvement is no regression.
     """
-    whole = next((run for run in runs if not run.get("stopped") and run.get("performance")), None)
+    whole = next((run for run in runs if not run.stopped_early and run.performance), None)
     if whole is None:
         return Speed(sentences=("Times are not judged: no run is whole.",))
-    why = _incomparable(reference, whole.get("host", {}), device)
+    why = _incomparable(reference, whole.host, device)
     if why:
         return Speed(sentences=(f"Times are not judged: {why}.",))
-    others = whole["host"]["others"]
-    found, notes = compare(reference.performance, decode_series(whole["performance"]), others=others)
+    others = whole.host.others if whole.host and whole.host.others is not None else 0.0
+    found, notes = compare(reference.performance, decode_series(whole.performance), others=others)
     worse = tuple(one for one in found if one.worse)
     shown = worse or tuple(found[:1])
     sentences = [f"{one.sentence()}." for one in shown] + [f"{note}." for note in notes if not found]
@@ -45,7 +55,7 @@ def speed(reference: ReferenceSet, runs: Sequence[Mapping[str, Any]], device: Ma
 
 def _hidden(reference: ReferenceSet) -> tuple[str, ...]:
     """What a reference that was not recorded on a quiet machine cannot show."""
-    theirs = reference.provenance["host"].get("others")
+    theirs = reference.provenance.host.others if reference.provenance.host else None
     if theirs is None:
         return ("It is not known how busy the machine was with others when the reference was recorded.",)
     if theirs <= HIDDEN_BY:
@@ -55,13 +65,13 @@ def _hidden(reference: ReferenceSet) -> tuple[str, ...]:
     return (f"{found}: a slow-down by up to a factor of {factor:.2g} may be hidden.",)
 
 
-def _incomparable(reference: ReferenceSet, host: Mapping[str, Any], device: Mapping[str, Any]) -> str:
-    theirs = reference.provenance["device"]
-    if not reference.performance or reference.host != host.get("id"):
+def _incomparable(reference: ReferenceSet, host: MachineLoad | None, device: DeviceFacts) -> str:
+    theirs = reference.provenance.device
+    if not reference.performance or host is None or reference.host != host.id:
         return "the reference was recorded on another machine (npu-matrix run --record-reference)"
-    different = [key for key in ("kind", "simulated", "soc") if theirs.get(key) != device.get(key)]
+    different = [key for key in ("kind", "simulated", "soc") if getattr(theirs, key) != getattr(device, key)]
     if different:
         return f"the reference is of another device ({', '.join(different)})"
-    if host.get("others") is None:
+    if host.others is None:
         return "nothing says how much of the machine others used"
     return ""

@@ -8,59 +8,16 @@ What it needs is `reward`; what it knows besides is listed in `rule.FEATURES`. H
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from harness.convergence.decision import run_gates
-from harness.convergence.decision.bands import Floats, Reference, Statistic, arrays, reference
+from harness.convergence.decision.bands import Floats, Reference, arrays, reference
+from harness.convergence.decision.decision import Decision, Deviation, Look, Statistic
 from harness.convergence.decision.decision_rule import REWARD_HINT, Rule
-from harness.convergence.decision.paired_run import Deviation, deviation
+from harness.convergence.decision.paired_run import deviation
 from harness.convergence.telemetry.series import Series
 from harness.outcome import Status
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """One test of the rule. purpose: "screen" or "confirm"; alarm: the statistic's p fell below `level`."""
-
-    purpose: str
-    runs: int
-    fraction: float
-    statistic: Statistic | None
-    level: float
-    alarm: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
-
-    decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (it cannot be used), "runs" (more
-        are needed), "running" (go on) or "input" (there is no reward).
-    runs_wanted: runs still needed for a decision, 0 when it is final. runs_used: candidate runs looked at.
-    runs_cost: runs paid for when each is stopped at the look that settled it; runs_full: without early stops.
-    shortfall: 95 % bound of how far the candidate may lie below the reference, as a share of its rise.
-    """
-
-    status: Status
-    decided_by: str
-    reasons: tuple[str, ...]
-    remedies: tuple[str, ...] = ()
-    statistic: Statistic | None = None
-    looks: tuple[Look, ...] = ()
-    twins: tuple[Deviation | None, ...] = ()
-    runs_used: int = 0
-    runs_wanted: int = 0
-    runs_cost: float = 0.0
-    runs_full: float = 0.0
-    shortfall: float | None = None
-    notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The decision as JSON values."""
-        return {**asdict(self), "status": self.status.value}
 
 
 def decide(

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from harness.convergence.decision.bands import reference
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.telemetry.series import Run, Series, encode
+from harness.convergence.telemetry.training_records import (
+    CurveBand,
+    RewardCurve,
+    StoredNumber,
+    TelemetryCurves,
+    TrainingCurves,
+)
 
 REWARD = "reward"
 
 
-def drawing(reference_runs: Sequence[Series], candidates: Sequence[tuple[int, Run]]) -> dict[str, Any]:
-    """Mean and 99 % prediction band of each reference series, and the candidates' values, step by step.
-
-    {"reference": {"mean": [...], "low": [...], "high": [...]}, "candidate": [{"seed": 1000, "reward":
-    [...]}], "telemetry": {series: {"mean", "low", "high", "candidate": [[...]]}}, "looks": [steps of each
-    look]}
-    """
+def training_curves(
+    reference_runs: Sequence[Series], candidates: Sequence[tuple[int, Run]]
+) -> TrainingCurves:
+    """Mean and 99 % prediction band of each reference series, and the candidates' series (seed, run)."""
     rule = Rule()
     bands = reference(reference_runs, rule)
-    shown: Mapping[str, Any] = {
-        name: dict(zip(("mean", "low", "high"), ([encode(x) for x in line] for line in lines), strict=True))
-        for name, lines in bands.drawn.items()
-    }
+    lines = {name: [_stored(line) for line in drawn] for name, drawn in bands.drawn.items()}
+    shown = {name: CurveBand(mean=mean, low=low, high=high) for name, (mean, low, high) in lines.items()}
     names = sorted({name for _, run in candidates for name in run.series} | set(shown))
-    return {
-        "reference": shown.get(REWARD, {"mean": [], "low": [], "high": []}),
-        "candidate": [
-            {"seed": seed, REWARD: [encode(x) for x in run.series.get(REWARD, ())]}
-            for seed, run in candidates
-        ],
-        "telemetry": {
-            name: {
-                **shown.get(name, {"mean": [], "low": [], "high": []}),
-                "candidate": [[encode(x) for x in run.series.get(name, ())] for _, run in candidates],
-            }
+    return TrainingCurves(
+        reference=shown.get(REWARD, CurveBand()),
+        candidate=tuple(
+            RewardCurve(seed=seed, reward=_stored(run.series.get(REWARD, ()))) for seed, run in candidates
+        ),
+        telemetry={
+            name: TelemetryCurves(
+                mean=band.mean,
+                low=band.low,
+                high=band.high,
+                candidate=tuple(_stored(run.series.get(name, ())) for _, run in candidates),
+            )
             for name in names
             if name != REWARD
+            for band in [shown.get(name, CurveBand())]
         },
-        "looks": [rule.steps_at(look, bands.steps) for look in range(len(rule.looks))],
-    }
+        looks=tuple(rule.steps_at(look, bands.steps) for look in range(len(rule.looks))),
+    )
+
+
+def _stored(values: Iterable[float]) -> tuple[StoredNumber, ...]:
+    return tuple(encode(value) for value in values)

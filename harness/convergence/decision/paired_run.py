@@ -7,39 +7,14 @@ the same run. Between-run scatter, which hides small faults from any band, drops
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.convergence.decision.decision import Deviation
 from harness.convergence.decision.decision_rule import Rule
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """The largest difference between a run and its twin.
-
-    step: from 0. size, limit: in between-run standard deviations of that step.
-    """
-
-    series: str
-    step: int
-    size: float
-    limit: float
-
-    @property
-    def alarm(self) -> bool:
-        """Whether it is more than arithmetic explains."""
-        return self.size > self.limit
-
-    def sentence(self) -> str:
-        """What differs, where and how far."""
-        return (
-            f"{self.series} differs at step {self.step + 1} from the same seed on the reference device by "
-            f"{self.size:.2g} between-run standard deviations, arithmetic explains {self.limit:g}"
-        )
 
 
 def deviation(

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.convergence.telemetry.series import decode_series, encode_series
+from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.digest import digest_json
 from harness.errors import InputError, Location
-from harness.package import data_folder
+from harness.measurements import OldMeasurementsError, read_shape
 
 SCHEMA = {"name": "npu-matrix/reference", "version": 1}
-FOLDER = data_folder("convergence/decision/references")
+FOLDER = Path(__file__).parent / "references"
 # Names a folder of the user's own reference sets, which are looked at before the shipped ones.
 FOLDER_VARIABLE = "NPU_MATRIX_REFERENCES"
 # The machine's, not the algorithm's: kept apart, and only compared with runs of the same machine.
@@ -38,7 +39,7 @@ class ReferenceSet:
     digest: str
     recipe_digest: str
     recipe: Mapping[str, Any]
-    provenance: Mapping[str, Any]
+    provenance: ReferenceProvenance
     seeds: tuple[int, ...]
     runs: tuple[Mapping[str, tuple[float, ...]], ...]
     twins: Mapping[int, Mapping[str, tuple[float, ...]]]
@@ -52,7 +53,7 @@ class ReferenceSet:
     @property
     def host(self) -> str:
         """The machine it was recorded on, "" where that was not noted."""
-        return str(self.provenance.get("host", {}).get("id", ""))
+        return self.provenance.host.id if self.provenance.host else ""
 
     def twins_of(self, seeds: Sequence[int]) -> list[Mapping[str, tuple[float, ...]] | None]:
         """The recorded first steps of the given seeds, None for a seed that was not recorded."""
@@ -137,13 +138,13 @@ def load(path: Path) -> ReferenceSet:
             digest=digest,
             recipe_digest=body["recipe_digest"],
             recipe=body["recipe"],
-            provenance=body["provenance"],
+            provenance=read_shape(ReferenceProvenance, body["provenance"]),
             seeds=tuple(run["seed"] for run in body["runs"]),
             runs=tuple(decode_series(run["series"]) for run in body["runs"]),
             twins={run["seed"]: decode_series(run["series"]) for run in body["twins"]},
             performance=tuple(decode_series(run["series"]) for run in body.get("performance", ())),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OldMeasurementsError) as error:
         raise InputError(
             f"not a reference set: {error}", where=Location(path), fix="record it again"
         ) from error

@@ -6,15 +6,27 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from harness.cell_program.program_run import (
+    ProgramFailure,
+    Unsupported,
+    cell_device,
+    run_in_cell,
+)
 from harness.check import Check, TaskContext
-from harness.evidence import evidence_of, read_device_facts
-from harness.outcome import Judgement, Measured, Status, Tier
+from harness.convergence.inference.inference_measurements import (
+    INFERENCE_FORMAT,
+    InferenceMeasurements,
+    UnsupportedInference,
+)
+from harness.errors import EXIT_NOTHING_SELECTED
+from harness.evidence import evidence_of
+from harness.measurements import to_json
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 PROGRAM = "harness.convergence.inference.inference_program"
 TIMEOUT_S = 300.0
-MOST_TAIL = 4000
-# Unit roundoff of HF32, the coarsest format a device computes float32 matrix products in by default.
 ROUNDOFF = 2.0**-11
+"""Unit roundoff of HF32, the coarsest format a device computes float32 matmuls in by default."""
 FACETS = (
     "pins",
     "platform",
@@ -26,46 +38,54 @@ FACETS = (
 )
 
 
-def run(context: TaskContext) -> Measured:
-    """Compute both logits in the cell; a program that fails is a measurement."""
+Measurements = InferenceMeasurements | UnsupportedInference | ProgramFailure
+
+
+def run(context: TaskContext) -> Measured[Measurements]:
+    """Compute the logits on the device and on the CPU in the cell; a program that fails is a measurement."""
     out = context.workdir / "logits.json"
-    device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu:0"
-    completed = context.in_cell(PROGRAM, "--device", device, "--out", str(out), timeout=TIMEOUT_S)
-    ended = completed.returncode == 0 and not completed.timed_out and out.is_file()
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if ended else {}
-    facts = found.get("device", {})
+    device = cell_device(context)
+    ended = run_in_cell(
+        context,
+        PROGRAM,
+        *("--device", device, "--out", str(out)),
+        out=out,
+        what="the inference",
+        timeout=TIMEOUT_S,
+        on=device,
+    )
+    if isinstance(ended, Unsupported):
+        ended = ProgramFailure(state="crashed", returncode=EXIT_NOTHING_SELECTED, tail=ended.why, on=device)
+    if isinstance(ended, ProgramFailure):
+        # Nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        return Measured(measurements=ended, evidence=Evidence.CPU)
+    found = INFERENCE_FORMAT.read(json.loads(out.read_bytes()))
+    assert not isinstance(found, ProgramFailure), "the program does not write its own failure"
     return Measured(
-        measurements={
-            **found,
-            "ended": ended,
-            "returncode": completed.returncode,
-            "timed_out": completed.timed_out,
-            "tail": "" if ended else completed.tail[-MOST_TAIL:],
-        },
-        evidence=evidence_of(read_device_facts(facts)),
-        environment={"versions": found.get("versions", {}), "device": facts},
+        measurements=found,
+        evidence=evidence_of(found.device),
+        environment={"versions": dict(found.versions), "device": to_json(found.device)},
     )
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """The largest difference against what rounding every matrix product in HF32 makes of the largest logit.
+def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
+    """Compare the largest difference with what rounding every matmul in HF32 makes of the largest logit.
 
-    Errors of products in a row add up at most linearly: the bound is their number x 2^-11 x the largest.
+    Errors of consecutive matmuls add up at most linearly: the bound is their number x 2^-11 x the largest.
     """
-    if not measurements["ended"]:
-        lines = [line.strip() for line in measurements["tail"].splitlines() if line.strip()]
-        what = "did not end in time" if measurements["timed_out"] else "failed"
-        words = [f"Its last words: {lines[-1]}"] if lines else []
-        return Judgement(status=Status.FAIL, reasons=(f"The inference {what}.", *words))
-    if not measurements["supported"]:
-        return Judgement(status=Status.UNSUPPORTED, reasons=(f"{measurements['why']}.",))
-    if not measurements["finite"]:
+    if isinstance(measured, ProgramFailure):
+        return Judgement(
+            status=Status.FAIL, reasons=(f"The inference {measured.ending}.", *measured.last_line)
+        )
+    if isinstance(measured, UnsupportedInference):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(f"{measured.why}.",))
+    if not measured.finite:
         return Judgement(status=Status.FAIL, reasons=("Some logits on the device are not finite.",))
-    products, largest = int(measurements["matrix_products"]), float(measurements["largest_logit"])
-    bound, found = products * ROUNDOFF * largest, float(measurements["largest_difference"])
+    largest, found = float(measured.largest_logit), float(measured.largest_difference)
+    bound = measured.matrix_products * ROUNDOFF * largest
     sentence = (
-        f"Logits differ by {found:.2g} at most where the largest is {largest:.3g}; rounding {products} "
-        f"matrix products in a row explains {bound:.2g}."
+        f"Logits differ by {found:.2g} at most where the largest is {largest:.3g}; rounding "
+        f"{measured.matrix_products} consecutive matmuls explains {bound:.2g}."
     )
     if found > bound:
         return Judgement(
@@ -73,7 +93,7 @@ def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgem
             reasons=(sentence,),
             remedies=("Compare attention with sinks, the router and the experts one by one.",),
         )
-    same = "the same" if measurements["same_answers"] else "not the same, which rounding can make"
+    same = "the same" if measured.same_answers else "not the same, which rounding can cause"
     return Judgement(status=Status.PASS, reasons=(sentence, f"Greedy answers are {same}."))
 
 
@@ -82,6 +102,7 @@ CHECK = Check(
     tier=Tier.NUMERICS,
     question="Does inference of a tiny gpt-oss model give the CPU's logits on this cell's device?",
     facets=FACETS,
+    measurements=INFERENCE_FORMAT,
     run=run,
     judge=judge,
     needs=("environment",),

@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell_program.torch_device import device_facts
+from harness.convergence.inference.inference_measurements import (
+    InferenceMeasurements,
+    UnsupportedInference,
+)
 from harness.convergence.smoke.smoke_program import versions
 from harness.convergence.smoke.training_device import open_device
+from harness.convergence.telemetry.series import encode
 from harness.errors import HarnessError
-from harness.measurements import json_object
+from harness.measurements import to_json
 
 SEED = 0
 VOCABULARY, HIDDEN, LAYERS, HEADS, EXPERTS, WINDOW = 32, 64, 2, 4, 4, 4
@@ -38,20 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    options.out.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(to_json(result), allow_nan=False) + "\n", encoding="utf-8")
     return 0
 
 
-def compare(device: str) -> dict[str, Any]:
-    """Both models' logits of the same prompts and their greedy answers, as JSON values."""
+def compare(device: str) -> InferenceMeasurements | UnsupportedInference:
+    """The logits of the same prompts and the greedy answers on the device and on the CPU."""
     import torch
 
     open_device(device)
-    known = {"versions": versions(device), "device": json_object(device_facts(device))}
+    packages, facts = versions(device), device_facts(device)
     try:
         model = _model()
     except ImportError as error:
-        return {"supported": False, "why": f"this transformers has no gpt-oss: {error}", **known}
+        why = f"this transformers has no gpt-oss: {error}"
+        return UnsupportedInference(why=why, versions=packages, device=facts)
     generator = torch.Generator().manual_seed(SEED)
     prompts = torch.randint(1, VOCABULARY, (PROMPTS, PROMPT_TOKENS), generator=generator)
     with torch.no_grad():
@@ -63,18 +69,18 @@ def compare(device: str) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         theirs = _greedy(model, prompts.to(device)).cpu()
     difference = (found - host).abs()
-    return {
-        "supported": True,
-        "finite": bool(torch.isfinite(found).all()),
-        "largest_difference": _number(float(difference.max())),
-        "largest_logit": _number(float(host.abs().max())),
-        "same_answers": bool((theirs == answers).all()),
-        "answers": answers.tolist(),
-        "device_answers": theirs.tolist(),
-        "seconds": round(seconds, 4),
-        "matrix_products": matrix_products(),
-        **known,
-    }
+    return InferenceMeasurements(
+        finite=bool(torch.isfinite(found).all()),
+        largest_difference=encode(float(difference.max())),
+        largest_logit=encode(float(host.abs().max())),
+        same_answers=bool((theirs == answers).all()),
+        answers=tuple(map(tuple, answers.tolist())),
+        device_answers=tuple(map(tuple, theirs.tolist())),
+        seconds=round(seconds, 4),
+        matrix_products=matrix_products(),
+        versions=packages,
+        device=facts,
+    )
 
 
 def matrix_products() -> int:
@@ -127,12 +133,6 @@ def _greedy(model: Any, prompts: Any) -> Any:
         token = model(sequence, use_cache=False).logits[:, -1].argmax(dim=-1, keepdim=True)
         sequence = torch.cat([sequence, token], dim=1)
     return sequence[:, prompts.shape[1] :]
-
-
-def _number(value: float) -> float | str:
-    from harness.convergence.telemetry.series import encode
-
-    return encode(value)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from pathlib import Path
 from harness.convergence.decision import reference_set
 from harness.convergence.smoke import smoke_recipe as recipes
 from harness.convergence.smoke.smoke_program import train
-from harness.convergence.telemetry.machine_load import together
+from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import read
+from harness.convergence.telemetry.training_records import MachineLoad
 from harness.errors import HarnessError, InfrastructureError
+from harness.measurements import to_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +80,7 @@ def record(options: argparse.Namespace) -> Path:
             "versions": header["versions"],
             "python": header["python"],
             "machine": header["machine"],
-            "host": together([run.header["host"] for run in telemetry.runs]),
+            "host": to_json(largest_load([MachineLoad(**run.header["host"]) for run in telemetry.runs])),
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.smoke.record_smoke",
         },

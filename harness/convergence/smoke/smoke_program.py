@@ -21,10 +21,10 @@ from typing import Any, TextIO
 
 from harness.convergence.smoke import smoke_recipe as recipes
 from harness.convergence.smoke.smoke_recipe import TinyRecipe
-from harness.convergence.telemetry.machine_load import Others, host_facts
+from harness.convergence.telemetry.machine_load import Others, machine_load
 from harness.convergence.telemetry.series import SCHEMA, encode
 from harness.errors import HarnessError
-from harness.measurements import json_object
+from harness.measurements import to_json
 
 _PACKAGES = ("torch", "torch_npu", "verl", "numpy", "transformers", "tensordict")
 
@@ -103,11 +103,11 @@ def train(
         "recipe": recipe.as_json(),
         "digest": recipe.digest(),
         "fault": fault_name,
-        "device": json_object(device_facts(device)),
+        "device": to_json(device_facts(device)),
         "versions": versions(device),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "host": host_facts(),
+        "host": to_json(machine_load()),
     }
     _write(out, {"schema": SCHEMA, "kind": "run", "run": name, **header})
     started, others = time.perf_counter(), Others()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.convergence.telemetry.series import Series
+from harness.convergence.telemetry.training_records import EarlyStop
 
 if TYPE_CHECKING:
     from typing import Self
@@ -24,19 +24,6 @@ POLL_SECONDS = 0.5
 Verdict = Callable[[Series], str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """A run that was ended early: the steps it had made when that was decided, of how many, and why."""
-
-    after: int
-    of: int
-    reason: str
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
-
-
 class Watcher:
     """Watches one training in a thread of its own, as a context: `with Watcher(...) as watcher: train()`.
 
@@ -45,7 +32,7 @@ class Watcher:
     """
 
     def __init__(self, *, read: Callable[[], Series], verdict: Verdict, steps: int, stop_file: Path) -> None:
-        self.stop: Stop | None = None
+        self.stop: EarlyStop | None = None
         self._read, self._verdict = read, verdict
         self._steps, self._stop_file = steps, stop_file
         self._seen = 0
@@ -77,13 +64,5 @@ class Watcher:
         self._seen = made
         reason = self._verdict({name: values[:made] for name, values in series.items()})
         if reason:
-            self.stop = Stop(after=made, of=self._steps, reason=reason)
+            self.stop = EarlyStop(after=made, of=self._steps, reason=reason)
             self._stop_file.write_text(reason, encoding="utf-8")
-
-
-def sentence(stop: dict[str, Any], made: int) -> str:
-    """What a stopped run saved; `made`: the steps it had made when it ended."""
-    saved = stop["of"] - made
-    return (
-        f"It was stopped after {made} of {stop['of']} steps, which saved {saved / stop['of']:.0%} of the run."
-    )

@@ -6,10 +6,11 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from harness.convergence.telemetry.training_records import MachineLoad
 from harness.digest import digest_json
 
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -21,25 +22,24 @@ LOOK_SECONDS = 1.0
 _BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)
 
 
-def host_facts() -> dict[str, Any]:
-    """`id`: a digest that only runs on this machine share, without its name in it; `load`: runnable processes
-    per processor in the last minute."""
+def machine_load() -> MachineLoad:
+    """This machine, known by a digest without its name in it, and its load in the last minute."""
     processors = os.cpu_count() or 1
-    return {
-        "id": digest_json([platform.node(), platform.machine(), _model(), processors])[:16],
-        "load": round(os.getloadavg()[0] / processors, 3),
-    }
+    return MachineLoad(
+        id=digest_json([platform.node(), platform.machine(), _model(), processors])[:16],
+        load=round(os.getloadavg()[0] / processors, 3),
+    )
 
 
-def together(hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def largest_load(hosts: Sequence[MachineLoad]) -> MachineLoad:
     """The facts of several runs' host as one: the largest load, the largest share of others where known."""
-    shares = [host.get("others") for host in hosts]
+    shares = [host.others for host in hosts]
     known = [share for share in shares if share is not None]
-    return {
-        "id": hosts[0]["id"],
-        "load": max(host["load"] for host in hosts),
-        "others": max(known) if len(known) == len(shares) else None,
-    }
+    return replace(
+        hosts[0],
+        load=max(host.load for host in hosts),
+        others=max(known) if len(known) == len(shares) else None,
+    )
 
 
 class Others:

@@ -86,9 +86,9 @@ def decode(value: Any) -> float:
     raise ValueError(f"not a number: {value!r}")
 
 
-def encode_series(series: Mapping[str, Sequence[float]]) -> dict[str, list[float | str]]:
+def encode_series(series: Mapping[str, Sequence[float]]) -> dict[str, tuple[float | str, ...]]:
     """Series as JSON values."""
-    return {name: [encode(value) for value in values] for name, values in series.items()}
+    return {name: tuple(encode(value) for value in values) for name, values in series.items()}
 
 
 def decode_series(series: Mapping[str, Sequence[Any]]) -> dict[str, tuple[float, ...]]:

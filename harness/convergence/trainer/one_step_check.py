@@ -8,6 +8,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer.recipe_twin_check import STEPS
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT, TrainerProgramFailure
 from harness.outcome import Judgement, Measured, Status, Tier
 
 # One is enough: what differs from `trainer-grpo` is where responses come from, not what is learned from them.
@@ -16,27 +17,27 @@ ALGORITHM = "grpo"
 OLDEST = (0, 9)
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[trainer.Measurements]:
     """Train in the cell on two devices; a trainer that hangs or crashes is a measurement."""
     return trainer.measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
 
 
-def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgement:
     """As `trainer.judge`, and that the rollout's weights are no more than a step old."""
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging.weight_lag import lag
 
-    judgement = trainer.judge(measurements, params)
-    recipe = measurements.get("recipe")
-    if measurements["state"] != trainer.MEASURED or recipe is None:
+    judgement = trainer.judge(measured, params)
+    if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
         return judgement
-    updates = recipe["epochs"] * recipe["prompts"] // recipe["mini_batch"]
-    found = lag(decode_series(measurements["series"]), updates)
+    recipe = measured.recipe
+    updates = recipe.epochs * recipe.prompts // recipe.mini_batch
+    found = lag(decode_series(measured.series), updates)
     if found is not None and found.alarm:
         more = judgement if judgement.status is Status.FAIL else None
         return Judgement(
             status=Status.FAIL,
-            reasons=(found.sentence(), *(more.reasons if more else trainer.notes(measurements))),
+            reasons=(found.sentence(), *(more.reasons if more else trainer.notes(measured))),
             remedies=(_LOST_REMEDY, *(more.remedies if more else ())),
         )
     if judgement.status is not Status.PASS:
@@ -71,6 +72,7 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does verl learn one step off its policy, with a rollout on a device of its own?",
     facets=trainer.FACETS,
+    measurements=TRAINER_FORMAT,
     run=run,
     judge=judge,
     needs=("environment",),

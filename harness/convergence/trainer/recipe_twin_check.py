@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
 # A run one step off its policy, or within the clip range of the GSPO paper, learns more slowly than the
@@ -14,7 +15,7 @@ from harness.outcome import Measured, Tier
 STEPS = 36
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[trainer.Measurements]:
     """Train the twin of the facet `recipe` in the cell; a trainer that hangs or crashes is a measurement."""
     from harness.convergence.recipes.recipe_launch import twin_of
 
@@ -38,6 +39,7 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does the scaled-down twin of this cell's recipe train on its device?",
     facets=(*trainer.FACETS, "recipe"),
+    measurements=TRAINER_FORMAT,
     run=run,
     judge=trainer.judge,
     needs=("environment",),

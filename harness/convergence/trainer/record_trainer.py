@@ -19,10 +19,9 @@ from harness.convergence.telemetry.series import decode_series
 from harness.convergence.trainer.trainer_recipe import TrainerRecipe
 from harness.digest import digest_json
 from harness.errors import InputError, Location
-from harness.package import data_folder
 
 SCHEMA = {"name": "npu-matrix/trainer-record", "version": 1}
-FOLDER = data_folder("convergence/trainer/references")
+FOLDER = Path(__file__).parent / "references"
 # Wall time and memory are the machine's, not the algorithm's.
 LEFT_OUT = ("seconds", "throughput", "memory_gb")
 
@@ -103,7 +102,7 @@ def recorded(recipe_digest: str, verl: str, folder: Path = FOLDER) -> Record | N
     return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
 
 
-def same_start(recipe: Mapping[str, Any], digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
+def same_start(recipe: TrainerRecipe, digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
     """The record whose first step is that of these settings: `recorded`, or that of a run of another length.
 
     recipe, digest: of a run; what was set beside its recipe is in the digest alone.
@@ -111,16 +110,11 @@ def same_start(recipe: Mapping[str, Any], digest: str, verl: str, folder: Path =
     exact = recorded(digest, verl, folder)
     if exact is not None:
         return exact
-    try:
-        asked = TrainerRecipe(**recipe)
-    except TypeError:
-        # Settings of another version of this program.
-        return None
-    if asked.digest() != digest:
+    if recipe.digest() != digest:
         return None
     known = [load(path) for path in sorted(folder.glob("*.json"))]
     fitting = [
-        one for one in known if dataclasses.replace(asked, steps=one.steps).digest() == one.recipe_digest
+        one for one in known if dataclasses.replace(recipe, steps=one.steps).digest() == one.recipe_digest
     ]
     return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
 

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from harness.cell_program.program_run import STORED_CHARACTERS
 from harness.cell_program.unsimulated_operators import judge_unsimulated_error
 from harness.check import Check, Completed, TaskContext
-from harness.evidence import evidence_of, read_device_facts
+from harness.convergence.telemetry.training_records import TrainingCurves
+from harness.convergence.trainer.trainer_measurements import (
+    TRAINER_FORMAT,
+    FurtherRun,
+    TrainerMeasurements,
+    TrainerProgramFailure,
+)
+from harness.evidence import evidence_of
+from harness.measurements import read_shape, to_json
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 
 if TYPE_CHECKING:
-    from harness.convergence.decision.decide import Decision
+    from harness.convergence.decision.decision import Decision
     from harness.convergence.decision.reference_set import ReferenceSet
     from harness.convergence.trainer.judging.learned import Difference
 
+Measurements = TrainerMeasurements | TrainerProgramFailure
+
 PROGRAM = "harness.convergence.trainer.trainer_program"
-MEASURED, CRASHED, HUNG, FAILED = "measured", "crashed", "hung", "failed"
 # The program ends a trainer that stands still by itself; this is for a program that stands still.
 TIMEOUT_S = 1800.0
-MOST_TAIL = 4000
 OLDEST = (0, 6)
 FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[Measurements]:
     """Run the trainer in the cell; a trainer that hangs or crashes is a measurement."""
     return measure(context, ["--algorithm", str(context.params["algorithm"])])
 
 
-def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
-    """What `PROGRAM` makes of these arguments in the cell.
+def measure(context: TaskContext, arguments: Sequence[str]) -> Measured[Measurements]:
+    """Run `PROGRAM` with these arguments in the cell.
 
-    Where there is a reference set of them, each run is read along and ended once it need not go on, and other
-    seeds are trained until the decision rule is satisfied.
+    With a reference set of these arguments, each run is read while it is written and ended once its remaining
+    steps cannot change the decision, and other seeds are trained until the decision rule is satisfied.
     """
     from harness.convergence.decision.decide import decide
     from harness.convergence.telemetry.series import decode_series
@@ -44,30 +53,44 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured:
     device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu"
     words = [*arguments, "--device", device]
     reference = _reference(context, words)
-    runs: list[dict[str, Any]] = []
+    runs: list[TrainerMeasurements] = []
     for seed in banded.CANDIDATE_SEEDS if reference else banded.CANDIDATE_SEEDS[:1]:
-        runs.append(_run(context, words, seed, reference, runs))
-        if reference is None or runs[-1]["state"] != MEASURED:
+        found = _run(context, words, seed, reference, runs)
+        if isinstance(found, TrainerProgramFailure):
+            return measured_by(context, found)
+        runs.append(found)
+        if reference is None or found.state != "measured":
             break
-        if not decide(reference.runs, [decode_series(one["series"]) for one in runs]).runs_wanted:
+        if not decide(reference.runs, [decode_series(one.series) for one in runs]).runs_wanted:
             break
-    found = dict(next((one for one in runs if one["state"] != MEASURED), runs[0]))
-    if len(runs) > 1 and found["state"] == MEASURED:
-        found["more"] = [{key: one[key] for key in ("recipe", "series", "stop")} for one in runs[1:]]
-    found["reference"] = reference.digest if reference is not None else ""
-    found["reference_provenance"] = dict(reference.provenance) if reference is not None else {}
-    decision, _ = _decision(found) if found["state"] == MEASURED else (None, None)
-    # For who looks at a report; `judge` decides again.
-    found["decision"] = decision.as_json() if decision is not None else None
-    found["curves"] = _curves(runs, reference)
-    facts = found.get("device", {})
+    return measured_by(context, _joined(runs, reference))
+
+
+def measured_by(context: TaskContext, found: Measurements) -> Measured[Measurements]:
+    """The measurements with their evidence, and every run's file as an artifact."""
+    files = {path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))}
+    if isinstance(found, TrainerProgramFailure):
+        # Without the program's report nothing is known of the device but that something ran.
+        return Measured(measurements=found, evidence=Evidence.CPU, artifacts=files)
     return Measured(
         measurements=found,
-        # Without the program's word nothing is known of the device but that something ran.
-        evidence=evidence_of(read_device_facts(facts)),
-        artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))},
-        environment={"versions": found.get("versions", {}), "device": facts},
+        evidence=evidence_of(found.device),
+        artifacts=files,
+        environment={"versions": dict(found.versions), "device": to_json(found.device)},
     )
+
+
+def _joined(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainerMeasurements:
+    """The run that did not end well, or the first with the others as further runs, and what was decided."""
+    found = next((one for one in runs if one.state != "measured"), runs[0])
+    if found.state == "measured":
+        more = tuple(FurtherRun(recipe=one.recipe, series=one.series, stop=one.stop) for one in runs[1:])
+        found = replace(found, more=more)
+    if reference is not None:
+        found = replace(found, reference=reference.digest, reference_provenance=reference.provenance)
+    # For whoever looks at a report; `judge` decides again.
+    decision = _decision(found)[0] if found.state == "measured" else None
+    return replace(found, decision=decision, curves=_curves(runs, reference))
 
 
 def _reference(context: TaskContext, words: Sequence[str]) -> ReferenceSet | None:
@@ -88,18 +111,18 @@ def _run(
     words: Sequence[str],
     seed: int,
     reference: ReferenceSet | None,
-    earlier: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+    earlier: Sequence[TrainerMeasurements],
+) -> Measurements:
     from harness.convergence.telemetry.live_reader import Watcher
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging import banded
 
-    # The first keeps its names: people know them.
+    # The first run's files have no seed in their names: people know them.
     name = "" if not earlier else f"-{seed}"
     folder, out = context.workdir / f"task{name}", context.workdir / f"run{name}.json"
     live, stop_file = context.workdir / f"live-{seed}.json", context.workdir / f"stop-{seed}"
     folder.mkdir()
-    before = [decode_series(one["series"]) for one in earlier]
+    before = [decode_series(one.series) for one in earlier]
     watcher = Watcher(
         read=lambda: banded.so_far(live),
         verdict=lambda series: banded.need_not_go_on(reference, before, series) if reference else "",
@@ -114,146 +137,139 @@ def _run(
             timeout=TIMEOUT_S,
         )
     found = read_run(out, completed)
-    found["stop"] = watcher.stop.as_json() if watcher.stop is not None else None
-    return found
+    return found if isinstance(found, TrainerProgramFailure) else replace(found, stop=watcher.stop)
 
 
-def read_run(out: Path, completed: Completed) -> dict[str, Any]:
-    """Measurements of what `PROGRAM` wrote to `out`, or of its having written nothing."""
-    tail = completed.tail[-MOST_TAIL:]
+def read_run(out: Path, completed: Completed) -> Measurements:
+    """Measurements of the run that `PROGRAM` wrote to `out`, or of the program's own failure."""
+    tail = completed.tail[-STORED_CHARACTERS:]
     if completed.returncode != 0 or completed.timed_out or not out.is_file():
-        state = HUNG if completed.timed_out else FAILED
-        return {"state": state, "returncode": completed.returncode, "tail": tail, "series": {}}
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return {**found, "curves": _curves([found], None), "tail": "" if found["state"] == MEASURED else tail}
+        state: Literal["hung", "failed"] = "hung" if completed.timed_out else "failed"
+        return TrainerProgramFailure(state=state, returncode=completed.returncode, tail=tail)
+    found = read_shape(TrainerMeasurements, out)
+    return replace(found, curves=_curves([found], None), tail="" if found.state == "measured" else tail)
 
 
-def _curves(runs: Sequence[Mapping[str, Any]], reference: ReferenceSet | None) -> dict[str, Any]:
+def _curves(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainingCurves:
     """What a report draws; without a reference set there is no band."""
-    from harness.convergence.decision.decision_curves import drawing
+    from harness.convergence.decision.decision_curves import training_curves
     from harness.convergence.telemetry.series import Run, decode_series
 
-    drawn = [
-        (int(one["recipe"]["seed"]), Run(series=decode_series(one["series"])))
-        for one in runs
-        if "recipe" in one
-    ]
-    return drawing(reference.runs if reference else (), drawn)
+    drawn = [(one.recipe.seed, Run(series=decode_series(one.series))) for one in runs]
+    return training_curves(reference.runs if reference else (), drawn)
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """From the series alone: the decision rule where there is a reference set, gates, the bound that no blind
-    policy passes, the recorded first step."""
+def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
+    """From the series alone: the decision rule where there is a reference set, the gates, the reward that no
+    policy reaches without reading its prompt, and the recorded first step."""
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging.learned import LEAST_LAST, learned
     from harness.convergence.trainer.tiny_task import best_blind_reward
 
-    if measurements["state"] != MEASURED:
-        return not_measured(measurements)
-    steps = int(measurements["recipe"]["steps"])
-    decision, reference = _decision(measurements)
-    series = decode_series(measurements["series"])
-    worst = _worst_difference(measurements, series)
+    if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
+        return judge_failure(measured)
+    steps = measured.recipe.steps
+    decision, reference = _decision(measured)
+    series = decode_series(measured.series)
+    worst = _worst_difference(measured, series)
     unlike = [worst.sentence()] if worst is not None and worst.alarm else []
     if decision is not None and reference is not None and decision.status is not Status.PASS:
-        return _not_passed(measurements, decision, reference, unlike)
-    if crossed := _gate(measurements, series):
+        return _not_passed(measured, decision, reference, unlike)
+    if crossed := _gate(measured, series):
         return crossed
-    whole = _whole(measurements, steps)
+    whole = _whole(measured, steps)
     if whole is None:
         reason = f"The trainer ended without an error after {len(series.get('reward', ()))} of {steps} steps."
-        return failed(measurements, reason, remedy="Read the end of the task's log.")
+        return failed(measured, reason, remedy="Read the end of the task's log.")
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
     found = learned(whole["reward"], best_blind_reward())
     if not found.passed:
-        return failed(measurements, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
-    if unlike and _is_hardware(measurements):
+        return failed(measured, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
+    if unlike and _is_hardware(measured):
         # Rounding in HF32 flips a sampled token of the first step on 15 % of the seeds, and then all differs.
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=(found.sentence(), *unlike, *notes(measurements)),
-            remedies=("Run it with another seed: chance does not strike twice as often as a fault.",),
+            reasons=(found.sentence(), *unlike, *notes(measured)),
+            remedies=("Run it with another seed: a fault shows with every seed, chance does not.",),
         )
     if unlike:
-        return failed(measurements, *unlike, found.sentence(), remedy=_TWIN_REMEDY)
-    return _passed(measurements, decision, reference, (found.sentence(), _agreement(worst)))
+        return failed(measured, *unlike, found.sentence(), remedy=_FIRST_STEP_REMEDY)
+    return _passed(measured, decision, reference, (found.sentence(), _agreement(worst)))
 
 
-def _decision(measurements: Mapping[str, Any]) -> tuple[Decision | None, ReferenceSet | None]:
+def _decision(measured: TrainerMeasurements) -> tuple[Decision | None, ReferenceSet | None]:
     """The rule's decision about all runs, and the reference set it used; None for both without one."""
     from harness.convergence.decision.decide import decide
     from harness.convergence.decision.reference_set import by_digest
     from harness.convergence.telemetry.series import decode_series
 
-    reference = by_digest(str(measurements.get("reference", ""))) if measurements.get("reference") else None
+    reference = by_digest(measured.reference) if measured.reference else None
     if reference is None:
         return None, None
-    runs = [measurements, *measurements.get("more", ())]
-    return decide(reference.runs, [decode_series(one["series"]) for one in runs]), reference
+    return decide(reference.runs, [decode_series(one.series) for one in _runs(measured)]), reference
+
+
+def _runs(measured: TrainerMeasurements) -> tuple[TrainerMeasurements | FurtherRun, ...]:
+    return (measured, *measured.more)
 
 
 def _not_passed(
-    measurements: Mapping[str, Any], decision: Decision, reference: ReferenceSet, unlike: Sequence[str]
+    measured: TrainerMeasurements, decision: Decision, reference: ReferenceSet, unlike: Sequence[str]
 ) -> Judgement:
-    """`unlike`: what is said of a first step that differs, which on hardware alone decides nothing."""
-    sure = decision.status is Status.FAIL or (bool(unlike) and not _is_hardware(measurements))
+    """`unlike`: how the first step differs from the recorded one, which on hardware alone decides nothing."""
+    sure = decision.status is Status.FAIL or (bool(unlike) and not _is_hardware(measured))
     return Judgement(
         status=Status.FAIL if sure else decision.status,
-        reasons=(
-            *decision.reasons,
-            *unlike,
-            *_cost(measurements, decision, reference),
-            *notes(measurements),
-        ),
-        remedies=(*decision.remedies, *([_TWIN_REMEDY] if unlike else ())),
+        reasons=(*decision.reasons, *unlike, *_cost(measured, decision, reference), *notes(measured)),
+        remedies=(*decision.remedies, *([_FIRST_STEP_REMEDY] if unlike else ())),
     )
 
 
 def _passed(
-    measurements: Mapping[str, Any],
+    measured: TrainerMeasurements,
     decision: Decision | None,
     reference: ReferenceSet | None,
     reasons: Sequence[str],
 ) -> Judgement:
-    from harness.convergence.decision.check_speed import REMEDY, speed
+    from harness.convergence.decision.check_speed import REMEDY, TimedRun, speed
     from harness.convergence.trainer.judging.banded import too_few
 
     if decision is None or reference is None:
         shape = too_few(None)
-        said = (*reasons, f"{shape[:1].upper()}{shape[1:]}.", *notes(measurements))
-        return Judgement(status=Status.PASS, reasons=said)
-    run = {**measurements, "stopped": measurements["stop"], "performance": measurements["series"]}
-    times = speed(reference, [run], measurements["device"])
+        without = (*reasons, f"{shape[:1].upper()}{shape[1:]}.", *notes(measured))
+        return Judgement(status=Status.PASS, reasons=without)
+    run = TimedRun(stopped_early=measured.stop is not None, performance=measured.series, host=measured.host)
+    times = speed(reference, [run], measured.device)
     if times.regressions:
         return Judgement(status=Status.FAIL, reasons=(*times.sentences, *reasons), remedies=(REMEDY,))
-    cost = _cost(measurements, decision, reference)
-    said = (*decision.reasons, *reasons, *times.sentences, *cost, *notes(measurements))
-    return Judgement(status=Status.PASS, reasons=said)
+    cost = _cost(measured, decision, reference)
+    return Judgement(
+        status=Status.PASS,
+        reasons=(*decision.reasons, *reasons, *times.sentences, *cost, *notes(measured)),
+    )
 
 
-def _cost(measurements: Mapping[str, Any], decision: Decision, reference: ReferenceSet) -> list[str]:
-    """What was run for the decision, what stopping saved, and what it was held against."""
-    from harness.convergence.telemetry.live_reader import sentence
-
-    runs = (measurements, *measurements.get("more", ()))
-    seeds = ", ".join(str(one["recipe"]["seed"]) for one in runs)
-    device = reference.provenance["device"]
-    simulated = "the simulated " if device.get("simulated") else ""
+def _cost(measured: TrainerMeasurements, decision: Decision, reference: ReferenceSet) -> list[str]:
+    """How many runs the decision took, what stopping early saved, and the reference it was compared with."""
+    runs = _runs(measured)
+    seeds = ", ".join(str(one.recipe.seed) for one in runs)
+    device = reference.provenance.device
+    simulated = "the simulated " if device.simulated else ""
     saved = [
-        f"Seed {one['recipe']['seed']}: {sentence(one['stop'], len(one['series'].get('reward', ())))}"
+        f"Seed {one.recipe.seed}: {one.stop.sentence(len(one.series.get('reward', ())))}"
         for one in runs
-        if one.get("stop")
+        if one.stop is not None
     ]
     number = "1 run" if decision.runs_used == 1 else f"{decision.runs_used} runs"
     against = (
         f"{reference.name} {reference.digest[:12]}, {len(reference.runs)} runs of verl "
-        f"{reference.provenance['versions']['verl']} on {simulated}{device['device']}"
+        f"{reference.provenance.versions['verl']} on {simulated}{device.device}"
     )
     return [*saved, f"Decided from {number} (seed {seeds}) against the reference {against}."]
 
 
-def _gate(measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]) -> Judgement | None:
+def _gate(measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]) -> Judgement | None:
     """The failure of the gate that the first run crosses, or None."""
     from harness.convergence.decision import run_gates
     from harness.convergence.decision.bands import arrays
@@ -262,34 +278,35 @@ def _gate(measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...
     gate = run_gates.crossed(arrays(series), Rule()) if series.get("reward") else None
     if gate is None:
         return None
-    stopped = [
-        f"It was stopped there, after {len(series['reward'])} of {measurements['recipe']['steps']} steps."
-    ]
-    what = f"{gate.reason[:1].upper()}{gate.reason[1:]}."
-    return failed(measurements, what, *(stopped * bool(measurements["stopped"])), remedy=gate.hint)
+    made = len(series["reward"])
+    stopped = (
+        [f"It was stopped there, after {made} of {measured.recipe.steps} steps."] if measured.stopped else []
+    )
+    return failed(measured, f"{gate.reason[:1].upper()}{gate.reason[1:]}.", *stopped, remedy=gate.hint)
 
 
-def _whole(measurements: Mapping[str, Any], steps: int) -> Mapping[str, tuple[float, ...]] | None:
+def _whole(measured: TrainerMeasurements, steps: int) -> Mapping[str, tuple[float, ...]] | None:
     """The first run that came to its end, or None. Others are only trained where a reference set is used."""
     from harness.convergence.telemetry.series import decode_series
 
-    first = [measurements] if measurements["complete"] else []
-    runs = (decode_series(one["series"]) for one in (*first, *measurements.get("more", ())))
+    first = [measured] if measured.complete else []
+    ended: list[TrainerMeasurements | FurtherRun] = [*first, *measured.more]
+    runs = (decode_series(one.series) for one in ended)
     return next((series for series in runs if len(series.get("reward", ())) >= steps), None)
 
 
 _LEARNED_REMEDY = "Look at the advantages (sign, grouping), the optimizer, and the backward of attention."
-_TWIN_REMEDY = "Compare the numerics tier's loss check, which names the function."
+_FIRST_STEP_REMEDY = "Compare with the numerics tier's check `loss`, which names the function."
 
 
 def _worst_difference(
-    measurements: Mapping[str, Any], series: Mapping[str, tuple[float, ...]]
+    measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]
 ) -> Difference | None:
     from harness.convergence.trainer.judging.learned import differences
     from harness.convergence.trainer.record_trainer import same_start
 
-    verl = str(measurements["versions"].get("verl", ""))
-    known = same_start(measurements["recipe"], str(measurements["digest"]), verl)
+    verl = measured.versions.get("verl", "")
+    known = same_start(measured.recipe, measured.digest, verl)
     if known is None:
         return None
     found = differences(series, known.series, same_verl=known.verl == verl)
@@ -298,39 +315,49 @@ def _worst_difference(
 
 def _agreement(worst: Difference | None) -> str:
     if worst is None:
-        return "There is no recorded run of these settings to hold the first step against."
+        return "There is no recorded run of these settings to compare the first step with."
     how = f"to {worst.size:.1e} or better" if worst.size else "exactly"
     return f"The first step agrees with the recorded run of the same seed {how}."
 
 
-def _is_hardware(measurements: Mapping[str, Any]) -> bool:
-    return evidence_of(read_device_facts(measurements["device"])) is Evidence.HARDWARE
+def _is_hardware(measured: TrainerMeasurements) -> bool:
+    return evidence_of(measured.device) is Evidence.HARDWARE
 
 
-def not_measured(measurements: Mapping[str, Any]) -> Judgement:
-    """Fail, with how and where the trainer ended, or inconclusive where it is the simulation that lacks an
-    operator; of measurements whose state is not `MEASURED`."""
-    if lacking := judge_unsimulated_error(
-        read_device_facts(measurements.get("device", {})), measurements["tail"]
-    ):
-        return lacking
-    steps = max((len(values) for values in measurements["series"].values()), default=0)
-    reached = f"after {steps} steps" if steps else "before its first step"
-    words = _last_words(measurements["tail"])
-    if measurements["state"] == HUNG:
-        where = measurements.get("where", "")
-        stood = f" {where}." if where else " No stack says where."
-        return failed(
-            measurements,
-            f"The trainer stopped getting on {reached} and was ended.{stood}",
-            remedy="Look at the stacks in run.json; a wait for ever is often a resource that nobody has.",
+def judge_failure(measured: Measurements) -> Judgement:
+    """Fail, with how and where the trainer ended, or inconclusive where the simulation lacks an operator."""
+    if isinstance(measured, TrainerProgramFailure):
+        if measured.state == "hung":
+            what = f"The trainer's program did not end within {TIMEOUT_S:.0f} s."
+        else:
+            what = f"The trainer's program ended with exit code {measured.returncode}."
+        words = _last_words(measured.tail)
+        return Judgement(
+            status=Status.FAIL,
+            reasons=(what, *([f"Its last line of output: {words}"] if words else [])),
+            remedies=(_LOG_REMEDY,),
         )
+    if lacking := judge_unsimulated_error(measured.device, measured.tail):
+        return lacking
+    steps = max((len(values) for values in measured.series.values()), default=0)
+    reached = f"after {steps} steps" if steps else "before its first step"
+    if measured.state == "hung":
+        stood = f" {measured.where}." if measured.where else " No stack shows where."
+        return failed(
+            measured,
+            f"The trainer made no progress {reached} and was ended.{stood}",
+            remedy="Look at the stacks in run.json; an endless wait is often for a resource that nobody has.",
+        )
+    words = _last_words(measured.tail)
     return failed(
-        measurements,
-        f"The trainer ended with code {measurements['returncode']} {reached}.",
-        *([f"Its last words: {words}"] if words else []),
-        remedy="Read the task's log; what the stack lacks is named there.",
+        measured,
+        f"The trainer ended with code {measured.returncode} {reached}.",
+        *([f"Its last line of output: {words}"] if words else []),
+        remedy=_LOG_REMEDY,
     )
+
+
+_LOG_REMEDY = "Read the task's log; what the stack lacks is named there."
 
 
 def _last_words(tail: str) -> str:
@@ -340,23 +367,22 @@ def _last_words(tail: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def failed(measurements: Mapping[str, Any], *reasons: str, remedy: str) -> Judgement:
-    """Fail with these reasons and what else is to be said of the run."""
-    return Judgement(status=Status.FAIL, reasons=(*reasons, *notes(measurements)), remedies=(remedy,))
+def failed(measured: TrainerMeasurements, *reasons: str, remedy: str) -> Judgement:
+    """Fail with these reasons and the notes on the run."""
+    return Judgement(status=Status.FAIL, reasons=(*reasons, *notes(measured)), remedies=(remedy,))
 
 
-def notes(measurements: Mapping[str, Any]) -> list[str]:
-    """What is said of a run whatever its verdict: problems of its log, processes left behind, times."""
-    seconds = measurements.get("seconds", {})
-    durations = measurements["series"].get("seconds", ())
+def notes(measured: TrainerMeasurements) -> list[str]:
+    """Facts about a run whatever its verdict: problems of its log, processes left behind, times."""
+    durations = measured.series.get("seconds", ())
     steps = sorted(value for value in durations if isinstance(value, (int, float)))
-    found = [f"{problem}." for problem in measurements.get("problems", ())]
-    if measurements.get("swept"):
-        found.append(f"{measurements['swept']} processes had to be ended after it.")
-    if seconds.get("start_up") is not None and steps:
+    found = [f"{problem}." for problem in measured.problems]
+    if measured.swept:
+        found.append(f"{measured.swept} processes it left behind had to be ended.")
+    if measured.seconds.start_up is not None and steps:
         found.append(
-            f"First step after {seconds['start_up']:.0f} s, then {steps[len(steps) // 2]:.2f} s per step "
-            f"(median), {seconds['whole']:.0f} s in all."
+            f"First step after {measured.seconds.start_up:.0f} s, then {steps[len(steps) // 2]:.2f} s per "
+            f"step (median), {measured.seconds.whole:.0f} s in all."
         )
     return found
 
@@ -378,6 +404,7 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
         facets=FACETS,
+        measurements=TRAINER_FORMAT,
         run=run,
         judge=judge,
         needs=("environment",),

@@ -18,20 +18,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from harness.cell_program.torch_device import device_facts
 from harness.convergence.decision import run_gates
 from harness.convergence.decision.bands import arrays
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.smoke.smoke_program import versions
-from harness.convergence.telemetry.machine_load import Others, host_facts
+from harness.convergence.telemetry.machine_load import Others, machine_load
 from harness.convergence.telemetry.series import encode_series
 from harness.convergence.telemetry.verl_log import VerlLog
 from harness.convergence.trainer import tiny_task, trainer_environment, trainer_recipe
 from harness.convergence.trainer.supervision import watch, zygote_client
+from harness.convergence.trainer.trainer_measurements import TrainerRun, TrainerSeconds
 from harness.convergence.trainer.trainer_recipe import (
     ENTRY,
     ONE_STEP_OFF,
@@ -41,10 +43,9 @@ from harness.convergence.trainer.trainer_recipe import (
 )
 from harness.digest import digest_json
 from harness.errors import HarnessError, InfrastructureError, InputError
-from harness.measurements import json_object
+from harness.measurements import to_json
 
 SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
-MEASURED, CRASHED, HUNG = "measured", "crashed", "hung"
 # Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.
 START_UP_SECONDS = 300.0
 STEP_SECONDS = 120.0
@@ -98,15 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    options.out.write_text(json.dumps(result, allow_nan=False) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(to_json(result), allow_nan=False) + "\n", encoding="utf-8")
     return 0
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """What the trainer did, as JSON values."""
+def run(options: argparse.Namespace) -> TrainerRun:
+    """What the trainer did."""
     chosen = _recipe(options)
     verl = _verl()
-    host, others = host_facts(), Others()
+    host, others = machine_load(), Others()
     folder = options.folder.resolve()
     prepared = time.monotonic()
     tiny_task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
@@ -139,28 +140,37 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         )
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
-    return {
-        "schema": SCHEMA,
-        **_state(ending),
-        "algorithm": chosen.algorithm,
-        "recipe": chosen.as_json(),
-        "digest": _identity(chosen.digest(), options),
-        "settings": settings_digest(options),
-        "argv": argv[1:],
-        "plugins": _plugins(options, entry),
-        "versions": versions(options.device),
-        "ray": _version("ray"),
-        "device": json_object(device_facts("npu:0" if options.device == "npu" else "cpu")),
-        "host": {**host, "others": others.share()},
-        "processes": _facts(folder / "processes"),
-        "seconds": {
-            "prepare": round(time.monotonic() - prepared - ending.seconds, 3),
-            "start_up": None if ending.start_up is None else round(ending.start_up, 3),
-            "whole": round(ending.seconds, 3),
-        },
-        "swept": ending.swept,
-        **_telemetry(log),
-    }
+    telemetry = log.telemetry()
+    recorded = telemetry.runs[0] if telemetry.runs else None
+    return TrainerRun(
+        schema=SCHEMA,
+        state=_state(ending),
+        stopped=ending.hopeless,
+        returncode=ending.returncode,
+        where=ending.where,
+        stacks=ending.stacks,
+        stack_problems=ending.problems,
+        algorithm=chosen.algorithm,
+        recipe=chosen,
+        digest=_identity(chosen.digest(), options),
+        settings=settings_digest(options),
+        argv=tuple(argv[1:]),
+        plugins=tuple(_plugins(options, entry)),
+        versions=versions(options.device),
+        ray=_version("ray"),
+        device=device_facts("npu:0" if options.device == "npu" else "cpu"),
+        host=replace(host, others=others.share()),
+        processes=_processes(folder / "processes"),
+        seconds=TrainerSeconds(
+            prepare=round(time.monotonic() - prepared - ending.seconds, 3),
+            start_up=None if ending.start_up is None else round(ending.start_up, 3),
+            whole=round(ending.seconds, 3),
+        ),
+        swept=ending.swept,
+        series=encode_series(recorded.series) if recorded else {},
+        complete=bool(recorded and recorded.complete),
+        problems=(*telemetry.problems, *(recorded.problems if recorded else ())),
+    )
 
 
 def _recipe(options: argparse.Namespace) -> TrainerRecipe:
@@ -321,32 +331,14 @@ def _after_step(log: VerlLog, options: argparse.Namespace) -> str:
     return gate.reason if gate is not None else ""
 
 
-def _state(ending: watch.Ending) -> dict[str, Any]:
-    state = CRASHED if ending.returncode else MEASURED
+def _state(ending: watch.Ending) -> Literal["measured", "crashed", "hung"]:
     if ending.returncode is None:
-        state = MEASURED if ending.hopeless else HUNG
-    return {
-        "state": state,
-        "stopped": ending.hopeless,
-        "returncode": ending.returncode,
-        "where": ending.where,
-        "stacks": [stack.as_json() for stack in ending.stacks],
-        "stack_problems": list(ending.problems),
-    }
+        return "measured" if ending.hopeless else "hung"
+    return "crashed" if ending.returncode else "measured"
 
 
-def _facts(folder: Path) -> list[Mapping[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-
-
-def _telemetry(log: VerlLog) -> dict[str, Any]:
-    telemetry = log.telemetry()
-    run = telemetry.runs[0] if telemetry.runs else None
-    return {
-        "series": encode_series(run.series) if run else {},
-        "complete": bool(run and run.complete),
-        "problems": [*telemetry.problems, *(run.problems if run else ())],
-    }
+def _processes(folder: Path) -> tuple[Mapping[str, object], ...]:
+    return tuple(json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
 
 
 if __name__ == "__main__":

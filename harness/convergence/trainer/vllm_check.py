@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.program_run import STORED_CHARACTERS
 from harness.check import Check, TaskContext
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP
 from harness.convergence.trainer import trainer_check, vllm_rollout
+from harness.convergence.trainer.trainer_measurements import (
+    TRAINER_FORMAT,
+    GapLimits,
+    TrainerMeasurements,
+    TrainerProgramFailure,
+)
 from harness.convergence.trainer.trainer_recipe import ALGORITHMS
-from harness.evidence import evidence_of, read_device_facts
+from harness.measurements import read_shape
 from harness.outcome import Judgement, Measured, Status, Tier
 
 LIMITS_PROGRAM = "harness.convergence.trainer.judging.probability_gap"
@@ -23,18 +30,23 @@ STEPS = 2
 """The second one samples with the weights that the first one made: the hand-over is tried twice."""
 SIMULATED_DEVICES = 64
 # Our series -> the limit it has, and how a sentence names it.
-GAPS = {"probs_difference": ("mean", "on average"), "probs_difference_max": ("largest", "at most")}
+GAPS: Mapping[str, tuple[Callable[[GapLimits], float], str]] = {
+    "probs_difference": (lambda limits: limits.mean, "on average"),
+    "probs_difference_max": (lambda limits: limits.largest, "at most"),
+}
 # Reward is a mean of shares.
 LEAST_REWARD, MOST_REWARD = 0.0, 1.0
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[trainer_check.Measurements]:
     """Train a few steps in the cell, then measure in it what rounding permits."""
     with _device(context) as variables:
         return measure(context, variables)
 
 
-def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> Measured:
+def measure(
+    context: TaskContext, variables: Mapping[str, str], *more: str
+) -> Measured[trainer_check.Measurements]:
     """`run` on a device that is there. variables: of every process. more: options of the program."""
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
@@ -51,15 +63,9 @@ def measure(context: TaskContext, variables: Mapping[str, str], *more: str) -> M
         timeout=trainer_check.TIMEOUT_S,
     )
     found = trainer_check.read_run(out, completed)
-    if found["state"] == trainer_check.MEASURED:
-        found["limits"] = _limits(context, int(found["recipe"]["seed"]))
-    facts = found.get("device", {})
-    return Measured(
-        measurements=found,
-        evidence=evidence_of(read_device_facts(facts)),
-        artifacts={"run.json": str(out)} if out.is_file() else {},
-        environment={"versions": found.get("versions", {}), "device": facts},
-    )
+    if isinstance(found, TrainerMeasurements) and found.state == "measured":
+        found = replace(found, limits=_limits(context, found.recipe.seed))
+    return trainer_check.measured_by(context, found)
 
 
 @contextmanager
@@ -109,7 +115,7 @@ def simulation(context: TaskContext) -> dict[str, str]:
     return triton_environment(version)
 
 
-def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
+def _limits(context: TaskContext, seed: int) -> GapLimits:
     from harness.errors import InfrastructureError
 
     out = context.workdir / "limits.json"
@@ -121,44 +127,44 @@ def _limits(context: TaskContext, seed: int) -> Mapping[str, float]:
     if done.returncode != 0 or not out.is_file():
         raise InfrastructureError(
             "what rounding permits could not be measured",
-            why=done.tail[-trainer_check.MOST_TAIL :] or f"exit code {done.returncode}",
+            why=done.tail[-STORED_CHARACTERS:] or f"exit code {done.returncode}",
             fix="run the check again; report it if it stays",
         )
-    found: Mapping[str, float] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+    return read_shape(GapLimits, out)
 
 
-def judge(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Judgement:
     """Pass when every step was made, is sane, and found rollout and trainer within rounding of each other.
 
     params: `compared`, in how many steps the two have the same weights; all unless it is there.
     """
     from harness.convergence.telemetry.series import decode_series
 
-    if measurements["state"] != trainer_check.MEASURED:
-        return trainer_check.not_measured(measurements)
-    series = decode_series(measurements["series"])
-    steps = int(measurements["recipe"]["steps"])
+    if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
+        return trainer_check.judge_failure(measured)
+    assert measured.limits is not None, "`measure` adds them to every run that was measured"
+    series = decode_series(measured.series)
+    steps = measured.recipe.steps
     made = max((len(values) for values in series.values()), default=0)
-    if made < steps or not measurements["complete"]:
+    if made < steps or not measured.complete:
         reason = f"The trainer ended without an error after {made} of {steps} steps."
-        return trainer_check.failed(measurements, reason, remedy="Read the end of the task's log.")
+        return trainer_check.failed(measured, reason, remedy="Read the end of the task's log.")
     compared = int(params.get("compared", steps))
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
-    wrong = [*_insane(series), *_apart(gaps, measurements["limits"])]
+    wrong = [*_insane(series), *_apart(gaps, measured.limits)]
     if wrong:
-        return trainer_check.failed(measurements, *wrong, *_meaning(measurements), remedy=_REMEDY)
+        return trainer_check.failed(measured, *wrong, *_meaning(measured), remedy=_REMEDY)
     unsaid = [name for name, values in gaps.items() if len(values) < compared]
     if unsaid:
         reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
-        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *trainer_check.notes(measurements)))
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *trainer_check.notes(measured)))
     return Judgement(
         status=Status.PASS,
         reasons=(
-            _agreement(gaps, measurements["limits"]),
+            _agreement(gaps, measured.limits),
             ONLY_PLUMBING,
-            *_meaning(measurements),
-            *trainer_check.notes(measurements),
+            *_meaning(measured),
+            *trainer_check.notes(measured),
         ),
     )
 
@@ -192,20 +198,20 @@ def _insane(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
         yield "The gradient is zero: nothing was trained."
 
 
-def _apart(series: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> Iterator[str]:
+def _apart(series: Mapping[str, Sequence[float]], limits: GapLimits) -> Iterator[str]:
     for name, (limit, how) in GAPS.items():
         for step, value in enumerate(series.get(name, ()), FIRST_STEP):
             # Also what is not a number.
-            if not value <= limits[limit]:
+            if not value <= limit(limits):
                 yield (
                     f"In step {step} rollout and trainer lie {value:.2g} apart in a token's probability "
-                    f"{how}, where rounding explains {limits[limit]:.2g}."
+                    f"{how}, where rounding explains {limit(limits):.2g}."
                 )
 
 
-def _agreement(gaps: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> str:
+def _agreement(gaps: Mapping[str, Sequence[float]], limits: GapLimits) -> str:
     mean, largest = (max(gaps[name]) for name in GAPS)
-    share = max(mean / limits["mean"], largest / limits["largest"])
+    share = max(mean / limits.mean, largest / limits.largest)
     steps = {len(values) for values in gaps.values()}.pop()
     where = "the first step" if steps == 1 else f"{steps} steps"
     return (
@@ -214,9 +220,9 @@ def _agreement(gaps: Mapping[str, Sequence[float]], limits: Mapping[str, float])
     )
 
 
-def _meaning(measurements: Mapping[str, Any]) -> list[str]:
+def _meaning(measured: TrainerMeasurements) -> list[str]:
     """What the figures do not say, beside them."""
-    return [SHARED_KERNELS, UNCOVERED] if measurements["device"].get("simulated") else []
+    return [SHARED_KERNELS, UNCOVERED] if measured.device.simulated else []
 
 
 def applies(facets: Mapping[str, Any]) -> str:
@@ -237,6 +243,7 @@ def _check(algorithm: str) -> Check:
         tier=Tier.CONVERGENCE,
         question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
         facets=trainer_check.FACETS,
+        measurements=TRAINER_FORMAT,
         run=run,
         judge=judge,
         needs=("environment",),

@@ -11,6 +11,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer import vllm_check
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
 ALGORITHM = "grpo"
@@ -32,7 +33,7 @@ OPTIONS = (
 COMMITS = {"0.7.0.dev0@ccd7d934f91be98bb3732c78bd1870fa39c399ad"}
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[trainer.Measurements]:
     """Train in the cell, the rollout on a second device; nobody else's socket is met: weights go by HCCL."""
     return vllm_check.measure(context, vllm_check.simulation(context), *OPTIONS)
 
@@ -54,6 +55,7 @@ CHECK = Check(
     tier=Tier.CONVERGENCE,
     question="Does verl train one step off its policy, and does vLLM on another card get the weights?",
     facets=trainer.FACETS,
+    measurements=TRAINER_FORMAT,
     run=run,
     judge=vllm_check.judge,
     needs=("environment",),

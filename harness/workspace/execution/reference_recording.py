@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError, Location, NothingSelectedError
+from harness.measurements import read_shape
 
 if TYPE_CHECKING:
     from harness.check import Completed
@@ -49,25 +50,22 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
 
     NothingSelectedError when there is none.
     """
-    outcomes = result.outcomes
     built = {
-        entry.cell_id: outcomes[entry.key]
-        for entry in plan.entries
-        if entry.check == "environment"
-        and entry.key in outcomes
-        and outcomes[entry.key].measurements.get("built")
+        one.entry.cell_id: one.outcome
+        for one in result.entries
+        if one.entry.check == "environment" and one.outcome and one.outcome.measurements.get("built")
     }
     devices = {cell.id: cell.device for cell in plan.cells}
     found = [
         Recording(
-            cell=entry.cell_id,
-            check=entry.check,
-            device="cpu" if devices[entry.cell_id] == "cpu" else "npu:0",
+            cell=one.entry.cell_id,
+            check=one.entry.check,
+            device="cpu" if devices[one.entry.cell_id] == "cpu" else "npu:0",
             environment=environment,
         )
-        for entry in plan.entries
-        if entry.check in (*ALGORITHMS, *TRAINERS) and entry.key in outcomes
-        if (environment := built.get(entry.cell_id)) is not None
+        for one in result.entries
+        if one.entry.check in (*ALGORITHMS, *TRAINERS) and one.outcome
+        if (environment := built.get(one.entry.cell_id)) is not None
     ]
     if not found:
         raise NothingSelectedError(
@@ -100,7 +98,7 @@ def record_references(
 
 
 def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
-    from harness.convergence.checks import CANDIDATE_SEEDS
+    from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
 
     twins = [text for seed in CANDIDATE_SEEDS for text in ("--twin", str(seed))]
     arguments = [
@@ -129,10 +127,10 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
                 *("--seed", str(seed), "--folder", str(task), "--out", str(out)),
             ]
             _last_line(one, enter(one.environment, TRAINER_PROGRAM, arguments), SECONDS_PER_TRAINER, run)
-            require_whole(json.loads(out.read_text(encoding="utf-8")))
+            require_whole(read_shape(TrainerRun, out))
             shutil.rmtree(task, ignore_errors=True)
             out.rename(kept)
-        runs.append(json.loads(kept.read_text(encoding="utf-8")))
+        runs.append(read_shape(TrainerRun, kept))
     path = write(folder, content(runs, name=one.check))
     shutil.rmtree(work)
     return str(path)

@@ -86,10 +86,10 @@ def test_values_of_conditions(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mode ==", "unexpected end"),
-        ("mode == 'gspo' extra", "unexpected 'extra'"),
+        ("mode ==", "ends too early"),
+        ("mode == 'gspo' extra", "did not expect 'extra'"),
         ("(mode", "expected ')'"),
-        ("exec('x')", "unknown function 'exec'"),
+        ("exec('x')", "no function 'exec'"),
         ("set('x')", "takes a name"),
         ("contains(mode)", "takes 2"),
         ("mode ; other", "cannot be read"),

@@ -12,13 +12,16 @@ import pytest
 
 pytest.importorskip("scipy", reason="decisions are made on the host")
 
+from training_samples import run_json, stored
+
 from harness.check import Completed
 from harness.convergence.decision import reference_set
 from harness.convergence.trainer import trainer_check, trainer_program
 from harness.convergence.trainer.judging import banded
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT, TrainerRun
 from harness.convergence.trainer.trainer_recipe import RECIPES
-from harness.digest import canonical_json
 from harness.errors import InfrastructureError
+from harness.measurements import read_shape
 from harness.outcome import Status
 
 STEPS = RECIPES["grpo"].steps
@@ -45,25 +48,19 @@ def curves(seed, *, factor=1.0, seconds=0.6):
 
 
 def run_file(seed, **changes):
-    return {
-        "state": "measured",
-        "returncode": 0,
+    own = {
         "algorithm": "grpo",
         "recipe": {**RECIPES["grpo"].as_json(), "seed": seed},
         "digest": "one seed's",
         "settings": SETTINGS,
-        "device": SIMULATED,
-        "versions": {"verl": "0.6.1"},
-        "ray": "2.60.0",
         "host": HERE,
-        "seconds": {"start_up": 41.0, "whole": 60.0, "prepare": 1.0},
         "series": curves(seed),
-        "complete": True,
-        "stopped": "",
-        "problems": [],
-        "swept": 0,
-        **changes,
     }
+    return run_json(**{**own, **changes})
+
+
+def trainer_run(seed, **changes):
+    return read_shape(TrainerRun, run_file(seed, **changes))
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ def references(tmp_path, monkeypatch):
     """A folder of the user's own with a reference set of all seeds."""
     folder = tmp_path / "references"
     folder.mkdir()
-    runs = [run_file(seed) for seed in banded.REFERENCE_SEEDS]
+    runs = [trainer_run(seed) for seed in banded.REFERENCE_SEEDS]
     reference_set.write(folder, banded.content(runs, name="trainer-grpo"))
     monkeypatch.setenv("NPU_MATRIX_REFERENCES", str(folder))
     return folder
@@ -98,8 +95,7 @@ class Cell:
 
 def judged(cell):
     measured = trainer_check.run(cell)
-    stored = json.loads(canonical_json(measured.measurements))
-    return measured, trainer_check.judge(stored, cell.params)
+    return measured, trainer_check.judge(stored(TRAINER_FORMAT, measured.measurements), cell.params)
 
 
 @pytest.mark.usefixtures("references")
@@ -112,8 +108,8 @@ def test_a_healthy_run_lies_in_the_band(tmp_path):
     assert any("within the reference's bands" in reason for reason in judgement.reasons)
     (cost,) = [reason for reason in judgement.reasons if reason.startswith("Decided from 1 run (seed 2)")]
     assert cost.endswith("20 runs of verl 0.6.1 on the simulated npu:0.")
-    assert len(measured.measurements["curves"]["reference"]["mean"]) == STEPS
-    assert [look["alarm"] for look in measured.measurements["decision"]["looks"]] == [False] * 3
+    assert len(measured.measurements.curves.reference.mean) == STEPS
+    assert [look.alarm for look in measured.measurements.decision.looks] == [False] * 3
 
 
 @pytest.mark.usefixtures("references")
@@ -124,7 +120,7 @@ def test_a_run_that_learns_less_fails_although_it_learns(tmp_path):
     assert judgement.status is Status.FAIL
     assert cell.seeds == [2, 3]
     assert "reward" in judgement.reasons[0]
-    assert len(measured.measurements["more"]) == 1
+    assert len(measured.measurements.more) == 1
 
 
 @pytest.mark.usefixtures("references")
@@ -153,7 +149,7 @@ def test_slower_steps_fail_and_faster_ones_do_not(tmp_path, seconds, status):
 def test_a_reference_of_a_busy_machine_says_what_it_may_hide(references, tmp_path):
     (path,) = references.glob("*.json")
     path.unlink()
-    runs = [run_file(seed, host={**HERE, "others": seed / 200}) for seed in banded.REFERENCE_SEEDS]
+    runs = [trainer_run(seed, host={**HERE, "others": seed / 200}) for seed in banded.REFERENCE_SEEDS]
     reference_set.write(references, banded.content(runs, name="trainer-grpo"))
     _, judgement = judged(Cell(tmp_path, lambda seed, _: run_file(seed)))
 
@@ -183,7 +179,7 @@ def test_a_run_that_is_bad_for_sure_is_ended_while_it_trains(tmp_path):
     measured, judgement = judged(cell)
 
     assert judgement.status is Status.FAIL
-    assert len(measured.measurements["series"]["reward"]) < STEPS
+    assert len(measured.measurements.series["reward"]) < STEPS
     assert any("It was stopped after" in reason and "saved" in reason for reason in judgement.reasons)
 
 
@@ -201,7 +197,7 @@ def test_another_verl_is_not_held_against_it(tmp_path, verl):
 def test_too_few_runs_decide_nothing(references):
     (path,) = references.glob("*.json")
     path.unlink()
-    runs = [run_file(seed) for seed in banded.REFERENCE_SEEDS[:9]]
+    runs = [trainer_run(seed) for seed in banded.REFERENCE_SEEDS[:9]]
     reference_set.write(references, banded.content(runs, name="trainer-grpo"))
 
     assert "the reference has 9 runs of 10" in banded.too_few(banded.reference_for(SETTINGS, "0.6.1"))
@@ -210,7 +206,7 @@ def test_too_few_runs_decide_nothing(references):
 @pytest.mark.parametrize("changes", [{"state": "hung"}, {"complete": False}, {"stopped": "a gate"}])
 def test_a_run_that_is_not_whole_is_no_reference(changes):
     with pytest.raises(InfrastructureError, match="seed 100 is not whole"):
-        banded.content([run_file(100, **changes)], name="trainer-grpo")
+        banded.content([trainer_run(100, **changes)], name="trainer-grpo")
 
 
 def test_seeds_make_one_set_and_settings_another():

@@ -8,15 +8,21 @@ import pytest
 
 pytest.importorskip("scipy", reason="decisions are made on the host")
 
+import training_samples
+from training_samples import header_json, stored
+
 from harness.check import Completed
 from harness.convergence import checks
 from harness.convergence.decision.reference_set import content, for_recipe, write
+from harness.convergence.smoke import smoke_check
+from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT
 from harness.convergence.smoke.smoke_recipe import RECIPES
 from harness.convergence.telemetry.series import encode
 from harness.digest import canonical_json
+from harness.measurements import json_object
 from harness.outcome import Evidence, Status
 
-SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
+SIMULATED = json_object(training_samples.SIMULATED)
 
 
 class Cell:
@@ -39,7 +45,7 @@ class Cell:
         self.facets = {"device": {"kind": "sim"}}
         self.calls: list[tuple[str, ...]] = []
         self.curves = list(curves)
-        self.header = {"device": device, "digest": RECIPES[algorithm].digest(), "fault": None, **header}
+        self.header = header_json(**{"device": device, "digest": RECIPES[algorithm].digest(), **header})
         self.ending = (code, timed_out)
         self.seconds = seconds
 
@@ -61,7 +67,7 @@ class Cell:
 
     def _write(self, out, seed, series):
         name = f"grpo-{seed}"
-        lines = [{"kind": "run", "run": name, "seed": seed, **self.header}]
+        lines = [{"kind": "run", "run": name, **self.header, "seed": seed}]
         for step in range(len(series["reward"])):
             values = {metric: encode(line[step]) for metric, line in series.items()}
             lines.append({"kind": "step", "run": name, "step": step, "seconds": self.seconds, **values})
@@ -74,14 +80,13 @@ def healthy(number=0, algorithm="grpo"):
     """A recorded run that starts as the candidate seed of that number does."""
     found = for_recipe(RECIPES[algorithm].digest())
     assert found is not None
-    first = found.twins[checks.CANDIDATE_SEEDS[number]]
+    first = found.twins[smoke_check.CANDIDATE_SEEDS[number]]
     return {name: (*first[name], *values[len(first[name]) :]) for name, values in found.runs[number].items()}
 
 
 def judged(cell):
-    measured = checks.run(cell)
-    stored = json.loads(canonical_json(measured.measurements))
-    return measured, checks.judge(stored, cell.params)
+    measured = smoke_check.run(cell)
+    return measured, smoke_check.judge(stored(SMOKE_FORMAT, measured.measurements), cell.params)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
@@ -105,7 +110,7 @@ def test_a_suspicious_run_is_confirmed_with_the_next_seed(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert len(cell.calls) == 2
-    assert [run["seed"] for run in measured.measurements["runs"]] == list(checks.CANDIDATE_SEEDS[:2])
+    assert [run.seed for run in measured.measurements.runs] == list(smoke_check.CANDIDATE_SEEDS[:2])
     assert "reward" in judgement.reasons[0]
     assert judgement.remedies
 
@@ -140,7 +145,7 @@ def test_a_crash_fails_and_says_how_far_it_came(tmp_path):
     measured, judgement = judged(Cell(tmp_path, curves=[short], code=1))
 
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[0] == "The training ended with code 1, after 7 steps."
+    assert judgement.reasons[0] == "The training ended with exit code 1, after 7 steps."
     assert "aclnnFoo" in judgement.reasons[1]
     assert measured.evidence is Evidence.SIMULATED
 
@@ -175,13 +180,13 @@ def test_a_seeded_fault_is_named(tmp_path):
 
 def test_the_report_gets_bands_and_curves(tmp_path):
     measured, _ = judged(Cell(tmp_path, curves=[healthy()]))
-    curves = measured.measurements["curves"]
+    curves = measured.measurements.curves
 
-    assert len(curves["reference"]["mean"]) == len(curves["reference"]["low"]) == 60
-    assert curves["candidate"][0]["seed"] == 1000
-    assert len(curves["telemetry"]["grad_norm"]["candidate"][0]) == 60
-    assert curves["looks"] == [24, 36, 60]
-    assert len(canonical_json(measured.measurements)) < 60_000
+    assert len(curves.reference.mean) == len(curves.reference.low) == 60
+    assert curves.candidate[0].seed == 1000
+    assert len(curves.telemetry["grad_norm"].candidate[0]) == 60
+    assert curves.looks == (24, 36, 60)
+    assert len(canonical_json(SMOKE_FORMAT.write(measured.measurements))) < 60_000
 
 
 def test_the_checks_are_declared_as_the_plan_expects():
@@ -216,7 +221,7 @@ def own_reference(tmp_path, monkeypatch):
         name="grpo",
         recipe_digest=found.recipe_digest,
         recipe=found.recipe,
-        provenance={**found.provenance, "device": SIMULATED, "host": HERE},
+        provenance={**json_object(found.provenance), "device": SIMULATED, "host": HERE},
         runs=[
             (seed, {**series, "seconds": (0.1 * (1 + 0.005 * (seed % 5)),) * 60})
             for seed, series in zip(found.seeds, found.runs, strict=True)
@@ -291,8 +296,8 @@ def test_a_run_that_is_bad_for_sure_is_ended_early(tmp_path):
 
     measured, judgement = judged(SlowCell(tmp_path, curves=[broken]))
 
-    (run,) = measured.measurements["runs"]
+    (run,) = measured.measurements.runs
     assert judgement.status is Status.FAIL
-    assert run["stopped"]["of"] == 60
-    assert 20 < len(run["series"]["reward"]) < 40
+    assert run.stopped.of == 60
+    assert 20 < len(run.series["reward"]) < 40
     assert any("It was stopped after" in reason for reason in judgement.reasons)

@@ -9,6 +9,7 @@ import pytest
 
 from harness.check import Completed
 from harness.convergence.inference import inference_check
+from harness.convergence.inference.inference_measurements import INFERENCE_FORMAT
 from harness.outcome import Evidence, Status
 
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
@@ -43,7 +44,9 @@ class Cell:
 
 def judged(cell):
     measured = inference_check.run(cell)
-    return measured, inference_check.judge(json.loads(json.dumps(dict(measured.measurements))), {})
+    return measured, inference_check.judge(
+        INFERENCE_FORMAT.read(INFERENCE_FORMAT.write(measured.measurements)), {}
+    )
 
 
 def test_equal_logits_pass_as_simulated(tmp_path):
@@ -57,7 +60,7 @@ def test_equal_logits_pass_as_simulated(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"largest_difference": 0.005}, "rounding 15 matrix products in a row explains 0.0044"),
+        ({"largest_difference": 0.005}, "rounding 15 consecutive matmuls explains 0.0044"),
         ({"finite": False}, "not finite"),
     ],
 )

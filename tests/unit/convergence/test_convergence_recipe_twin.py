@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from training_samples import stored
 
 from harness.check import Completed
 from harness.convergence.trainer import one_step_check, recipe_twin_check
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 
 RECIPE = {
     "name": "gspo",
@@ -36,10 +36,8 @@ def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
     words = " ".join(context.started)
     assert "--one-step-off --set actor_rollout_ref.actor.clip_ratio_low=0.0003 --steps 36" in words
     assert "train_batch_size" not in words
-    assert (
-        recipe_twin_check.CHECK.judge(json.loads(json.dumps(measured.measurements)), {}).status.value
-        == "fail"
-    )
+    judgement = recipe_twin_check.CHECK.judge(stored(TRAINER_FORMAT, measured.measurements), {})
+    assert judgement.status.value == "fail"
 
 
 @pytest.mark.parametrize(

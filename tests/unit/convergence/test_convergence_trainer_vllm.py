@@ -7,17 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+from training_samples import run_json, stored
 
 from harness.check import Completed
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.convergence.trainer.in_verl import vllm_plugin
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES, overrides
-from harness.digest import canonical_json
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Status
 
 LIMITS = {"mean": 2.1e-6, "largest": 1.7e-5}
-SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
 
 
 def series(**changes):
@@ -33,22 +33,13 @@ def series(**changes):
 
 
 def run_file(**changes):
-    return {
-        "state": "measured",
-        "returncode": 0,
-        "algorithm": "gspo",
+    own = {
         "recipe": {**RECIPES["gspo"].as_json(), "steps": 2},
-        "digest": "",
-        "device": SIMULATED,
         "versions": {"verl": "0.7.1"},
         "seconds": {"start_up": 70.0, "whole": 90.0, "prepare": 1.0},
         "series": series(),
-        "complete": True,
-        "stopped": "",
-        "problems": [],
-        "swept": 0,
-        **changes,
     }
+    return run_json(**{**own, **changes})
 
 
 class Cell:
@@ -75,8 +66,7 @@ class Cell:
 
 def judged(cell):
     measured = vllm_check.run(cell)
-    stored = json.loads(canonical_json(measured.measurements))
-    return measured, vllm_check.judge(stored, cell.params)
+    return measured, vllm_check.judge(stored(TRAINER_FORMAT, measured.measurements), cell.params)
 
 
 def judge_series(folder, **changes):
@@ -133,7 +123,7 @@ def test_a_trainer_that_does_not_start_fails_with_its_last_words(tmp_path):
     _, judgement = judged(Cell(tmp_path))
 
     assert judgement.status is Status.FAIL
-    assert "Its last words: RuntimeError: no" in judgement.reasons
+    assert "Its last line of output: RuntimeError: no" in judgement.reasons
 
 
 def test_limits_that_cannot_be_measured_are_no_verdict_on_the_cell(tmp_path):
@@ -199,9 +189,7 @@ def one_step_off(folder, **changes):
     cell = Cell(folder, run_file(series={**own, **changes}, recipe=recipe))
     cell.params = vllm_one_step_check.CHECK.params
     measured = vllm_one_step_check.run(cell)
-    return cell, vllm_one_step_check.CHECK.judge(
-        json.loads(canonical_json(measured.measurements)), cell.params
-    )
+    return cell, vllm_one_step_check.CHECK.judge(stored(TRAINER_FORMAT, measured.measurements), cell.params)
 
 
 def test_one_step_off_only_the_first_step_trains_on_what_its_own_policy_sampled(tmp_path):

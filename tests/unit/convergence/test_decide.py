@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy", reason="decisions are made on the host")
 
 from harness.convergence.decision.decide import decide
+from harness.convergence.decision.decision import Decision
 from harness.convergence.decision.decision_rule import FEATURES, Rule
 from harness.digest import canonical_json
+from harness.measurements import json_object, read_shape, to_json
 from harness.outcome import Status
 
 
@@ -269,7 +271,7 @@ def test_any_candidate_gets_a_decision_that_can_be_stored(references, candidates
 
     assert decision.status in (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
     assert decision.reasons
-    canonical_json(decision.as_json())
+    canonical_json(to_json(decision))
 
 
 @settings(max_examples=60, deadline=None)
@@ -281,7 +283,7 @@ def test_any_candidate_gets_a_decision_that_can_be_stored(references, candidates
     )
 )
 def test_any_reference_gets_a_decision(found):
-    canonical_json(decide(found, found[:3]).as_json())
+    canonical_json(to_json(decide(found, found[:3])))
 
 
 @settings(
@@ -304,4 +306,4 @@ def test_every_look_of_a_decision_can_be_read_back(references, rng, make_curve):
     assert counts["screen"] >= 1
     assert counts["confirm"] >= 1
     assert decision.looks[-1].alarm
-    assert decision.as_json()["looks"][-1]["statistic"]["name"] == decision.statistic.name
+    assert read_shape(Decision, json_object(decision)).looks[-1].statistic.name == decision.statistic.name

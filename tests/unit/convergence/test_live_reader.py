@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("scipy", reason="decisions are made on the host")
 
-from harness.convergence.telemetry.live_reader import Watcher, sentence
+from harness.convergence.telemetry.live_reader import Watcher
+from harness.convergence.telemetry.training_records import EarlyStop
 
 STEPS = 10
 
@@ -35,9 +36,9 @@ def test_it_is_ended_at_the_step_that_settles_it(tmp_path):
     one = watcher(tmp_path, {"reward": (0.1,) * 4, "entropy": (1.0,) * 5}, lambda _seen: "it does not learn")
     one.look()
 
-    assert one.stop.as_json() == {"after": 4, "of": STEPS, "reason": "it does not learn"}
+    assert one.stop == EarlyStop(after=4, of=STEPS, reason="it does not learn")
     assert (tmp_path / "stop").read_text() == "it does not learn"
-    assert sentence(one.stop.as_json(), 4).endswith("saved 60% of the run.")
+    assert one.stop.sentence(4).endswith("saved 60% of the run.")
 
 
 def test_what_is_at_its_end_is_not_ended(tmp_path):

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from harness.convergence.telemetry import machine_load
-from harness.convergence.telemetry.machine_load import Others, together
+from harness.convergence.telemetry.machine_load import Others, largest_load
+from harness.convergence.telemetry.training_records import MachineLoad
 
 STAT = "cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 2 3 4\n"
 
@@ -97,7 +98,7 @@ child.wait()
 
 
 def test_several_runs_are_as_crowded_as_the_most_crowded():
-    quiet, busy = {"id": "x", "load": 0.1, "others": 0.0}, {"id": "x", "load": 2.0, "others": 0.7}
+    quiet, busy = MachineLoad(id="x", load=0.1, others=0.0), MachineLoad(id="x", load=2.0, others=0.7)
 
-    assert together([quiet, busy]) == {"id": "x", "load": 2.0, "others": 0.7}
-    assert together([quiet, {"id": "x", "load": 0.1}])["others"] is None
+    assert largest_load([quiet, busy]) == busy
+    assert largest_load([quiet, MachineLoad(id="x", load=0.1)]).others is None

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from harness.convergence.checks import CANDIDATE_SEEDS
 from harness.convergence.decision import reference_set
+from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
 from harness.convergence.smoke.smoke_recipe import PAPER_CLIP, RECIPES, recipe
 from harness.convergence.trainer import trainer_program
 from harness.convergence.trainer.judging import banded
@@ -30,12 +30,12 @@ def test_a_reference_set_is_shipped_for_the_settings_that_are_trained(name):
 
 @pytest.mark.parametrize("found", SETS, ids=lambda found: found.name)
 def test_a_reference_set_says_where_it_comes_from(found):
-    device = found.provenance["device"]
+    device = found.provenance.device
     # Trainers' sets are of the simulated device that their checks train on, and must say that it is.
     trainer = found.name.startswith("trainer-")
-    assert (device["device"], device["simulated"]) == (("npu:0", True) if trainer else ("cpu", False))
-    assert {"verl", "torch", "numpy"} <= set(found.provenance["versions"])
-    assert found.provenance["date"]
+    assert (device.device, device.simulated) == (("npu:0", True) if trainer else ("cpu", False))
+    assert {"verl", "torch", "numpy"} <= set(found.provenance.versions)
+    assert found.provenance.date
     assert reference_set.by_digest(found.digest) == found
 
 

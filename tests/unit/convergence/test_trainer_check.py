@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from training_samples import SIMULATED, run_json, stored
 
 from harness.check import Completed
 from harness.convergence.trainer import trainer_check
 from harness.convergence.trainer.judging import banded
 from harness.convergence.trainer.judging.banded import CANDIDATE_SEEDS
 from harness.convergence.trainer.record_trainer import FOLDER, content, load, recorded, same_start, write
+from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES
-from harness.digest import canonical_json
 from harness.errors import InputError
+from harness.measurements import json_object
 from harness.outcome import Evidence, Status
 
-SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
 STEPS = RECIPES["gspo"].steps
 
 
@@ -34,12 +35,12 @@ def first_candidate(algorithm="gspo"):
     return dataclasses.replace(RECIPES[algorithm], seed=CANDIDATE_SEEDS[0])
 
 
-RECORD = same_start(first_candidate().as_json(), first_candidate().digest(), "0.6.1")
+RECORD = same_start(first_candidate(), first_candidate().digest(), "0.6.1")
 
 
 def as_recorded(algorithm="gspo", **changes):
     """A run of the recorded length, whose series are the recorded ones but for `changes`."""
-    known = same_start(first_candidate(algorithm).as_json(), first_candidate(algorithm).digest(), "0.6.1")
+    known = same_start(first_candidate(algorithm), first_candidate(algorithm).digest(), "0.6.1")
     recipe = dataclasses.replace(first_candidate(algorithm), steps=known.steps)
     series = {**known.series, **changes}
     return {"recipe": recipe.as_json(), "digest": recipe.digest(), "series": series}
@@ -66,23 +67,8 @@ def series(*, end=0.75, steps=STEPS, **others):
 
 
 def run_file(**changes):
-    return {
-        "state": "measured",
-        "returncode": 0,
-        "algorithm": "gspo",
-        "recipe": first_candidate().as_json(),
-        "digest": first_candidate().digest(),
-        "device": SIMULATED,
-        "versions": {"verl": "0.6.1"},
-        "ray": "2.60.0",
-        "seconds": {"start_up": 41.0, "whole": 60.0, "prepare": 1.0},
-        "series": series(),
-        "complete": True,
-        "stopped": "",
-        "problems": [],
-        "swept": 0,
-        **changes,
-    }
+    own = {"recipe": first_candidate().as_json(), "digest": first_candidate().digest(), "series": series()}
+    return run_json(**{**own, **changes})
 
 
 class Cell:
@@ -109,8 +95,7 @@ class Cell:
 
 def judged(cell):
     measured = trainer_check.run(cell)
-    stored = json.loads(canonical_json(measured.measurements))
-    return measured, trainer_check.judge(stored, cell.params)
+    return measured, trainer_check.judge(stored(TRAINER_FORMAT, measured.measurements), cell.params)
 
 
 def test_a_run_that_learns_passes_and_says_what_it_cost(tmp_path):
@@ -123,11 +108,11 @@ def test_a_run_that_learns_passes_and_says_what_it_cost(tmp_path):
 
 def test_the_report_gets_the_curve_and_no_band(tmp_path):
     measured, _ = judged(Cell(tmp_path, run_file()))
-    curves = measured.measurements["curves"]
+    curves = measured.measurements.curves
 
-    assert len(curves["candidate"][0]["reward"]) == STEPS
-    assert curves["reference"]["mean"] == []
-    assert len(curves["telemetry"]["grad_norm"]["candidate"][0]) == STEPS
+    assert len(curves.candidate[0].reward) == STEPS
+    assert curves.reference.mean == ()
+    assert len(curves.telemetry["grad_norm"].candidate[0]) == STEPS
 
 
 @pytest.mark.parametrize("kind", ["sim", "cpu"])
@@ -198,10 +183,10 @@ def test_a_trainer_that_hung_says_where(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0] == (
-        "The trainer stopped getting on before its first step and was ended. "
+        "The trainer made no progress before its first step and was ended. "
         "ray::TaskRunnerV1.run stands in init (transfer_queue/interface.py:123)."
     )
-    assert "9 processes had to be ended after it." in judgement.reasons
+    assert "9 processes it left behind had to be ended." in judgement.reasons
 
 
 def test_a_crash_is_told_by_its_error(tmp_path):
@@ -212,7 +197,7 @@ def test_a_crash_is_told_by_its_error(tmp_path):
     assert judgement.status is Status.FAIL
     assert judgement.reasons[:2] == (
         "The trainer ended with code 1 before its first step.",
-        "Its last words: ModuleNotFoundError: No module named 'cachetools'",
+        "Its last line of output: ModuleNotFoundError: No module named 'cachetools'",
     )
 
 
@@ -227,7 +212,7 @@ def test_an_operator_that_is_not_simulated_is_listed_and_fails_only_a_real_devic
     assert judgement.reasons == ("not simulated: npu::npu_swiglu",)
 
     lacks = "RuntimeError: aclnnFoo or aclnnFooGetWorkspaceSize not in libopapi.so, or libopapi.so not found"
-    real = {**SIMULATED, "simulated": False, "runtime": "real"}
+    real = {**json_object(SIMULATED), "simulated": False, "runtime": "cann"}
     (tmp_path / "npu").mkdir()
     _, judgement = judged(Cell(tmp_path / "npu", {**crashed, "device": real}, tail=lacks, kind="npu"))
     assert judgement.status is Status.FAIL
@@ -246,7 +231,7 @@ def test_a_program_that_is_killed_hung(tmp_path):
     _, judgement = judged(Cell(tmp_path, code=-9, timed_out=True))
 
     assert judgement.status is Status.FAIL
-    assert "stopped getting on" in judgement.reasons[0]
+    assert "did not end within" in judgement.reasons[0]
 
 
 def test_too_few_steps_decide_nothing(tmp_path):
@@ -268,24 +253,23 @@ def test_every_recipe_has_a_record_that_itself_passes(tmp_path, algorithm):
 def test_a_run_of_another_length_has_the_same_first_step(algorithm):
     recipe = first_candidate(algorithm)
     longer = dataclasses.replace(recipe, steps=recipe.steps + 7)
-    known = same_start(longer.as_json(), longer.digest(), "0.6.1")
+    known = same_start(longer, longer.digest(), "0.6.1")
 
     assert known is not None
-    assert known == same_start(recipe.as_json(), recipe.digest(), "0.6.1")
+    assert known == same_start(recipe, recipe.digest(), "0.6.1")
 
 
 @pytest.mark.parametrize("change", [{"seed": 77}, {"learning_rate": 2e-3}, {"prompts": 64}])
 def test_other_settings_have_another_first_step(change):
     other = dataclasses.replace(first_candidate(), **change)
 
-    assert same_start(other.as_json(), other.digest(), "0.6.1") is None
+    assert same_start(other, other.digest(), "0.6.1") is None
 
 
 def test_what_is_set_beside_the_recipe_makes_another_first_step():
     longer = dataclasses.replace(first_candidate(), steps=77)
 
-    assert same_start(longer.as_json(), "of the recipe and a setting more", "0.6.1") is None
-    assert same_start({"unknown": 1}, "of another program", "0.6.1") is None
+    assert same_start(longer, "of the recipe and a setting more", "0.6.1") is None
 
 
 def test_a_first_step_unlike_the_record_fails(tmp_path):
@@ -298,7 +282,7 @@ def test_a_first_step_unlike_the_record_fails(tmp_path):
 
 def test_a_first_step_unlike_the_record_on_hardware_may_be_a_flipped_token(tmp_path):
     other = as_recorded(**off_at_first("entropy", 1.002))
-    hardware = {**SIMULATED, "simulated": False, "runtime": "cann"}
+    hardware = {**json_object(SIMULATED), "simulated": False, "runtime": "cann"}
     measured, judgement = judged(Cell(tmp_path, run_file(device=hardware, **other)))
 
     assert judgement.status is Status.INCONCLUSIVE

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from training_samples import run_json
 
 from harness.convergence.trainer import one_step_check
 from harness.convergence.trainer.judging.weight_lag import lag, largest
+from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.convergence.trainer.trainer_recipe import RECIPES
+from harness.measurements import read_shape
 from harness.outcome import Status
 
 UPDATES = 8
@@ -75,20 +76,17 @@ def measured(**changes):
         "grad_norm": [1.0] * STEPS,
         **{name: values * 3 for name, values in HEALTHY.items()},
     }
-    return {
-        "state": "measured",
-        "recipe": {**RECIPES["grpo"].as_json(), "steps": STEPS},
-        "digest": "of no recorded run",
-        "versions": {"verl": "0.9.1"},
-        "device": {"kind": "npu", "simulated": True},
-        "series": {name: values for name, values in {**series, **changes}.items() if values is not None},
-        "complete": True,
-        "stopped": "",
-    }
+    written = run_json(
+        recipe={**RECIPES["grpo"].as_json(), "steps": STEPS},
+        digest="of no recorded run",
+        versions={"verl": "0.9.1"},
+        series={name: values for name, values in {**series, **changes}.items() if values is not None},
+    )
+    return read_shape(TrainerMeasurements, written)
 
 
 def judged(**changes):
-    return one_step_check.CHECK.judge(json.loads(json.dumps(measured(**changes))), {})
+    return one_step_check.CHECK.judge(measured(**changes), {})
 
 
 def test_a_run_with_weights_of_one_step_ago_passes_and_says_so():

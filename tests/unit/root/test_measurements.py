@@ -69,7 +69,7 @@ def test_what_is_written_is_read(measured):
 
 def test_a_program_of_the_cell_writes_with_the_standard_library_what_the_host_reads():
     part = Part(name="loss", budget=0.5)
-    assert read_shape(Part, json.dumps(to_json(part))) == part
+    assert read_shape(Part, json.loads(json.dumps(to_json(part)))) == part
 
 
 @pytest.mark.parametrize("found", [None, 1, 2, 7])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from harness.convergence.decision import reference_set
 from harness.convergence.decision.decide import decide
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.reference_set import ReferenceSet
-from harness.convergence.telemetry.machine_load import together
+from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import Series, decode_series
+from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError
+from harness.measurements import to_json
 
 # A healthy stack trains the same curve from the same seed, but for rounding, so these lie in the bands of
 # both reference sets (measured) where another seed may cost a second run. Where there is no reference the
@@ -30,7 +32,7 @@ REFERENCE_SEEDS = tuple(range(100, 120))
 def reference_for(settings: str, verl: str) -> ReferenceSet | None:
     """The reference set of these settings that this version of verl made, or None."""
     fitting = (one for one in reference_set.known() if one.recipe_digest == settings)
-    return next((one for one in fitting if one.provenance["versions"].get("verl") == verl), None)
+    return next((one for one in fitting if one.provenance.versions.get("verl") == verl), None)
 
 
 def too_few(reference: ReferenceSet | None) -> str:
@@ -57,16 +59,16 @@ def need_not_go_on(reference: ReferenceSet, earlier: Sequence[Series], series: S
     return "" if decision.decided_by in ("running", "reference", "input") else decision.reasons[0]
 
 
-def require_whole(run: Mapping[str, Any]) -> None:
+def require_whole(run: TrainerRun) -> None:
     """InfrastructureError when a run did not reach its end."""
-    if run["state"] != "measured" or not run["complete"] or run["stopped"]:
+    if run.state != "measured" or not run.complete or run.stopped:
         raise InfrastructureError(
-            f"the run of seed {run['recipe']['seed']} is not whole",
-            why="; ".join(run["problems"]) or run["state"],
+            f"the run of seed {run.recipe.seed} is not whole",
+            why="; ".join(run.problems) or run.state,
         )
 
 
-def content(runs: Sequence[Mapping[str, Any]], *, name: str) -> dict[str, Any]:
+def content(runs: Sequence[TrainerRun], *, name: str) -> dict[str, Any]:
     """The JSON of a reference set of what `harness.convergence.trainer.trainer_program` wrote for each seed.
 
     InfrastructureError when a run did not reach its end.
@@ -76,15 +78,15 @@ def content(runs: Sequence[Mapping[str, Any]], *, name: str) -> dict[str, Any]:
     first = runs[0]
     return reference_set.content(
         name=name,
-        recipe_digest=first["settings"],
-        recipe={key: value for key, value in first["recipe"].items() if key != "seed"},
+        recipe_digest=first.settings,
+        recipe={key: value for key, value in first.recipe.as_json().items() if key != "seed"},
         provenance={
-            "device": first["device"],
-            "versions": first["versions"],
-            "ray": first["ray"],
-            "host": together([run["host"] for run in runs]),
+            "device": to_json(first.device),
+            "versions": dict(first.versions),
+            "ray": first.ray,
+            "host": to_json(largest_load([run.host for run in runs])),
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "program": "python -m harness.convergence.trainer.trainer_program",
         },
-        runs=[(run["recipe"]["seed"], decode_series(run["series"])) for run in runs],
+        runs=[(run.recipe.seed, decode_series(run.series)) for run in runs],
     )

@@ -14,12 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.convergence.trainer.in_verl.verl_plugin import STACK_SIGNAL
 from harness.convergence.trainer.supervision.processes import Process
+from harness.convergence.trainer.trainer_measurements import StackFrame, ThreadStack
 
 SECONDS_PER_PROCESS = 15.0
 HANDLER_SECONDS = 1.0
@@ -40,34 +39,12 @@ _HANDLER_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in 
 _HANDLER_THREAD = re.compile(r"^(Current t|T)hread (?P<name>0x[0-9a-f]+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One call, innermost first in a stack."""
-
-    function: str
-    file: str
-    line: int
-
-    def text(self) -> str:
-        """`function (file:line)`, the file's path from its package on."""
-        return f"{self.function} ({_short(self.file)}:{self.line})"
+def frame_text(frame: StackFrame) -> str:
+    """`function (file:line)`, the file's path from its package on."""
+    return f"{frame.function} ({_short(frame.file)}:{frame.line})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """One thread of one process."""
-
-    pid: int
-    process: str
-    thread: str
-    frames: tuple[Frame, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
-
-
-def collect(processes: Sequence[Process], folder: Path) -> tuple[list[Stack], list[str]]:
+def collect(processes: Sequence[Process], folder: Path) -> tuple[list[ThreadStack], list[str]]:
     """Stacks of the Python processes among `processes`, and why some could not be had.
 
     folder: where the plug-in left `<pid>.stacks` files in processes that answer `STACK_SIGNAL`.
@@ -75,7 +52,7 @@ def collect(processes: Sequence[Process], folder: Path) -> tuple[list[Stack], li
     program = shutil.which(
         "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
-    found: list[Stack] = []
+    found: list[ThreadStack] = []
     problems = [] if program else ["there is no py-spy here"]
     for process in processes:
         if not _is_python(process):
@@ -89,7 +66,7 @@ def collect(processes: Sequence[Process], folder: Path) -> tuple[list[Stack], li
     return found, problems
 
 
-def where(stacks: Sequence[Stack]) -> str:
+def where(stacks: Sequence[ThreadStack]) -> str:
     """Which actor of verl waits in which calls, one per thread; "" when no stack says."""
     ranked = sorted(
         (stack for stack in stacks if _telling(stack) is not None),
@@ -105,21 +82,21 @@ def where(stacks: Sequence[Stack]) -> str:
         return ""
     pid, process = ranked[0].pid, ranked[0].process.split(" ")[0]
     frames = [_telling(stack) for stack in ranked if stack.pid == pid]
-    places = list(dict.fromkeys(frame.text() for frame in frames if frame is not None))
+    places = list(dict.fromkeys(frame_text(frame) for frame in frames if frame is not None))
     return f"{process} stands in {' and in '.join(places[:MOST_THREADS])}"
 
 
-def of_py_spy(process: Process, text: str) -> list[Stack]:
+def of_py_spy(process: Process, text: str) -> list[ThreadStack]:
     """Stacks of `py-spy dump --json`; none for anything else."""
     try:
         threads = json.loads(text)
         return [
-            Stack(
+            ThreadStack(
                 pid=process.pid,
                 process=process.command,
                 thread=str(thread.get("thread_name") or thread.get("thread_id")),
                 frames=tuple(
-                    Frame(
+                    StackFrame(
                         function=str(frame["name"]),
                         file=str(frame["filename"]),
                         line=int(frame.get("line") or 0),
@@ -133,24 +110,24 @@ def of_py_spy(process: Process, text: str) -> list[Stack]:
         return []
 
 
-def of_handler(process: Process, text: str) -> list[Stack]:
+def of_handler(process: Process, text: str) -> list[ThreadStack]:
     """Stacks of Python's faulthandler."""
-    threads: list[tuple[str, list[Frame]]] = []
+    threads: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         thread, frame = _HANDLER_THREAD.match(line), _HANDLER_FRAME.match(line)
         if thread:
             threads.append((thread["name"], []))
         elif frame and threads and len(threads[-1][1]) < MOST_FRAMES:
             threads[-1][1].append(
-                Frame(function=frame["function"], file=frame["file"], line=int(frame["line"]))
+                StackFrame(function=frame["function"], file=frame["file"], line=int(frame["line"]))
             )
     return [
-        Stack(pid=process.pid, process=process.command, thread=name, frames=tuple(frames))
+        ThreadStack(pid=process.pid, process=process.command, thread=name, frames=tuple(frames))
         for name, frames in threads
     ]
 
 
-def _by_py_spy(program: str, process: Process) -> tuple[list[Stack], str]:
+def _by_py_spy(program: str, process: Process) -> tuple[list[ThreadStack], str]:
     try:
         done = subprocess.run(
             [program, "dump", "--json", "--pid", str(process.pid)],
@@ -166,7 +143,7 @@ def _by_py_spy(program: str, process: Process) -> tuple[list[Stack], str]:
     ] if done.stderr.strip() else ""
 
 
-def _by_handler(process: Process, folder: Path) -> list[Stack]:
+def _by_handler(process: Process, folder: Path) -> list[ThreadStack]:
     path = folder / f"{process.pid}.stacks"
     # Without the handler the signal would end the process.
     if not path.is_file():
@@ -186,27 +163,27 @@ def _is_python(process: Process) -> bool:
     return Path(program).name.startswith("python") or program.startswith("ray::")
 
 
-def _is_actor(stack: Stack) -> bool:
+def _is_actor(stack: ThreadStack) -> bool:
     return stack.process.startswith("ray::")
 
 
-def _has_task(stack: Stack) -> bool:
+def _has_task(stack: ThreadStack) -> bool:
     """Ray names an actor by the method it runs; without one its threads wait for what others ask."""
     return _is_actor(stack) and "." in stack.process
 
 
-def _of_verl(stack: Stack) -> bool:
+def _of_verl(stack: ThreadStack) -> bool:
     return any("/verl/" in frame.file for frame in stack.frames)
 
 
-def _waits_for_ray(stack: Stack) -> bool:
+def _waits_for_ray(stack: ThreadStack) -> bool:
     """Whether it waits for another actor, which then says more."""
     telling = _telling(stack)
     before = stack.frames[: stack.frames.index(telling)] if telling is not None else ()
     return any(_short(frame.file).startswith("ray/") for frame in before)
 
 
-def _telling(stack: Stack) -> Frame | None:
+def _telling(stack: ThreadStack) -> StackFrame | None:
     """The innermost frame that is not there for somebody else's sake."""
     return next((frame for frame in stack.frames if not _WAITING.search(_short(frame.file))), None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.convergence.trainer.supervision import process_stacks as stacks
 from harness.convergence.trainer.supervision import processes
-from harness.convergence.trainer.supervision.process_stacks import Stack
+from harness.convergence.trainer.trainer_measurements import ThreadStack
 
 TICK_SECONDS = 0.5
 CHUNK_BYTES = 1 << 16
@@ -44,7 +44,7 @@ class Ending:
     start_up: float | None
     hopeless: str = ""
     where: str = ""
-    stacks: tuple[Stack, ...] = ()
+    stacks: tuple[ThreadStack, ...] = ()
     problems: tuple[str, ...] = ()
     swept: int = 0
 
@@ -114,7 +114,7 @@ def crowding() -> float:
     return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
-def _stacks(folder: Path, others: frozenset[int]) -> tuple[list[Stack], list[str]]:
+def _stacks(folder: Path, others: frozenset[int]) -> tuple[list[ThreadStack], list[str]]:
     return stacks.collect(processes.descendants(others), folder)
 
 
