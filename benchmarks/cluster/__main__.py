@@ -99,12 +99,11 @@ def main() -> int:
                     executor.close()
         finally:
             cluster.shutdown()
-    passed = sum(one.status is Status.PASS for one in result.entries)
-    spans = [(one.outcome.started, one.outcome.finished) for one in result.entries if one.outcome]
+    passed = sum(one.judgement.status is Status.PASS for one in result.tasks.values())
+    outcomes = result.outcomes.values()
+    spans = [(outcome.started, outcome.finished) for outcome in outcomes]
     ran = [finished - started for started, finished in spans]
-    failures = Counter(
-        one.outcome.failure.message for one in result.entries if one.outcome and one.outcome.failure
-    )
+    failures = Counter(outcome.failure.message for outcome in outcomes if outcome.failure)
     report = {
         "tasks": options.tasks,
         "hosts": options.hosts,

@@ -21,7 +21,7 @@ from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Statu
 from harness.plan.tasks.task import Plan, Task
 from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import FORMATS
-from harness.verdict.ledger_outcomes import flake_decisions, read_answers, sides
+from harness.verdict.ledger_outcomes import flake_decisions, read_answers, verdicts_of
 
 GOAL_SECONDS = 1.0
 CHECKS_PER_CELL = 5
@@ -95,8 +95,8 @@ def main() -> int:
             answers = read_answers(head, ledger)
             inputs = GateInputs(
                 base_name="base",
-                head=sides(head, answers.outcomes, lambda _cell, _check: None),
-                base=sides(base, read_answers(base, ledger).outcomes, lambda _cell, _check: None),
+                head=verdicts_of(head, answers.outcomes, lambda _cell, _check: None),
+                base=verdicts_of(base, read_answers(base, ledger).outcomes, lambda _cell, _check: None),
                 base_keys={(entry.cell_id, entry.check): entry.key for entry in base.entries},
                 flakes=flake_decisions(head, answers, ledger, now=time.time()),
             )

@@ -153,17 +153,11 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
 
 
 def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
-    from harness.verdict.join import Disposition, judge_plan
+    from harness.verdict.join import judge_plan
     from harness.verdict.run_summary import summarise
 
-    dispositions = {
-        (entry.entry.cell_id, entry.entry.check): Disposition(status=entry.status, reason=entry.reason)
-        for entry in result.entries
-        if entry.outcome is None
-    }
-    verdicts = judge_plan(
-        context.plan, result.outcomes, dispositions, expectations(context.matrix, context.settings["profile"])
-    )
+    expected = expectations(context.matrix, context.settings["profile"])
+    verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
     summary = summarise(verdicts)
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
@@ -171,9 +165,15 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
     print_summary(context.settings, context.plan, verdicts, summary, result)
     for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
         click.echo(f"note: {notice}")
-    executed = {entry.outcome.key for entry in result.entries if entry.outcome and not entry.reused}
     folder = write_report(
-        context.settings, context.matrix, context.plan, verdicts, ledger, result.run_id, executed, code
+        context.settings,
+        context.matrix,
+        context.plan,
+        verdicts,
+        ledger,
+        result.run_id,
+        result.executed_keys,
+        code,
     )
     click.echo(f"report: {folder / 'index.html'}")
     return code

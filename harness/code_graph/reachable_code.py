@@ -194,12 +194,13 @@ class CodeGraph:
     def _follow(self, node: Node) -> None:
         now: dict[Node, None] = {}
         later: dict[Node, None] = {}
-        for marked, found in self._neighbours(node):
+        for marked, found in self.neighbours(node):
             (later if marked else now)[found] = None
         self._edges[node] = tuple(now)
         self._later[node] = tuple(one for one in later if one not in now)
 
-    def _neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
+    def neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
+        """What a piece of code reaches directly; marked is what a declared check runs later."""
         kind, place, name = node
         if kind == MISSING:
             return

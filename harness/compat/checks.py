@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured
 from harness.outcome import Judgement, Measured, Outcome, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
@@ -28,13 +29,13 @@ def _resolve_holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     return resolve_check.holds(measurements, outcome)
 
 
-def _run_lint(ctx: TaskContext) -> Measured:
+def _run_lint(ctx: TaskContext) -> Measured[LintMeasured]:
     from harness.compat.lint import lint_check
 
     return lint_check.run(ctx)
 
 
-def _judge_lint(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def _judge_lint(measurements: LintMeasured, params: Mapping[str, Any]) -> Judgement:
     from harness.compat.lint import lint_check
 
     return lint_check.judge(measurements, params)
@@ -112,8 +113,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="lint",
         tier=Tier.STATIC,
-        question="Does the recipe set what these versions understand, and what is known to go well?",
+        question="Do these versions support the recipe's settings, and is none of them a known mistake?",
         facets=("recipe", "versions"),
+        measurements=LINT_FORMAT,
         run=_run_lint,
         judge=_judge_lint,
         applies=_lint_applies,

@@ -12,6 +12,7 @@ from harness.digest import digest_bytes
 from harness.ledger.ledger_schema import schema_version
 from harness.ledger.outcome_record import is_printable_time
 from harness.ledger.plan_record import PlanRecord
+from harness.outcome import Status
 from harness.serialisation import load
 
 #: The schema from which on plans are in a table of their own.
@@ -34,6 +35,17 @@ class Run:
     argv: tuple[str, ...]
     host: Mapping[str, Any]
     plan: PlanRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disposition:
+    """Why a planned check of a cell has no outcome in a run: skipped, blocked, or the run was stopped."""
+
+    cell_id: str
+    check: str
+    key: str
+    status: Status
+    reason: str
 
 
 def read_plan(body: str) -> PlanRecord | None:

@@ -20,7 +20,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome, readable
 from harness.ledger.plan_record import PlanRecord
-from harness.ledger.run_record import RUN_COLUMNS, Run, read_plan, read_run, runs_of
+from harness.ledger.run_record import RUN_COLUMNS, Disposition, Run, read_plan, read_run, runs_of
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
@@ -51,18 +51,6 @@ class Notice:
 
     def __str__(self) -> str:
         return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disposition:
-    """Why a planned (cell, check) of a run has no outcome."""
-
-    run_id: str
-    cell_id: str
-    check: str
-    key: str
-    status: Status
-    reason: str
 
 
 class Ledger:
@@ -219,29 +207,29 @@ class Ledger:
             if not changed:
                 raise KeyError(run_id)
 
-    def record_dispositions(self, dispositions: Iterable[Disposition], *, now: float | None = None) -> None:
-        """Record why entries have no outcome, all or none of them; a later word replaces the former."""
+    def record_dispositions(
+        self, run_id: str, dispositions: Iterable[Disposition], *, now: float | None = None
+    ) -> None:
+        """Record why entries have no outcome, all of them or none; a later record replaces an earlier one."""
         at = time.time() if now is None else now
         with self._transaction("write to"):
             self._db.executemany(
                 "INSERT OR REPLACE INTO dispositions (run_id, cell_id, check_name, key, status, reason, at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(d.run_id, d.cell_id, d.check, d.key, d.status.value, d.reason, at) for d in dispositions],
+                [(run_id, d.cell_id, d.check, d.key, d.status.value, d.reason, at) for d in dispositions],
             )
 
     def dispositions(self, run_id: str) -> tuple[Disposition, ...]:
         """What a run left without an outcome, in the order of cells and checks."""
         with database_errors(self.path, "read"):
             rows = self._db.execute(
-                "SELECT run_id, cell_id, check_name, key, status, reason FROM dispositions "
+                "SELECT cell_id, check_name, key, status, reason FROM dispositions "
                 "WHERE run_id = ? ORDER BY cell_id, check_name",
                 (run_id,),
             ).fetchall()
         return tuple(
-            Disposition(
-                run_id=row[0], cell_id=row[1], check=row[2], key=row[3], status=Status(row[4]), reason=row[5]
-            )
-            for row in rows
+            Disposition(cell_id=cell_id, check=check, key=key, status=Status(status), reason=reason)
+            for cell_id, check, key, status, reason in rows
         )
 
     def runs(self, limit: int = 100) -> tuple[Run, ...]:

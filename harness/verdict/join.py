@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from harness.ledger.plan_record import Entry
+from harness.ledger.run_record import Disposition
 from harness.outcome import Judgement, Outcome, Status
 from harness.plan.tasks.task import Plan
 from harness.verdict.verdict import (
@@ -19,21 +19,14 @@ from harness.verdict.verdict import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disposition:
-    """Why a run left an entry without an outcome."""
-
-    status: Status
-    reason: str
-
-
 def judge_plan(
     plan: Plan,
     outcomes: Mapping[str, Outcome],
-    dispositions: Mapping[tuple[str, str], Disposition],
+    dispositions: Iterable[Disposition],
     expected: Callable[[str, str], Expected | None],
 ) -> tuple[Verdict, ...]:
     """One verdict per entry, in plan order; what nothing accounts for is an error: planned = reported."""
+    without_outcome = {(left.cell_id, left.check): left for left in dispositions}
     judgements = {
         key: (judge_outcome(plan.tasks[key].check, outcome), outcome)
         for key, outcome in outcomes.items()
@@ -42,13 +35,14 @@ def judge_plan(
     verdicts: list[Verdict] = []
     reds: dict[str, list[Verdict]] = {}
     for entry in plan.entries:
-        judgement, outcome = _judgement(entry, judgements, dispositions)
+        judgement, outcome = _judgement(entry, judgements, without_outcome)
         behind = reds.setdefault(entry.cell_id, [])
         verdict = stand(
             entry.cell_id,
             entry.check,
             judgement,
-            evidence=outcome.evidence if outcome else None,
+            key=entry.key,
+            outcome=outcome,
             state=state_of(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
             # What nobody ran is no error that somebody could have expected: planned = reported.
             expected=expected(entry.cell_id, entry.check) if _was_answered(judgement, outcome) else None,

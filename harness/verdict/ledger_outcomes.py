@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.ledger.plan_record import Entry
+from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
-from harness.verdict.gate.gate import CellCheck, Side
-from harness.verdict.join import Disposition, judge_plan
-from harness.verdict.verdict import Expected, judge_outcome
+from harness.verdict.gate.gate import CellCheck
+from harness.verdict.join import judge_plan
+from harness.verdict.verdict import Expected, Verdict, judge_outcome
 
 HISTORY = 200
 #: What says something about a cell, and not about the machine that ran it.
@@ -40,30 +41,21 @@ def _counting(attempts: Sequence[Outcome]) -> Outcome:
     return next((outcome for outcome in attempts if outcome.state in DECIDED), attempts[0])
 
 
-def sides(
+def verdicts_of(
     plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], Expected | None]
-) -> dict[CellCheck, Side]:
-    """(cell, check) -> verdict and outcome for every entry of the plan."""
+) -> dict[CellCheck, Verdict]:
+    """(cell, check) -> verdict for every entry of the plan; several runs may have recorded the outcomes."""
     verdicts = judge_plan(plan, outcomes, _blocked(plan, outcomes), expected)
-    found: dict[CellCheck, Side] = {}
-    for entry, verdict in zip(plan.entries, verdicts, strict=True):
-        outcome = outcomes.get(entry.key)
-        found[entry.cell_id, entry.check] = Side(
-            verdict=verdict,
-            key=entry.key,
-            run_id=outcome.run_id if outcome else "",
-            time=outcome.finished if outcome else 0.0,
-        )
-    return found
+    return {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
 
 
-def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Disposition]:
+def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
     """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
-        return {}
+        return []
     lets_on = {key for key, task in plan.tasks.items() if not task.check.stops}
     statuses: dict[str, list[tuple[Entry, Status]]] = {}
-    blocked: dict[CellCheck, Disposition] = {}
+    blocked: list[Disposition] = []
     for entry in plan.entries:
         before = statuses.setdefault(entry.cell_id, [])
         if entry.skip is not None:
@@ -85,7 +77,15 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[CellCheck, Dis
         )
         if cause is not None:
             reason = f"{cause.check} did not pass"
-            blocked[entry.cell_id, entry.check] = Disposition(status=Status.BLOCKED, reason=reason)
+            blocked.append(
+                Disposition(
+                    cell_id=entry.cell_id,
+                    check=entry.check,
+                    key=entry.key,
+                    status=Status.BLOCKED,
+                    reason=reason,
+                )
+            )
             before.append((entry, Status.BLOCKED))
     return blocked
 

@@ -37,12 +37,13 @@ class Expected:
     where: str = ""
 
 
-@json_form(cell_id="cell")
+@json_form(cell_id="cell", leave_out=("key", "outcome"))
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is said of one entry. `evidence` is None where nothing was found out.
+    """A check of a cell, judged and compared with what is expected of it.
 
-    state: the status, or how it failed where that is known more closely: one of `FINER_STATES`.
+    `evidence` is None when nothing was proved, `outcome` when there is none. `state` is the status, or more
+    precisely how it failed: one of `FINER_STATES`.
     """
 
     cell_id: str
@@ -54,6 +55,8 @@ class Verdict:
     evidence: Evidence | None = None
     expected: Expected | None = None
     state: str = ""
+    key: str = ""
+    outcome: Outcome | None = None
 
 
 #: What the programs in a cell say of their end (see `harness.cell_program.ending`) -> the state of the
@@ -116,12 +119,13 @@ def stand(
     check: str,
     judgement: Judgement,
     *,
-    evidence: Evidence | None,
     expected: Expected | None,
+    key: str = "",
+    outcome: Outcome | None = None,
     blocked_by_known: bool = False,
     state: str = "",
 ) -> Verdict:
-    """Hold a judgement against the expectation; an unexpected pass is as loud as a new failure."""
+    """Compare a judgement with the expectation; an unexpected pass is reported like a new failure."""
     found = state or judgement.status.value
     new = _not_known(judgement, found, expected)
     return Verdict(
@@ -131,9 +135,11 @@ def stand(
         standing=_standing(judgement, found, None if new else expected, blocked_by_known=blocked_by_known),
         reasons=(*judgement.reasons, *new),
         remedies=judgement.remedies,
-        evidence=evidence if judgement.status.has_evidence else None,
+        evidence=outcome.evidence if outcome and judgement.status.has_evidence else None,
         expected=expected,
         state=found,
+        key=key,
+        outcome=outcome,
     )
 
 

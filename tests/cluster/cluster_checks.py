@@ -89,7 +89,7 @@ def made_up_host(state: Path) -> tuple[Path, Mapping[str, str]]:
 
 
 def check(name: str, run: Any, **more: Any) -> Check:
-    given = {"tier": Tier.STATIC, "question": f"{name}?", "facets": (), "sources": (), "judge": judge}
+    given = {"tier": Tier.STATIC, "question": f"{name}?", "facets": (), "judge": judge}
     return Check(name=name, run=run, **{**given, **more})
 
 

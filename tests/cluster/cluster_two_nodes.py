@@ -44,6 +44,10 @@ if __name__ == "__main__":
         executor = connected(ledger, state, address)
         result = run_plan(plan, ledger, executor, judge_outcome)
         executor.close()
-    said = next(one.outcome for one in result.entries if one.entry.check == "use")
+    said = next(one.outcome for one in result.tasks.values() if one.outcome.check == "use")
     nodes = said.measurements["said"].partition("nodes=")[2].partition(" ")[0].split(",") if said else []
-    print(json.dumps({"statuses": [one.status.value for one in result.entries], "nodes": nodes}))
+    print(
+        json.dumps(
+            {"statuses": [one.judgement.status.value for one in result.tasks.values()], "nodes": nodes}
+        )
+    )

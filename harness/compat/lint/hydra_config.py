@@ -1,4 +1,4 @@
-"""Does every override exist in the configuration of that very version of verl, as its wheel carries it?"""
+"""Compare a job's overrides with the Hydra configuration in the wheel of its verl version."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from harness.errors import InputError, Location
 
 CONFIG_FOLDER = "verl/trainer/config"
 DEFAULT_CONFIG = "ppo_trainer"
-# Programs whose configuration this is; recipes bring their own.
+# The entry modules that use this configuration. Recipes have their own.
 ENTRY_MODULES = ("verl.trainer.main_ppo",)
-LARGEST_CONFIG = 4 << 20
+MAX_CONFIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownKey:
-    """An override Hydra refuses: `similar` are keys that exist and look like it."""
+    """An override that Hydra rejects. `similar`: existing keys that look like it."""
 
     key: str
     similar: tuple[str, ...] = ()
 
 
 def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, Any] | None:
-    """verl's composed configuration `name` as its wheel carries it, or None when it has none of that name.
+    """The composed configuration `name` from verl's wheel; None when the wheel has none of that name.
 
     InputError when the wheel cannot be read.
     """
@@ -39,34 +39,36 @@ def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, Any] | 
         with zipfile.ZipFile(wheel) as archive:
             if member not in archive.namelist():
                 return None
-            if archive.getinfo(member).file_size > LARGEST_CONFIG:
-                raise InputError("verl's configuration is larger than any known", where=Location(wheel))
+            if archive.getinfo(member).file_size > MAX_CONFIG_BYTES:
+                raise InputError(
+                    f"verl's configuration is larger than {MAX_CONFIG_BYTES >> 20} MiB", where=Location(wheel)
+                )
             data = yaml.safe_load(archive.read(member))
     except (zipfile.BadZipFile, OSError, EOFError, yaml.YAMLError) as error:
         raise InputError("verl's wheel cannot be read", where=Location(wheel), why=str(error)) from error
     return data if isinstance(data, dict) else None
 
 
-def config_name(recipe: JobSettings) -> str:
-    """The configuration a launch composes; Megatron jobs name theirs, or choose it as model engine."""
-    engine = recipe.overrides.get("model_engine")
-    if recipe.config:
-        return recipe.config.removesuffix(".yaml")
+def config_name(job: JobSettings) -> str:
+    """The configuration that the job uses: named by the job, or implied by its model engine."""
+    engine = job.overrides.get("model_engine")
+    if job.config:
+        return job.config.removesuffix(".yaml")
     return f"ppo_{engine.text}_trainer" if engine and engine.text != "dp" else DEFAULT_CONFIG
 
 
-def find_unknown_keys(recipe: JobSettings, config: Mapping[str, Any]) -> list[UnknownKey]:
-    """Overrides that Hydra would refuse; choices of groups (`model_engine=...`, `a@b=...`) are left out."""
+def find_unknown_keys(job: JobSettings, config: Mapping[str, Any]) -> list[UnknownKey]:
+    """Overrides that Hydra rejects. Selections of groups (`model_engine=...`, `a@b=...`) are not checked."""
     known = sorted(_keys(config))
     found = []
-    for key in recipe.overrides:
+    for key in job.overrides:
         if "@" in key or "/" in key or ("." not in key and key not in config):
             continue
         exists = _exists(config, key)
-        if not exists and key not in recipe.added:
+        if not exists and key not in job.added:
             found.append(UnknownKey(key=key, similar=_similar(key, known)))
-    gone = [key for key in sorted(recipe.removed) if not _exists(config, key)]
-    return [*found, *(UnknownKey(key=key, similar=_similar(key, known)) for key in gone)]
+    absent = [key for key in sorted(job.removed) if not _exists(config, key)]
+    return [*found, *(UnknownKey(key=key, similar=_similar(key, known)) for key in absent)]
 
 
 def _exists(config: Any, key: str) -> bool:
@@ -87,8 +89,11 @@ def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _similar(key: str, known: list[str]) -> tuple[str, ...]:
-    """Keys of the same last part first: settings move more often than they are renamed."""
+    """Existing keys like `key`, at most two.
+
+    Keys with the same last part come first: settings move more often than they are renamed.
+    """
     last = key.rsplit(".", 1)[-1]
-    moved = [other for other in known if other.rsplit(".", 1)[-1] == last]
+    same_name = [other for other in known if other.rsplit(".", 1)[-1] == last]
     near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
-    return tuple(dict.fromkeys([*difflib.get_close_matches(key, moved, n=2, cutoff=0.0), *near]))[:2]
+    return tuple(dict.fromkeys([*difflib.get_close_matches(key, same_name, n=2, cutoff=0.0), *near]))[:2]

@@ -1,22 +1,23 @@
-"""A training job as rules see it: what was set, where, and what holds where nothing was set."""
+"""The settings of a training job: overrides, environment variables, and where each was set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET
 from harness.errors import Location
 
+FactValue: TypeAlias = "bool | int | float | str"
 SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingValue:
-    """A setting: its text, whether all of it is known, and where it was made.
+    """The text of a setting and where it was set.
 
-    `unknown` names what kept the text from being known (a shell variable without a value), or "".
+    unknown: the shell variable without a known value that the text contains, or "".
     """
 
     text: str
@@ -24,19 +25,20 @@ class SettingValue:
     unknown: str = ""
 
     def parsed(self) -> Any:
-        """The value as Hydra reads it: bool, number, string; UNSET for null, UNKNOWN when it is not known.
+        """The value as Hydra reads it: bool, number or string; UNSET for null, UNKNOWN when not known.
 
-        A path is its text, whatever the variable in it stands for: two equal texts are one path.
+        A path with an unknown variable is still usable as text: two equal texts are the same path.
         """
         return UNKNOWN if self.unknown and "/" not in self.text else parse_value(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """One launch: `overrides` by dotted key, environment variables, the module started, nodes and cards.
+    """One job: Hydra overrides by dotted key, environment variables, entry module, nodes and cards.
 
-    `added` are keys given with Hydra's `+`, `removed` those given with `~`; `cards` is per node, 0 unknown.
-    `torn` are keys without a value whose value stands behind a space, as a word of its own.
+    cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
+    missing_values: keys with nothing after `=`, whose value follows after a space by mistake.
+    facts: figures measured in earlier runs of the recipe, which some rules use.
     """
 
     name: str
@@ -51,18 +53,18 @@ class JobSettings:
     model: str = ""
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    torn: Mapping[str, SettingValue] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    missing_values: Mapping[str, SettingValue] = field(default_factory=dict)
+    facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property
     def is_verl(self) -> bool:
-        """Whether this is a job of verl, whose settings the rules speak of."""
+        """Whether this is a verl job. The rules are about verl's settings only."""
         keys = any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in self.overrides)
         return keys or self.entry.startswith(("verl.", "recipe."))
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], device: str = "npu") -> JobSettings:
-        """Read the facet `recipe`; every value's place is the recipe itself."""
+        """Read the facet `recipe`. The location of every value is the recipe."""
         where = Location(f"recipe {facet['name']}")
         overrides, added = {}, set()
         for key, value in facet.get("overrides", {}).items():
@@ -91,7 +93,7 @@ class JobSettings:
 
 
 def parse_value(text: str) -> Any:
-    """Text as Hydra would type it; quotes are taken off."""
+    """The value that Hydra reads from a text; quotes are removed."""
     stripped = text.strip()
     if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in "'\"":
         return stripped[1:-1]
@@ -109,7 +111,7 @@ def parse_value(text: str) -> Any:
 
 
 def hydra_text(value: Any) -> str:
-    """A value of a YAML recipe as it would stand on a command line."""
+    """A value of a YAML recipe as it is written on a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -118,11 +120,11 @@ def hydra_text(value: Any) -> str:
 
 
 def _default_config(overrides: Mapping[str, SettingValue]) -> str:
-    """A recipe that names no configuration and speaks of Megatron means Megatron's."""
+    """Megatron's configuration for a recipe that names none and sets Megatron's keys."""
     return "ppo_megatron_trainer" if any(".megatron." in key for key in overrides) else ""
 
 
 def _unresolved_variable(text: str) -> str:
-    """The variable in `${NAME}/...`, which only the machine that runs it knows."""
+    """The variable in `${NAME}/...`, whose value only the machine that runs the job knows."""
     start = text.find("${")
     return text[start + 2 : text.find("}", start)] if start >= 0 else ""

@@ -1,4 +1,4 @@
-"""Launch scripts as people have them, read into recipes: bash with `key=value` after a Python module."""
+"""Read the training jobs from a launch script: bash that runs a Python module with `key=value` overrides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.compat.lint.job_settings import JobSettings, SettingValue
+from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.shell_words import (
     ASSIGNMENT,
     MAX_SCRIPT_BYTES,
     Expansion,
-    ScriptNote,
     ShellReader,
     ShellWord,
     expand,
@@ -45,26 +45,26 @@ FEWEST_OVERRIDES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchScript:
-    """The launches in a script, and what of it was not understood."""
+    """The jobs that a script starts, and the parts of it that were not understood."""
 
-    recipes: tuple[JobSettings, ...]
+    jobs: tuple[JobSettings, ...]
     notes: tuple[ScriptNote, ...]
 
 
 @dataclass(kw_only=True)
 class _ScriptState:
-    """What the lines read so far have set."""
+    """What the script has set up to the current line."""
 
     file: str
     variables: dict[str, Expansion] = field(default_factory=dict)
-    places: dict[str, Location] = field(default_factory=dict)
+    locations: dict[str, Location] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
-    recipes: list[JobSettings] = field(default_factory=list)
+    jobs: list[JobSettings] = field(default_factory=list)
     notes: list[ScriptNote] = field(default_factory=list)
 
 
 def read_script(path: Path) -> LaunchScript:
-    """Read a launch script; InputError when it is no text, too large, or starts no Python with overrides."""
+    """Read a launch script; InputError when it is not text, too large, or starts no Python with overrides."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SCRIPT_BYTES + 1)
@@ -73,11 +73,13 @@ def read_script(path: Path) -> LaunchScript:
             "this script cannot be read",
             where=Location(path),
             why=error.strerror or str(error),
-            fix="name a launch script that is there and that you may read",
+            fix="pass a launch script that exists and is readable",
         ) from error
     if len(data) > MAX_SCRIPT_BYTES or b"\0" in data:
         raise InputError(
-            "this is no launch script", where=Location(path), why="it is not text, or larger than 1 MiB"
+            "this is not a launch script",
+            where=Location(path),
+            why="it is not a text file, or larger than 1 MiB",
         )
     try:
         text = data.decode("utf-8")
@@ -85,32 +87,30 @@ def read_script(path: Path) -> LaunchScript:
         line = data[: error.start].count(b"\n") + 1
         raise InputError("this script is not UTF-8", where=Location(path, line), why=str(error)) from error
     script = parse_script(text, str(path))
-    if not script.recipes:
+    if not script.jobs:
         raise InputError(
-            "no training is started here",
+            "this script starts no training job",
             where=Location(path),
             why="no command runs a Python module or file with `key=value` overrides",
-            fix="name the script that holds the `python -m verl...` command",
+            fix="pass the script that contains the `python -m verl...` command",
         )
     return script
 
 
 def parse_script(text: str, file: str = "script") -> LaunchScript:
-    """Read a script's text; every launch becomes a recipe with the values that hold at that line."""
+    """Read a script's text. Each job gets the values that are set at its line."""
     state = _ScriptState(file=file)
     reader = ShellReader(text)
     for words in reader.commands():
         _read_command(state, words)
     notes = sorted([*state.notes, *reader.notes], key=lambda note: note.line)
-    return LaunchScript(recipes=tuple(state.recipes), notes=tuple(dict.fromkeys(notes)))
+    return LaunchScript(jobs=tuple(state.jobs), notes=tuple(dict.fromkeys(notes)))
 
 
 def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
     first = words[0].raw
     if first in BLOCK_WORDS and not words[0].quoted:
-        state.notes.append(
-            ScriptNote(line=words[0].line, text=f"`{first}`: what is inside is taken as executed")
-        )
+        state.notes.append(ScriptNote(line=words[0].line, text=f"`{first}`: its body is treated as executed"))
         return
     while words and words[0].raw in SKIPPED_WORDS:
         words = words[1:]
@@ -136,7 +136,7 @@ def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> Setti
         before = state.variables[name]
         value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
     place = Location(state.file, word.line, word.column)
-    state.variables[name], state.places[name] = value, place
+    state.variables[name], state.locations[name] = value, place
     return SettingValue(text=value.text, where=place, unknown=value.unknown)
 
 
@@ -159,7 +159,7 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
     overrides: dict[str, SettingValue] = {}
     added: set[str] = set()
     removed: set[str] = set()
-    torn: dict[str, SettingValue] = {}
+    missing_values: dict[str, SettingValue] = {}
     config = ""
     for position, word in enumerate(rest):
         raw = word.raw
@@ -177,20 +177,22 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
             place = Location(state.file, word.line, word.column)
             overrides[key] = SettingValue(text=value.text, where=place, unknown=value.unknown)
             added |= {key} if match["prefix"] else set()
-            if raw == match[0] and _is_stray(rest[position + 1 : position + 2]):
-                torn[key] = overrides[key]
+            if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
+                missing_values[key] = overrides[key]
     if len(overrides) >= FEWEST_OVERRIDES:
-        recipe = _job_settings(state, words[0], entry, config, overrides, prefixed)
-        state.recipes.append(replace(recipe, added=frozenset(added), removed=frozenset(removed), torn=torn))
+        job = _job_settings(state, words[0], entry, config, overrides, prefixed)
+        state.jobs.append(
+            replace(job, added=frozenset(added), removed=frozenset(removed), missing_values=missing_values)
+        )
 
 
-def _is_stray(words: Sequence[ShellWord]) -> bool:
-    """Whether the next word is neither an override nor an option, so that a space has torn it off."""
+def _is_bare_word(words: Sequence[ShellWord]) -> bool:
+    """Whether the next word is neither an override nor an option, so it must belong to the word before."""
     return bool(words) and not words[0].raw.startswith(("-", "$@")) and not OVERRIDE_START.match(words[0].raw)
 
 
 def _python_entry(words: Sequence[ShellWord]) -> tuple[str, Sequence[ShellWord]]:
-    """The Python module or file a command starts, and the words after it."""
+    """The Python module or file that a command starts, and the words after it."""
     for position, word in enumerate(words):
         if not PYTHON.fullmatch(word.raw):
             continue
@@ -213,7 +215,9 @@ def _job_settings(
 ) -> JobSettings:
     exported = {
         name: SettingValue(
-            text=state.variables[name].text, where=state.places[name], unknown=state.variables[name].unknown
+            text=state.variables[name].text,
+            where=state.locations[name],
+            unknown=state.variables[name].unknown,
         )
         for name in sorted(state.exported)
         if name in state.variables

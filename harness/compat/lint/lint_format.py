@@ -1,4 +1,4 @@
-"""Lint results for people, for GitHub, and for tools that read SARIF."""
+"""Print lint results as text, JSON, GitHub workflow commands or SARIF."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness import __version__
-from harness.compat.lint.lint_check import LintFinding, LintResult
+from harness.compat.lint.lint_measurements import LintFinding, LintResult
 from harness.compat.lint.ruleset import load_ruleset
+from harness.measurements import json_object
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+SCHEMA = {"name": "npu-matrix.lint", "version": 1}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_text(result: LintResult) -> str:
-    """Like a compiler: place, severity, rule; then why, what to do, and how it is known."""
+    """Text as compilers print it: place, severity, rule, then the reason, the fix and the source."""
     lines = []
     for finding in result.findings:
         lines += [
@@ -30,14 +32,14 @@ def as_text(result: LintResult) -> str:
 
 
 def summary(result: LintResult) -> str:
-    """One line: how many of what."""
+    """The numbers of findings in one line."""
     counts = {level: sum(f.severity == level for f in result.findings) for level in GITHUB_LEVELS}
-    said = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items()]
-    return f"{', '.join(said)}; {len(result.undecided)} rules not decided"
+    counted = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items()]
+    return f"{', '.join(counted)}; {len(result.undecided)} rules not decided"
 
 
 def as_github(result: LintResult) -> str:
-    """Workflow commands, which GitHub shows at the line."""
+    """GitHub workflow commands, which annotate the line."""
     lines = []
     for finding in result.findings:
         properties = {"file": finding.file, "line": finding.line or 1, "title": finding.rule}
@@ -50,8 +52,8 @@ def as_github(result: LintResult) -> str:
 
 
 def as_json(result: LintResult) -> str:
-    """Schema `npu-matrix.lint`."""
-    return json.dumps(result.to_json(), indent=2) + "\n"
+    """JSON of the schema `npu-matrix.lint`."""
+    return json.dumps({"schema": SCHEMA, **json_object(result)}, indent=2) + "\n"
 
 
 def as_sarif(result: LintResult) -> str:

@@ -3,8 +3,9 @@
     loss_mode == 'gspo' and loss_agg_mode != 'seq-mean-token-mean' and verl >= 0.9.1
     set(clip_ratio) and unset(clip_ratio_low)
 
-Nothing of Python is reachable from it. Truth has three values: what depends on something unknown (a version
-nobody gave, a shell variable without a value) is unknown, unless the rest decides it (Kleene's logic).
+Conditions cannot call Python. They have three truth values (Kleene's logic): a condition that depends on an
+unknown value (a version that was not given, a shell variable without a value) is UNKNOWN, unless the rest of
+the condition decides it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harness.matrix.model.versions import Scheme, Version, parse_version
+from harness.matrix.model.versions import Version, parse_version
 
 TOKEN = re.compile(
     r"\s*(?:(?P<string>'[^']*')|(?P<literal>\d[\w.]*(?:e-?\d+)?)|(?P<name>[A-Za-z_][\w.]*)"
@@ -25,7 +26,7 @@ MAX_DEPTH = 50
 
 
 class NoValue(enum.Enum):
-    """Values that are none: not set anywhere, and set to something that is not known."""
+    """UNSET: the setting is not set anywhere. UNKNOWN: it is set to something that is not known."""
 
     UNSET = "unset"
     UNKNOWN = "unknown"
@@ -35,13 +36,13 @@ UNSET, UNKNOWN = NoValue.UNSET, NoValue.UNKNOWN
 
 
 class RuleFacts(Protocol):
-    """What names mean."""
+    """Where a condition gets the values of its names."""
 
     def value(self, name: str) -> Any:
         """The value of `name`: bool, number, string, `Version`, UNSET or UNKNOWN."""
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody set `name`; False when its value is only a default."""
+        """Whether the job sets `name`; False when its value is a default."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,16 @@ class ExpressionNode:
 
 
 class ExpressionError(ValueError):
-    """A condition that cannot be read; the message says where."""
+    """A condition with a syntax error; the message has the column."""
 
 
 def parse_expression(text: str) -> ExpressionNode:
-    """Parse a condition; ExpressionError with the position of what is wrong."""
+    """Parse a condition; ExpressionError with the column of a syntax error."""
     return _ExpressionParser(text).parse()
 
 
 def names_in(node: ExpressionNode) -> set[str]:
-    """Every name a condition depends on."""
+    """Every name that a condition uses."""
     found = {node.text} if node.kind == "name" else set()
     return found.union(*(names_in(item) for item in node.items)) if node.items else found
 
@@ -74,7 +75,7 @@ def evaluate(node: ExpressionNode, facts: RuleFacts) -> Any:
 
 
 class _ExpressionParser:
-    """Recursive descent, weakest operator first."""
+    """A recursive descent parser; the weakest operator comes first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -85,7 +86,7 @@ class _ExpressionParser:
     def parse(self) -> ExpressionNode:
         node = self._or()
         if self._next < len(self._tokens):
-            raise self._error(f"did not expect {self._tokens[self._next][1]!r}")
+            raise self._error(f"unexpected {self._tokens[self._next][1]!r}")
         return node
 
     def _scan(self) -> Iterator[tuple[str, str, int]]:
@@ -156,10 +157,10 @@ class _ExpressionParser:
         if self._take("-"):
             return ExpressionNode("-", items=(ExpressionNode("literal", "0"), self._atom()))
         if self._next >= len(self._tokens):
-            raise self._error("ends too early")
+            raise self._error("unexpected end")
         kind, text, _ = self._tokens[self._next]
         if kind == "operator" or text in ("and", "or", "not", "in"):
-            raise self._error(f"did not expect {text!r}")
+            raise self._error(f"unexpected {text!r}")
         self._next += 1
         if kind == "string":
             return ExpressionNode("string", text[1:-1])
@@ -171,7 +172,7 @@ class _ExpressionParser:
 
     def _call(self, name: str) -> ExpressionNode:
         if name not in FUNCTIONS:
-            raise self._error(f"there is no function {name!r}")
+            raise self._error(f"unknown function {name!r}")
         arguments = [self._or()]
         while self._take(","):
             arguments.append(self._or())
@@ -196,7 +197,7 @@ def _literal(node: ExpressionNode, _facts: RuleFacts) -> Any:
 
 
 class _LiteralText(str):
-    """A literal that is no number, such as `0.9.1`: becomes a version beside a version."""
+    """A literal that is not a number, such as `0.9.1`. Compared with a version it becomes one."""
 
 
 def _logic(node: ExpressionNode, facts: RuleFacts) -> Any:
@@ -255,7 +256,7 @@ def _ordered(node: ExpressionNode, left: Any, right: Any) -> Any:
 
 
 def _same_type(node: ExpressionNode, left: Any, right: Any) -> tuple[Any, Any]:
-    """Both as versions when one is a version, both as numbers when both can be."""
+    """Convert both sides to versions when one is a version, or to numbers when both can be."""
     if isinstance(left, Version) and not isinstance(right, Version):
         return left, parse_version(left.scheme, _literal_text(node.items[1], right))
     if isinstance(right, Version) and not isinstance(left, Version):
@@ -266,7 +267,7 @@ def _same_type(node: ExpressionNode, left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def _literal_text(node: ExpressionNode, value: Any) -> str:
-    """A literal as it stands in the rule: `0.16` is a version there, not the number 0.16."""
+    """A literal as written in the rule: compared with a version, `0.10` is not the number 0.1."""
     return node.text if node.kind in ("literal", "string") else str(value)
 
 
@@ -317,15 +318,3 @@ EVALUATORS: dict[str, Callable[[ExpressionNode, RuleFacts], Any]] = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _compare),
     **dict.fromkeys("+-*/%", _arithmetic),
 }
-
-__all__ = [
-    "UNKNOWN",
-    "UNSET",
-    "ExpressionError",
-    "ExpressionNode",
-    "RuleFacts",
-    "Scheme",
-    "evaluate",
-    "names_in",
-    "parse_expression",
-]

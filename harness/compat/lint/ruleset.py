@@ -1,4 +1,4 @@
-"""The lint rules: data in `rules/`, checked when it is read."""
+"""Load the lint rules from `rules/*.yaml` and validate them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from harness.compat.lint.rule_expression import ExpressionError, ExpressionNode, names_in, parse_expression
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
+from harness.package import data_folder
 
-RULES_FOLDER = Path(__file__).with_name("rules")
+RULES_FOLDER = data_folder("compat/lint/rules")
 RULE_FILES = ("gspo.yaml", "loss.yaml", "npu.yaml", "run.yaml")
 PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
-# Names whose values are versions, with how those are ordered.
+# Names whose values are versions, with the scheme that orders them.
 VERSION_NAMES = {
     "cann": Scheme.CANN,
     "megatron_core": Scheme.PEP440,
@@ -62,7 +63,9 @@ class _DefaultData(BaseModel):
     verl: str = ""
 
 
-class _ModelData(BaseModel):
+class ModelFacts(BaseModel):
+    """An entry of models.yaml: facts from the config.json of the models whose names contain `match`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     match: str
@@ -74,7 +77,11 @@ class _ModelData(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class LintRule:
-    """One rule: fires where `condition` is true; points to the first of `at` that was set."""
+    """A rule. It reports where `condition` is true, at the first setting of `at` that the job sets.
+
+    verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
+    measurement (`measured`), or the list of cases that this project started from (`seed`).
+    """
 
     id: str
     severity: str
@@ -89,42 +96,45 @@ class LintRule:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigDefault:
-    """What a key holds when nobody sets it, for versions of verl in `versions` (None: all)."""
+    """The default value of a configuration key in some versions of verl (`versions` None: in all).
+
+    same_as: the key whose value it takes, or "".
+    """
 
     key: str
-    value: Any
+    value: bool | int | float | str | None
     same_as: str
     versions: Specifier | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruleset:
-    """All rules, and what their conditions refer to."""
+    """All rules, and the names, defaults and models that their conditions use."""
 
     rules: tuple[LintRule, ...]
     names: Mapping[str, str]
     defaults: tuple[ConfigDefault, ...]
-    models: tuple[Mapping[str, Any], ...]
+    models: tuple[ModelFacts, ...]
 
-    def model_facts(self, model: str) -> Mapping[str, Any]:
-        """Facts of the model a name or path speaks of; empty when it is not known."""
+    def model_facts(self, model: str) -> ModelFacts | None:
+        """The facts of the model with this name or path; None when it is not in models.yaml."""
         plain = re.sub(r"[-_.\s]", "", model).lower()
-        return next((facts for facts in self.models if facts["match"] in plain), {})
+        return next((facts for facts in self.models if facts.match in plain), None)
 
 
 @functools.cache
 def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
-    """Read and check the rules; InputError names the file and the rule that is wrong."""
+    """Load and validate the rules; InputError names the invalid file and rule."""
     names = dict(_read(folder / "names.yaml"))
     loaded = [rule for name in RULE_FILES for rule in _rules(folder / name, names)]
-    twice = {rule.id for rule in loaded if sum(other.id == rule.id for other in loaded) > 1}
-    if twice:
-        raise InputError(f"two rules are called {min(twice)}", where=Location(folder))
+    duplicates = {rule.id for rule in loaded if sum(other.id == rule.id for other in loaded) > 1}
+    if duplicates:
+        raise InputError(f"two rules have the id {min(duplicates)}", where=Location(folder))
     return Ruleset(
         rules=tuple(loaded),
         names=names,
         defaults=tuple(_default(data) for data in _validated(folder / "defaults.yaml", _DefaultData)),
-        models=tuple(model.model_dump() for model in _validated(folder / "models.yaml", _ModelData)),
+        models=tuple(_validated(folder / "models.yaml", ModelFacts)),
     )
 
 
@@ -139,7 +149,7 @@ def _validated(file: Path, kind: type[Data]) -> list[Data]:
     try:
         return [kind.model_validate(item) for item in _read(file)]
     except ValidationError as error:
-        raise InputError("this file of rules is wrong", where=Location(file), why=str(error)) from error
+        raise InputError("this file of rules is not valid", where=Location(file), why=str(error)) from error
 
 
 def _rules(file: Path, names: Mapping[str, str]) -> list[LintRule]:
@@ -163,7 +173,7 @@ def _require_name(name: str, names: Mapping[str, str], rule: str, file: Path) ->
     if name in names or name in VERSION_NAMES or name in JOB_NAMES or name.startswith(PREFIXES):
         return
     raise InputError(
-        f"{rule} speaks of {name!r}, which means nothing",
+        f"{rule} uses the unknown name {name!r}",
         where=Location(file),
         fix="add it to names.yaml",
     )

@@ -1,6 +1,6 @@
-"""The part of bash that launch scripts are written in: words, quotes, continuations, variables, arithmetic.
+"""Parse the part of bash that launch scripts use: words, quotes, continuations, variables, arithmetic.
 
-Nothing is executed. What is not understood is left as it stands and said, with its line.
+Nothing is executed. Text that is not understood stays as it is and becomes a `ScriptNote` with its line.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from harness.compat.lint.lint_measurements import ScriptNote
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=")
@@ -25,7 +27,10 @@ MAX_DEPTH = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ShellWord:
-    """One word: parts of (text, whether variables in it are expanded), and where it starts (from 1)."""
+    """A word and where it starts (from 1).
+
+    parts: pieces of its text, each with whether variables in it are expanded.
+    """
 
     parts: tuple[tuple[str, bool], ...]
     line: int
@@ -34,21 +39,13 @@ class ShellWord:
 
     @property
     def raw(self) -> str:
-        """The word as written, without its quotes."""
+        """The word as written, without quotes."""
         return "".join(text for text, _ in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptNote:
-    """Something in the script that was not understood."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """A word's value; `unknown` names the first thing in it that has no known value, or ""."""
+    """The value of a word. `unknown`: the first variable in it without a known value, or ""."""
 
     text: str
     unknown: str = ""
@@ -65,7 +62,7 @@ class ShellReader:
         self.notes: list[ScriptNote] = []
 
     def commands(self) -> Iterator[list[ShellWord]]:
-        """The commands in order; separators and redirections are gone."""
+        """The commands in order, without separators and redirections."""
         command: list[ShellWord] = []
         while self._at < len(self._text):
             character = self._text[self._at]
@@ -107,10 +104,10 @@ class ShellReader:
             self._advance()
 
     def _redirection(self) -> bool:
-        """Skip a redirection; True when it ended the command."""
+        """Skip a redirection; True when it also ends the command."""
         here = HEREDOC.match(self._text, self._at)
         if here:
-            self.notes.append(ScriptNote(line=self._line, text="a here-document, which is not read"))
+            self.notes.append(ScriptNote(line=self._line, text="the content of a here-document is ignored"))
             self._skip_line()
             while self._at < len(self._text):
                 line = self._text[self._at : self._end_of_line()].strip()
@@ -159,7 +156,7 @@ class ShellReader:
     def _single_quoted(self) -> str:
         end = self._text.find("'", self._at + 1)
         if end < 0:
-            self.notes.append(ScriptNote(line=self._line, text="a quote that is never closed"))
+            self.notes.append(ScriptNote(line=self._line, text="a quote is not closed"))
             end = len(self._text)
         text = self._text[self._at + 1 : end]
         self._move_to(min(end + 1, len(self._text)))
@@ -184,7 +181,7 @@ class ShellReader:
                 plain += character
                 self._advance()
         if self._at >= len(self._text):
-            self.notes.append(ScriptNote(line=opened, text="a quote that is never closed"))
+            self.notes.append(ScriptNote(line=opened, text="a quote is not closed"))
         self._at += 1
         return [part for part in [*parts, (plain, False)] if part[0]]
 
@@ -217,7 +214,7 @@ class ShellReader:
             if depth == 0:
                 break
         else:
-            self.notes.append(ScriptNote(line=self._line, text=f"a {opening} that is never closed"))
+            self.notes.append(ScriptNote(line=self._line, text=f"a {opening} is not closed"))
         self._move_to(position)
 
     def _move_to(self, position: int) -> None:
@@ -226,7 +223,7 @@ class ShellReader:
 
 
 def expand(word: ShellWord, variables: Mapping[str, Expansion]) -> Expansion:
-    """The value of a word; `~` and globs stay as they are."""
+    """The value of a word; `~` and globs are not expanded."""
     texts, unknown = [], ""
     for text, expanded in word.parts:
         value = expand_text(text, variables) if expanded else Expansion(text=text)
@@ -272,7 +269,7 @@ def _substituted(piece: str, variables: Mapping[str, Expansion], depth: int) -> 
 
 
 def evaluate_arithmetic(text: str, variables: Mapping[str, Expansion]) -> Expansion:
-    """Integer arithmetic as the shell does it; division goes towards zero."""
+    """Integer arithmetic as in bash; division rounds towards zero."""
     try:
         return Expansion(text=str(_Arithmetic(text, variables).value()))
     except _UnknownValueError as error:
@@ -280,7 +277,7 @@ def evaluate_arithmetic(text: str, variables: Mapping[str, Expansion]) -> Expans
 
 
 class _UnknownValueError(Exception):
-    """An arithmetic expression that depends on something unknown or is not understood."""
+    """An arithmetic expression with an unknown variable or unsupported syntax."""
 
 
 class _Arithmetic:

@@ -14,9 +14,10 @@ from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.measurements import OldMeasurementsError, read_shape
+from harness.package import data_folder
 
 SCHEMA = {"name": "npu-matrix/reference", "version": 1}
-FOLDER = Path(__file__).parent / "references"
+FOLDER = data_folder("convergence/decision/references")
 # Names a folder of the user's own reference sets, which are looked at before the shipped ones.
 FOLDER_VARIABLE = "NPU_MATRIX_REFERENCES"
 # The machine's, not the algorithm's: kept apart, and only compared with runs of the same machine.

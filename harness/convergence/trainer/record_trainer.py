@@ -19,9 +19,10 @@ from harness.convergence.telemetry.series import decode_series
 from harness.convergence.trainer.trainer_recipe import TrainerRecipe
 from harness.digest import digest_json
 from harness.errors import InputError, Location
+from harness.package import data_folder
 
 SCHEMA = {"name": "npu-matrix/trainer-record", "version": 1}
-FOLDER = Path(__file__).parent / "references"
+FOLDER = data_folder("convergence/trainer/references")
 # Wall time and memory are the machine's, not the algorithm's.
 LEFT_OUT = ("seconds", "throughput", "memory_gb")
 

@@ -87,8 +87,8 @@ def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[st
 
 def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gathered) -> ReportInputs:
     """The report's inputs; an outcome's files that are gone are left out, not an error."""
-    outcomes = outcomes_of_run(ledger, plan.tasks, more.run.run_id)
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
+    outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
     past = Past(plan, ledger, more.run.run_id)
     since = more.since or past.previous
     places = Places(more.places)
@@ -111,7 +111,6 @@ def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gather
                 plan,
                 entry,
                 by_entry[entry.cell_id, entry.check],
-                outcomes.get(entry.key),
                 ledger,
                 more,
                 places,
@@ -203,14 +202,13 @@ def _result(
     plan: Plan,
     entry: Entry,
     verdict: Verdict,
-    outcome: Outcome | None,
     ledger: Ledger,
     more: Gathered,
     places: Places,
     history: tuple[HistoryInput, ...],
 ) -> ResultInput:
     task = plan.tasks.get(entry.key)
-    expected = verdict.expected
+    outcome, expected = verdict.outcome, verdict.expected
     facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger, places)
     diagnosis = diagnosed(verdict, facts.get("log_path"))
     known, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())

@@ -1,54 +1,57 @@
-"""What a run did: one result per entry of its plan."""
+"""What a run did: a result per task that has an outcome, and a reason per entry that has none."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.ledger.plan_record import Entry
-from harness.outcome import Outcome, Status
+from harness.ledger.run_record import Disposition
+from harness.outcome import Judgement, Outcome, Status
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryResult:
-    """How one entry of the plan ended. `outcome` is None where it has none, and `reason` says why."""
+class TaskResult:
+    """An outcome and the judgement of its check; `reused` when it was in the ledger before this run."""
 
-    entry: Entry
-    status: Status
-    outcome: Outcome | None = None
-    reused: bool = False
-    reason: str = ""
+    outcome: Outcome
+    judgement: Judgement
+    reused: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a run did; one `EntryResult` per entry of the plan, in its order.
+    """What a run did.
 
-    executed, reused, errors and retried count tasks; blocked, not_run and incomplete are of entries.
-    `incomplete` lists the planned entries that were neither answered nor blocked nor skipped: the run
-    stopped before them.
+    tasks: key -> result, for the tasks of the plan that have an outcome. without_outcome: the other entries,
+    in the order of the plan: skipped, blocked, or (status `error`) not reached before the run was stopped.
+    executed, errors and retried count tasks.
     """
 
     run_id: str
-    entries: tuple[EntryResult, ...]
+    tasks: Mapping[str, TaskResult]
+    without_outcome: tuple[Disposition, ...]
     executed: int
-    reused: int
     errors: int
     retried: int
     seconds: float
     interrupted: bool
-    incomplete: tuple[Entry, ...] = ()
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """Key -> outcome, of every task of the plan that has one."""
-        return {one.outcome.key: one.outcome for one in self.entries if one.outcome}
+        """Key -> outcome."""
+        return {key: result.outcome for key, result in self.tasks.items()}
 
     @property
-    def blocked(self) -> int:
-        """Entries not run because a check before them failed."""
-        return sum(one.status is Status.BLOCKED and not one.outcome for one in self.entries)
+    def reused(self) -> int:
+        """How many tasks were not executed because the ledger had their outcome."""
+        return sum(result.reused for result in self.tasks.values())
 
     @property
-    def not_run(self) -> int:
-        """Entries that cannot be run here, with the reason in each."""
-        return sum(one.entry.skip is not None for one in self.entries)
+    def executed_keys(self) -> frozenset[str]:
+        """The tasks whose outcome was made by this run."""
+        return frozenset(key for key, result in self.tasks.items() if not result.reused)
+
+    @property
+    def incomplete(self) -> tuple[Disposition, ...]:
+        """The entries that were planned and neither run nor blocked nor skipped."""
+        return tuple(one for one in self.without_outcome if one.status is Status.ERROR)

@@ -15,6 +15,7 @@ from harness.outcome import Judgement, Outcome, State, Status
 from harness.plan.change.renewal import renewed_input
 from harness.plan.cost.task_order import order
 from harness.plan.tasks.task import STOPPING, Plan, Task
+from harness.run.scheduling.run_result import TaskResult
 
 Judge = Callable[[Check, Outcome], Judgement]
 
@@ -36,15 +37,6 @@ class Decision:
     entry: Entry
     phase: Phase
     reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """An outcome and what its check says of it; `reused` when it was in the ledger before this run."""
-
-    outcome: Outcome
-    judgement: Judgement
-    reused: bool
 
 
 class Rank(NamedTuple):
@@ -86,8 +78,8 @@ class Schedule:
         self._judge = judge
         self._keep_going = keep_going
         self._seconds = seconds or {}
-        self._results: dict[str, Result] = {}
-        self._fallback: dict[str, Result] = {}
+        self._results: dict[str, TaskResult] = {}
+        self._fallback: dict[str, TaskResult] = {}
         self._trusted: set[str] = set()
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
@@ -119,7 +111,7 @@ class Schedule:
         self._decide_anew()
         return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
 
-    def to_verify(self, task: Task) -> list[Result]:
+    def to_verify(self, task: Task) -> list[TaskResult]:
         """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
         results = [self._results[need] for need in task.needs]
         return [one for one in results if one.reused and one.outcome.key not in self._trusted]
@@ -180,7 +172,7 @@ class Schedule:
         self._ranks[key] = self._ranks[key]._replace(again=True)
         self._queue_anew([key])
 
-    def result(self, key: str) -> Result | None:
+    def result(self, key: str) -> TaskResult | None:
         """What is known of a task: this run's result, or else the one it had before."""
         return self._results.get(key) or self._fallback.get(key)
 
@@ -209,8 +201,8 @@ class Schedule:
         """How long the task is likely to take."""
         return self._seconds.get(task.check.name, task.expected_s)
 
-    def _result(self, outcome: Outcome, *, reused: bool) -> Result:
-        return Result(outcome=outcome, judgement=self.judge(outcome), reused=reused)
+    def _result(self, outcome: Outcome, *, reused: bool) -> TaskResult:
+        return TaskResult(outcome=outcome, judgement=self.judge(outcome), reused=reused)
 
     def _touch(self, key: str) -> None:
         self._undecided.update(self._cells_of.get(key, ()))
@@ -270,7 +262,7 @@ class Schedule:
 
 def decide_cell(
     entries: Sequence[Entry],
-    results: Mapping[str, Result],
+    results: Mapping[str, TaskResult],
     tasks: Mapping[str, Task],
     *,
     keep_going: bool,
@@ -284,7 +276,7 @@ def decide_cell(
 
 
 def _decide(
-    entry: Entry, cheaper: Iterable[Decision], results: Mapping[str, Result], tasks: Mapping[str, Task]
+    entry: Entry, cheaper: Iterable[Decision], results: Mapping[str, TaskResult], tasks: Mapping[str, Task]
 ) -> Decision:
     if entry.skip is not None:
         return Decision(entry=entry, phase=Phase.SKIPPED, reason=entry.skip.reason)
@@ -306,7 +298,7 @@ def _decide(
     return Decision(entry=entry, phase=Phase.WAITING if waiting else Phase.WANTED)
 
 
-def _failed_need(key: str, results: Mapping[str, Result], tasks: Mapping[str, Task]) -> str:
+def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str, Task]) -> str:
     """Why a task can never run: a need, its own or one further down, that did not pass or is not planned."""
     pending, seen = [key], {key}
     while pending:

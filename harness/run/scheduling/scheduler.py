@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.check import lapsed
-from harness.ledger.store import Disposition, Ledger
+from harness.ledger.run_record import Disposition
+from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
 from harness.plan.change.renewal import outdated
 from harness.plan.tasks.task import Plan, Task
@@ -27,7 +28,7 @@ from harness.run.scheduling.events import (
     Told,
 )
 from harness.run.scheduling.previous_run import failed_before
-from harness.run.scheduling.run_result import EntryResult, RunResult
+from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.schedule import Decision, Judge, Phase, Schedule
 
 TICK_SECONDS = 0.25
@@ -282,30 +283,34 @@ class _Run:
 
     def _result(self, seconds: float) -> RunResult:
         decisions = self._schedule.decisions()
-        entries = tuple(self._entry_result(decision) for decision in decisions)
-        left = [one for one in entries if one.outcome is None]
-        self._ledger.record_dispositions([self._disposition(one) for one in left], now=self._clock())
+        left = tuple(
+            self._disposition(decision)
+            for decision in decisions
+            if decision.entry.skip is not None or self._schedule.result(decision.entry.key) is None
+        )
+        self._ledger.record_dispositions(self._run_id, left, now=self._clock())
+        tiers = {decision.entry.check: decision.entry.tier for decision in decisions}
         for one in left:
             self._tell(
                 EntryLeft(
                     at=self._clock(),
-                    cell_id=one.entry.cell_id,
-                    check=one.entry.check,
-                    tier=one.entry.tier,
+                    cell_id=one.cell_id,
+                    check=one.check,
+                    tier=tiers[one.check],
                     status=one.status,
                     reason=one.reason,
                 )
             )
+        keys = dict.fromkeys(decision.entry.key for decision in decisions)
         result = RunResult(
             run_id=self._run_id,
-            entries=entries,
+            tasks={key: found for key in keys if (found := self._schedule.result(key))},
+            without_outcome=left,
             executed=self._counts.executed,
-            reused=len({one.entry.key for one in entries if one.reused}),
             errors=self._counts.errors,
             retried=sum(self._counts.retries.values()),
             seconds=seconds,
             interrupted=self._schedule.stopped,
-            incomplete=tuple(one.entry for one in left if one.status is Status.ERROR),
         )
         self._tell(
             RunFinished(
@@ -320,37 +325,18 @@ class _Run:
         )
         return result
 
-    def _entry_result(self, decision: Decision) -> EntryResult:
+    def _disposition(self, decision: Decision) -> Disposition:
         entry = decision.entry
         if entry.skip is not None:
-            return EntryResult(entry=entry, status=entry.skip.status, reason=entry.skip.reason)
-        result = self._schedule.result(entry.key)
-        if result is not None:
-            reasons = result.judgement.reasons
-            return EntryResult(
-                entry=entry,
-                status=result.judgement.status,
-                outcome=result.outcome,
-                reused=result.reused,
-                reason=reasons[0] if reasons else "",
-            )
-        if decision.phase is Phase.BLOCKED:
-            return EntryResult(entry=entry, status=Status.BLOCKED, reason=decision.reason)
-        reason = (
-            "the run was stopped before this; the same command resumes"
-            if self._schedule.stopped
-            else "it could never start: the needs of its task form a circle"
-        )
-        return EntryResult(entry=entry, status=Status.ERROR, reason=reason)
-
-    def _disposition(self, one: EntryResult) -> Disposition:
+            status, reason = entry.skip.status, entry.skip.reason
+        elif decision.phase is Phase.BLOCKED:
+            status, reason = Status.BLOCKED, decision.reason
+        elif self._schedule.stopped:
+            status, reason = Status.ERROR, "the run was stopped before this; the same command resumes"
+        else:
+            status, reason = Status.ERROR, "it could never start: the needs of its task form a circle"
         return Disposition(
-            run_id=self._run_id,
-            cell_id=one.entry.cell_id,
-            check=one.entry.check,
-            key=one.entry.key,
-            status=one.status,
-            reason=one.reason,
+            cell_id=entry.cell_id, check=entry.check, key=entry.key, status=status, reason=reason
         )
 
     def _tell(self, event: Event) -> None:

@@ -39,16 +39,6 @@ class Blocks(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """One side of a comparison: the verdict, and the outcome it was judged from ("" where there is none)."""
-
-    verdict: Verdict
-    key: str = ""
-    run_id: str = ""
-    time: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Place:
     """What is to blame: a file of the checkout and its line (1 where a line makes no sense)."""
 
@@ -125,8 +115,8 @@ class GateInputs:
     """
 
     base_name: str
-    head: Mapping[CellCheck, Side]
-    base: Mapping[CellCheck, Side] = field(default_factory=dict)
+    head: Mapping[CellCheck, Verdict]
+    base: Mapping[CellCheck, Verdict] = field(default_factory=dict)
     base_keys: Mapping[CellCheck, str] = field(default_factory=dict)
     flakes: Mapping[CellCheck, FlakeDecision] = field(default_factory=dict)
     changes: Mapping[CellCheck, Sequence[str]] = field(default_factory=dict)
@@ -168,27 +158,26 @@ def judge_gate(inputs: GateInputs) -> GateReport:
     )
 
 
-def _left_out(name: CellCheck, side: Side, inputs: GateInputs) -> bool:
+def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
     """Without an answer, and of a key the base has too: the change has no part in the answer."""
-    answered = side.verdict.status not in {Status.ERROR, Status.BLOCKED}
-    return inputs.impacted_only and not answered and bool(side.key) and inputs.base_keys.get(name) == side.key
+    answered = head.status not in {Status.ERROR, Status.BLOCKED}
+    return inputs.impacted_only and not answered and bool(head.key) and inputs.base_keys.get(name) == head.key
 
 
-def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
+def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
     gate_class, blocks, evidence = _classify(name, head, inputs)
-    verdict = head.verdict
     reasons, remedies = inputs.logs.get(name, ((), ()))
     return GateItem(
         cell_id=name[0],
         check=name[1],
         gate_class=gate_class,
         blocks=blocks,
-        status=verdict.status,
+        status=head.status,
         key=head.key,
         reproduce=reproduce_command(*name, profile=inputs.profile, options=inputs.options),
-        obtained=verdict.evidence,
-        reasons=(*verdict.reasons, *reasons),
-        remedies=(*verdict.remedies, *remedies),
+        obtained=head.evidence,
+        reasons=(*head.reasons, *reasons),
+        remedies=(*head.remedies, *remedies),
         evidence=evidence,
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
@@ -198,36 +187,35 @@ def _item(name: CellCheck, head: Side, inputs: GateInputs) -> GateItem:
 _Class = tuple[GateClass, Blocks, tuple[str, ...]]
 
 
-def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
-    verdict = head.verdict
-    if verdict.standing is Expectation.UNEXPECTED_PASS:
-        where = f" ({verdict.expected.where})" if verdict.expected else ""
+def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
+    if head.standing is Expectation.UNEXPECTED_PASS:
+        where = f" ({head.expected.where})" if head.expected else ""
         return (
             GateClass.FIXED,
             Blocks.UNEXPECTED,
             (f"expected to fail, but it passes: `npu-matrix expect update` takes it off{where}",),
         )
-    if verdict.status is Status.NOT_RUN:
+    if head.status is Status.NOT_RUN:
         return _not_run(name, inputs)
-    if verdict.status is Status.BLOCKED:
+    if head.status is Status.BLOCKED:
         # What blocks it stands in the report itself; without that, nobody has answered.
         root = any(
-            one.verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
+            one.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
             for (cell_id, _check), one in inputs.head.items()
             if cell_id == name[0]
         )
         blocks = Blocks.NO if root else Blocks.INCOMPLETE
         return GateClass.NOT_RUN, blocks, ("what it needs did not pass in this cell",)
-    if verdict.standing is Expectation.KNOWN:
-        known = verdict.expected
+    if head.standing is Expectation.KNOWN:
+        known = head.expected
         why = f"on the list: {known.reason} ({known.where}, until {known.until})" if known else "on the list"
         return GateClass.KNOWN, Blocks.NO, (why,)
-    if verdict.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
+    if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"measured, but not decided; {_same_key(head, inputs)}",)
-    if verdict.status in UNANSWERED:
+    if head.status in UNANSWERED:
         what = (
             "measured, but not decided"
-            if verdict.status is Status.INCONCLUSIVE
+            if head.status is Status.INCONCLUSIVE
             else "planned, and there is no answer"
         )
         return GateClass.INFRA, Blocks.INCOMPLETE, (what,)
@@ -239,7 +227,7 @@ def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
             if flaky
             else (GateClass.NEW, Blocks.UNEXPECTED, (flake.reason,))
         )
-    if verdict.standing is Expectation.AS_EXPECTED:
+    if head.standing is Expectation.AS_EXPECTED:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
     return gate_class, blocks, (*evidence, flake.reason) if flake else evidence
@@ -247,38 +235,38 @@ def _classify(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
 
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
-    lost = base is not None and base.verdict.status not in {Status.NOT_RUN, Status.BLOCKED}
-    evidence = (f"the base has an answer: {_told(base)}",) if base and lost else ()
+    lost = base is not None and base.status not in {Status.NOT_RUN, Status.BLOCKED}
+    evidence = (f"the base has an answer: {_described(base)}",) if base and lost else ()
     blocks = Blocks.INCOMPLETE if inputs.strict_coverage else Blocks.NO
     return GateClass.NOT_RUN, blocks, evidence
 
 
-def _passed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
+def _passed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
-    if base and head.verdict.status is Status.UNSUPPORTED and base.verdict.status is Status.PASS:
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"no longer supported; on the base: {_told(base)}",)
-    if base and head.verdict.status is Status.PASS and base.verdict.status is Status.FAIL:
-        return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_told(base)}",)
-    if head.verdict.status is Status.UNSUPPORTED:
+    if base and head.status is Status.UNSUPPORTED and base.status is Status.PASS:
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"no longer supported; on the base: {_described(base)}",)
+    if base and head.status is Status.PASS and base.status is Status.FAIL:
+        return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_described(base)}",)
+    if head.status is Status.UNSUPPORTED:
         return GateClass.NOT_RUN, Blocks.NO, ("unsupported here, which proves nothing",)
     return GateClass.PASSED, Blocks.NO, ()
 
 
-def _failed(name: CellCheck, head: Side, inputs: GateInputs) -> _Class:
+def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     if head.key and inputs.base_keys.get(name) == head.key:
         return GateClass.KNOWN, Blocks.NO, (_same_key(head, inputs),)
     base = inputs.base.get(name)
     if base is None:
         missing = "the base does not plan it" if name not in inputs.base_keys else "the base was never run"
         return GateClass.NEW, Blocks.UNEXPECTED, (f"nothing to compare with: {missing}",)
-    if base.verdict.status is not head.verdict.status:
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"on the base: {_told(base)}",)
-    if _words(base.verdict) != _words(head.verdict):
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"it fails otherwise than on the base: {_told(base)}",)
-    return GateClass.KNOWN, Blocks.NO, (f"it fails alike on the base: {_told(base)}",)
+    if base.status is not head.status:
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"on the base: {_described(base)}",)
+    if _words(base) != _words(head):
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"it fails otherwise than on the base: {_described(base)}",)
+    return GateClass.KNOWN, Blocks.NO, (f"it fails alike on the base: {_described(base)}",)
 
 
-def _same_key(head: Side, inputs: GateInputs) -> str:
+def _same_key(head: Verdict, inputs: GateInputs) -> str:
     return f"key {head.key[:12]} is the same on {inputs.base_name}: this change cannot have caused it"
 
 
@@ -286,7 +274,7 @@ def _words(verdict: Verdict) -> tuple[str, ...]:
     return tuple(sorted({normalised(reason) for reason in verdict.reasons}))
 
 
-def _told(side: Side) -> str:
-    run = f" in run {side.run_id}" if side.run_id else ""
-    key = f", key {side.key[:12]}" if side.key else ""
-    return f"{side.verdict.status.value}{run}{key}"
+def _described(verdict: Verdict) -> str:
+    run = f" in run {verdict.outcome.run_id}" if verdict.outcome and verdict.outcome.run_id else ""
+    key = f", key {verdict.key[:12]}" if verdict.key else ""
+    return f"{verdict.status.value}{run}{key}"

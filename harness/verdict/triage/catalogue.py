@@ -13,8 +13,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import HarnessError, InputError, Location, Problem
+from harness.package import data_folder
 
-FOLDER = Path(__file__).parent / "signatures"
+FOLDER = data_folder("verdict/triage/signatures")
 #: Beside matrix.yaml: what `triage --learn` adds to.
 LOCAL_NAME = "signatures.yaml"
 #: A needle this long holds a whole aligned group of four bytes wherever it starts (see `needles`).

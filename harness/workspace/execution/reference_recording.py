@@ -50,22 +50,25 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
 
     NothingSelectedError when there is none.
     """
+    outcomes = result.outcomes
     built = {
-        one.entry.cell_id: one.outcome
-        for one in result.entries
-        if one.entry.check == "environment" and one.outcome and one.outcome.measurements.get("built")
+        entry.cell_id: outcomes[entry.key]
+        for entry in plan.entries
+        if entry.check == "environment"
+        and entry.key in outcomes
+        and outcomes[entry.key].measurements.get("built")
     }
     devices = {cell.id: cell.device for cell in plan.cells}
     found = [
         Recording(
-            cell=one.entry.cell_id,
-            check=one.entry.check,
-            device="cpu" if devices[one.entry.cell_id] == "cpu" else "npu:0",
+            cell=entry.cell_id,
+            check=entry.check,
+            device="cpu" if devices[entry.cell_id] == "cpu" else "npu:0",
             environment=environment,
         )
-        for one in result.entries
-        if one.entry.check in (*ALGORITHMS, *TRAINERS) and one.outcome
-        if (environment := built.get(one.entry.cell_id)) is not None
+        for entry in plan.entries
+        if entry.check in (*ALGORITHMS, *TRAINERS) and entry.key in outcomes
+        if (environment := built.get(entry.cell_id)) is not None
     ]
     if not found:
         raise NothingSelectedError(

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from harness.ledger.plan_record import PlanRecord
     from harness.ledger.run_record import Run
     from harness.ledger.store import Ledger
-    from harness.outcome import Outcome
     from harness.plan.tasks.task import Plan
-    from harness.verdict.gate.gate import CellCheck, GateInputs, Side
+    from harness.verdict.gate.gate import CellCheck, GateInputs
+    from harness.verdict.verdict import Verdict
 
 
 #: Logs that are looked into; more failures than that are not told apart by reading on.
@@ -40,21 +40,21 @@ def gate_inputs(
 ) -> GateInputs:
     """Everything the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
     from harness.verdict.gate.gate import GateInputs
-    from harness.verdict.ledger_outcomes import flake_decisions, read_answers, sides
+    from harness.verdict.ledger_outcomes import flake_decisions, read_answers, verdicts_of
 
     answers = read_answers(context.plan, ledger)
     expected = expectations(context.matrix, context.settings["profile"])
-    base_name, base_plan, base_sides = _base(context, hosts, ledger, base)
+    base_name, base_plan, base_verdicts = _base(context, hosts, ledger, base)
     changes, places = _blame(context, base_plan)
     selected = {cell.id for cell in context.plan.cells}
     checks = {entry.check for entry in context.plan.entries}
     whole = len(selected) == len(context.matrix.cells(context.settings["profile"]).cells)
-    head = sides(context.plan, answers.outcomes, expected)
+    head = verdicts_of(context.plan, answers.outcomes, expected)
     return GateInputs(
         base_name=base_name,
         head=head,
-        logs=_logs(context, head, answers.outcomes, ledger),
-        base=base_sides,
+        logs=_logs(context, head, ledger),
+        base=base_verdicts,
         base_keys={
             name: entry.key
             for name, entry in base_plan.entries_by_name.items()
@@ -74,7 +74,7 @@ def gate_inputs(
 
 
 def _logs(
-    context: PlanContext, head: Mapping[CellCheck, Side], outcomes: Mapping[str, Outcome], ledger: Ledger
+    context: PlanContext, head: Mapping[CellCheck, Verdict], ledger: Ledger
 ) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
     """What the logs of failed tasks say, as far as they are on this machine."""
     from harness.errors import InfrastructureError
@@ -83,9 +83,9 @@ def _logs(
     from harness.verdict.triage.diagnosis_text import in_short
 
     found: dict[CellCheck, tuple[Sequence[str], Sequence[str]]] = {}
-    for name, side in head.items():
-        outcome = outcomes.get(side.key)
-        failed = side.verdict.status.value in {"fail", "error"}
+    for name, verdict in head.items():
+        outcome = verdict.outcome
+        failed = verdict.status.value in {"fail", "error"}
         if not failed or outcome is None or outcome.log is None or len(found) >= MOST_LOGS:
             continue
         with contextlib.suppress(InfrastructureError, InputError):
@@ -96,7 +96,7 @@ def _logs(
 
 def _base(
     context: PlanContext, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
-) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
+) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
     """Its name, its plan, and what is known of its entries."""
     from harness.plan.change.revision import resolve_revision
     from harness.workspace.planning.revision_comparison import plan_of_revision
@@ -131,7 +131,7 @@ def _has_ledger(path: Path) -> bool:
     return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
 
 
-def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Side]]:
+def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
     from harness.ledger.store import Ledger
 
     _check_ledger(file)
@@ -160,10 +160,10 @@ def _check_ledger(file: Path) -> None:
         raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
 
 
-def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Side]:
+def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
     """Base entries that have an answer, judged by the checks of today and with no expectations."""
     from harness.outcome import Status
-    from harness.verdict.ledger_outcomes import read_answers, sides
+    from harness.verdict.ledger_outcomes import read_answers, verdicts_of
 
     if not plan.entries:
         return {}
@@ -171,9 +171,9 @@ def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[Cell
     outcomes = dict(read_answers(stored, ledger).outcomes)
     if run_id is not None:
         outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
-    found = sides(stored, outcomes, lambda _cell, _check: None)
+    found = verdicts_of(stored, outcomes, lambda _cell, _check: None)
     unanswered = {Status.ERROR, Status.STALE}
-    return {name: side for name, side in found.items() if side.verdict.status not in unanswered}
+    return {name: verdict for name, verdict in found.items() if verdict.status not in unanswered}
 
 
 def _stored_plan(plan: PlanRecord) -> Plan:

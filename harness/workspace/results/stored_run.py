@@ -48,7 +48,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     from harness.plan.tasks.check_registry import all_checks
     from harness.plan.tasks.task import plan_of_record
     from harness.report.model.gather import outcomes_of_run
-    from harness.verdict.join import Disposition, judge_plan
+    from harness.verdict.join import judge_plan
 
     run = ledger.run(run_id) if run_id else ledger.latest_run()
     if run is None:
@@ -58,10 +58,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
     outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
-    dispositions = {
-        (left.cell_id, left.check): Disposition(status=left.status, reason=left.reason)
-        for left in ledger.dispositions(run.run_id)
-    }
+    dispositions = ledger.dispositions(run.run_id)
     return StoredRun(
         run=run,
         plan=plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -356,3 +357,18 @@ def test_the_digest_of_a_tree_sees_every_file_but_compiled_copies_and_prose(tmp_
     assert tree_digest(root) == before
     (root / "a" / "rules" / "two.json").write_text("")
     assert tree_digest(root) != before
+
+
+def test_files_of_this_package_are_found_by_the_data_helpers_alone():
+    found = {}
+    for module in CodeGraph().modules():
+        text = CodeGraph().file(module).read_text()
+        # `other_module.__file__` starts that module, and is followed.
+        if module != "harness.package" and re.search(r"(?<![\w.\"])__file__(?!\")", text):
+            found[module] = "__file__"
+        for use in re.findall(r".*\bIMPORT_ROOT\b.*", text):
+            if not re.search(r"import|str\(IMPORT_ROOT\)", use) and module != "harness.package":
+                found[module] = use.strip()
+    # The schema of matrix.yaml: no check reads it.
+    found.pop("harness.matrix.document.form", None)
+    assert found == {}, "use harness.package.data_folder with a literal: then the files are in the keys"

@@ -60,7 +60,7 @@ def test_megatron_jobs_are_held_against_megatrons_configuration(wheel: Path) -> 
     key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
     assert config_findings(wheel, f"--config-name=ppo_megatron_trainer.yaml {key}") == []
     assert config_findings(wheel, key) == ["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"]
-    [recipe] = parse_script(f"python -m verl.trainer.main_ppo model_engine=megatron {key}").recipes
+    [recipe] = parse_script(f"python -m verl.trainer.main_ppo model_engine=megatron {key}").jobs
     assert config_name(recipe) == "ppo_megatron_trainer"
 
 

@@ -134,7 +134,7 @@ def test_the_later_gspo_scripts_have_their_known_problem(case: str) -> None:
 
 
 def test_values_entry_and_places_are_read() -> None:
-    [recipe] = parse_script(ONE_STEP, "run.sh").recipes
+    [recipe] = parse_script(ONE_STEP, "run.sh").jobs
     assert recipe.entry == "recipe.one_step_off_policy.main_ppo"
     assert (recipe.nodes, recipe.cards, recipe.device) == (1, 1, "npu")
     length = recipe.overrides["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"]
@@ -145,7 +145,7 @@ def test_values_entry_and_places_are_read() -> None:
 
 
 def test_a_launch_through_ray_and_its_config_are_read() -> None:
-    [recipe] = parse_script(CASE_2).recipes
+    [recipe] = parse_script(CASE_2).jobs
     assert (recipe.entry, recipe.config) == ("verl.trainer.main_ppo", "ppo_megatron_trainer.yaml")
     assert recipe.model == "/w/Qwen3_30B/Qwen3_30B"
 
@@ -172,7 +172,7 @@ def test_a_launch_through_ray_and_its_config_are_read() -> None:
     ],
 )
 def test_shell_values(line: str, value: str) -> None:
-    [recipe] = parse_script(f'{line}\npython -m verl.trainer.main_ppo k="$y"\n').recipes
+    [recipe] = parse_script(f'{line}\npython -m verl.trainer.main_ppo k="$y"\n').jobs
     assert (recipe.overrides["k"].text, recipe.overrides["k"].unknown) == (value, "")
 
 
@@ -188,7 +188,7 @@ def test_shell_values(line: str, value: str) -> None:
     ],
 )
 def test_what_only_a_run_would_know_is_unknown_not_guessed(line: str, unknown: str) -> None:
-    [recipe] = parse_script(f"{line}\npython -m verl.trainer.main_ppo k=$y\n").recipes
+    [recipe] = parse_script(f"{line}\npython -m verl.trainer.main_ppo k=$y\n").jobs
     assert recipe.overrides["k"].unknown == unknown
 
 
@@ -206,14 +206,14 @@ def test_what_is_not_understood_is_said_with_its_line() -> None:
         "cat <<EOF > x\npython -m not.this a=1\nEOF\nfor i in 1 2; do\npython -m verl.trainer.main_ppo k=1\ndone\n"
     )
     assert [(note.line, note.text.split(",")[0].split(":")[0]) for note in script.notes] == [
-        (1, "a here-document"),
+        (1, "the content of a here-document is ignored"),
         (4, "`for`"),
     ]
-    assert [recipe.entry for recipe in script.recipes] == ["verl.trainer.main_ppo"]
+    assert [recipe.entry for recipe in script.jobs] == ["verl.trainer.main_ppo"]
 
 
 def test_hydras_prefixes_are_kept_apart() -> None:
-    [recipe] = parse_script("python -m verl.trainer.main_ppo +a.b=1 ++c.d=2 ~e.f g=3").recipes
+    [recipe] = parse_script("python -m verl.trainer.main_ppo +a.b=1 ++c.d=2 ~e.f g=3").jobs
     assert set(recipe.overrides) == {"a.b", "c.d", "g"}
     assert (recipe.added, recipe.removed) == (frozenset({"a.b", "c.d"}), frozenset({"e.f"}))
 
@@ -227,7 +227,7 @@ def test_a_value_torn_from_its_key_is_found() -> None:
 
 
 def test_environment_in_front_of_the_command_counts() -> None:
-    [recipe] = parse_script("A=1\nB=2 nohup python -m verl.trainer.main_ppo k=1 > log 2>&1 &").recipes
+    [recipe] = parse_script("A=1\nB=2 nohup python -m verl.trainer.main_ppo k=1 > log 2>&1 &").jobs
     assert {name: value.text for name, value in recipe.env.items()} == {"B": "2"}
     assert set(recipe.overrides) == {"k"}
 
@@ -235,10 +235,10 @@ def test_environment_in_front_of_the_command_counts() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"echo hello\n", "no training is started"),
+        (b"echo hello\n", "starts no training job"),
         (b"\xff\xfe broken", "not UTF-8"),
-        (b"\0binary", "no launch script"),
-        (b"#" * (2 << 20), "no launch script"),
+        (b"\0binary", "not a launch script"),
+        (b"#" * (2 << 20), "not a launch script"),
     ],
 )
 def test_bad_files_are_input_errors(tmp_path: Path, data: bytes, said: str) -> None:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from harness.compat.lint import lint_check
+from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured, UndecidedRule
 from harness.outcome import Status
 
 RECIPE = {
@@ -22,11 +22,11 @@ RECIPE = {
 }
 
 
-def judged(context: Any, recipe: Any) -> tuple[dict[str, Any], Any]:
+def judged(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
     measured = lint_check.run(
         context({"recipe": recipe, "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"}})
     )
-    stored = json.loads(json.dumps(dict(measured.measurements)))
+    stored = LINT_FORMAT.read(LINT_FORMAT.write(measured.measurements))
     return stored, lint_check.judge(stored, {})
 
 
@@ -35,7 +35,7 @@ def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0].startswith("error GROUP-1: GRPO with groups of 1")
     assert "rollout.n=8" in judgement.remedies[0]
-    assert found["findings"][0]["file"] == "recipe r"
+    assert found.findings[0].file == "recipe r"
 
 
 def test_warnings_pass_and_are_said(context: Any) -> None:
@@ -54,19 +54,16 @@ def test_without_a_recipe_or_for_another_program_nothing_is_green(context: Any) 
 def test_two_paths_are_the_same_when_their_texts_are(context: Any) -> None:
     paths = {"data.train_files": "${DATA_ROOT}/a.parquet", "data.val_files": "${DATA_ROOT}/a.parquet"}
     found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
-    assert "TESTFREQ" in {finding["rule"] for finding in found["findings"]}
+    assert "TESTFREQ" in {finding.rule for finding in found.findings}
     paths["data.val_files"] = "${DATA_ROOT}/b.parquet"
     found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
-    assert "TESTFREQ" not in {finding["rule"] for finding in found["findings"]}
+    assert "TESTFREQ" not in {finding.rule for finding in found.findings}
 
 
 def test_what_rules_could_not_decide_is_listed_with_what_is_missing(context: Any) -> None:
     found, _judgement = judged(context, RECIPE)
-    assert {"rule": "MOE-WAKE", "unknown": ["model.experts", "vllm_ascend"], "recipe": "r"} not in found[
-        "undecided"
-    ]
+    undecided = UndecidedRule(rule="MOE-WAKE", unknown=("model.experts", "vllm_ascend"), recipe="r")
+    assert undecided not in found.undecided
     named = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.name": "vllm"}}
     found, _judgement = judged(context, named)
-    assert {"rule": "MOE-WAKE", "unknown": ["model.experts", "vllm_ascend"], "recipe": "r"} in found[
-        "undecided"
-    ]
+    assert undecided in found.undecided

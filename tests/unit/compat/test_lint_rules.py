@@ -228,7 +228,7 @@ def test_without_versions_a_rule_that_needs_one_is_undecided_and_names_it() -> N
         ),
         (
             "- {id: X, severity: error, when: 'tru ==', message: m, why: w, fix: f, source: s, verified: code}",
-            "ends",
+            "unexpected end",
         ),
         (
             "- {id: X, severity: error, when: 'nowhere', message: m, why: w, fix: f, source: s, verified: code}",

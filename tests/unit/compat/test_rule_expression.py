@@ -86,10 +86,10 @@ def test_values_of_conditions(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mode ==", "ends too early"),
-        ("mode == 'gspo' extra", "did not expect 'extra'"),
+        ("mode ==", "unexpected end"),
+        ("mode == 'gspo' extra", "unexpected 'extra'"),
         ("(mode", "expected ')'"),
-        ("exec('x')", "no function 'exec'"),
+        ("exec('x')", "unknown function 'exec'"),
         ("set('x')", "takes a name"),
         ("contains(mode)", "takes 2"),
         ("mode ; other", "cannot be read"),

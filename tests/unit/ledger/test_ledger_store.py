@@ -26,8 +26,8 @@ from harness.ledger.database import open_database
 from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, MIGRATIONS
 from harness.ledger.outcome_record import outcome_body, outcome_uid
 from harness.ledger.plan_record import PlanRecord, TaskRecord
-from harness.ledger.run_record import WITH_PLANS
-from harness.ledger.store import FILE_NAME, Disposition, Ledger
+from harness.ledger.run_record import WITH_PLANS, Disposition
+from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
 from harness.serialisation import as_object, dumps, load
 
@@ -154,11 +154,9 @@ def test_runs_and_dispositions(tmp_path: Path) -> None:
         first = ledger.begin_run(PlanRecord(), ["run"], {"name": "h"}, now=1000.0)
         second = ledger.begin_run(PlanRecord(profile="1"), ["run", "--keep-going"], {"name": "h"}, now=2000.0)
         ledger.finish_run(first, 4, now=1010.0)
-        blocked = Disposition(
-            run_id=second, cell_id="c", check="loss", key="k", status=Status.BLOCKED, reason="lint failed"
-        )
-        ledger.record_dispositions([blocked])
-        ledger.record_dispositions([replace(blocked, reason="patches failed")])
+        blocked = Disposition(cell_id="c", check="loss", key="k", status=Status.BLOCKED, reason="lint failed")
+        ledger.record_dispositions(second, [blocked])
+        ledger.record_dispositions(second, [replace(blocked, reason="patches failed")])
         assert [run.run_id for run in ledger.runs()] == [second, first]
         finished = ledger.run(first)
         assert finished is not None
@@ -599,6 +597,7 @@ def test_a_really_full_disk_is_said_and_loses_nothing(tiny_disk: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import *
 ledger = Ledger.open(Path(sys.argv[1]))

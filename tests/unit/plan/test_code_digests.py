@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from plan_samples import check as sample_check
 
-from harness.code_graph.reachable_code import DEFINITION, MISSING, ON_IMPORT, WHOLE, CodeGraph
+from harness.code_graph.reachable_code import DATA, DEFINITION, MISSING, ON_IMPORT, WHOLE, CodeGraph
 from harness.outcome import Tier
 from harness.package import IMPORT_ROOT, PACKAGE_ROOT
 from harness.plan.change.revision import PLANNING, planning_digest
@@ -153,3 +153,35 @@ def test_planning_is_followed_and_does_not_count_what_checks_run():
     assert ("harness.plan.keys.keyring", "Keyring") in names
     assert ("harness.compat.checks", "_run_resolve") not in names
     assert planning_digest(PACKAGE_ROOT)
+
+
+def test_checks_read_the_package_through_the_data_helpers(nodes):
+    """What else names the package's folder in reach of a check makes the bundle, or reads code for a digest."""
+    graph = CodeGraph()
+    folder = (DEFINITION, "harness.package", "PACKAGE_ROOT")
+    users = {
+        node[1]
+        for node in set().union(*nodes.values())
+        if node[0] == DEFINITION and folder in {one for _marked, one in graph.neighbours(node)}
+    }
+    assert users <= {
+        "harness.builds.cell.cell_probe",
+        "harness.code_graph.reachable_code",
+        "harness.code_graph.stored_facts",
+        "harness.package",
+    }
+
+
+def test_the_data_that_checks_read_is_in_their_keys(nodes):
+    data = {one[1] for found in nodes.values() for one in found if one[0] == DATA}
+    data |= {one[1] for one in simulator_nodes(CodeGraph()) if one[0] == DATA}
+    folders = {name.rpartition("/")[0] for name in data}
+    assert folders >= {
+        "compat/lint/rules",
+        "convergence/decision/references",
+        "convergence/trainer/references",
+        "devices/sim/runtime_build/absent",
+        "devices/sim/runtime_build/runtime",
+        "devices/sim/start/pyacl/acl",
+    }
+    assert any(name.endswith("entry_points.txt") for name in data)

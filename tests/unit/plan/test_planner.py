@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from plan_samples import INPUTS, cell, check, plan
 
 from harness.ledger.plan_record import PlanRecord, TaskRecord
+from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Outcome, State, Status, Tier
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
@@ -13,7 +14,7 @@ from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.task import Task, plan_of_record
 from harness.serialisation import dumps, load
-from harness.verdict.join import Disposition, judge_plan
+from harness.verdict.join import judge_plan
 from harness.verdict.verdict import Expectation, Expected
 
 
@@ -184,7 +185,7 @@ def outcome(key, status="pass", state=State.COMPLETED):
 
 def test_what_was_planned_and_has_no_outcome_is_an_error():
     made = plan([cell()], [check("whole")])
-    (verdict,) = judge_plan(made, {}, {}, lambda _cell, _check: None)
+    (verdict,) = judge_plan(made, {}, [], lambda _cell, _check: None)
     assert verdict.status is Status.ERROR
     assert verdict.standing is Expectation.INCOMPLETE
 
@@ -193,17 +194,24 @@ def test_an_entry_blocked_behind_a_known_failure_is_known():
     made = plan([cell()], [check("first"), check("second", Tier.BUILD)])
     first, second = made.entries
     known = Expected(state="fail", reason="r", source="s")
+    blocked = Disposition(
+        cell_id=second.cell_id,
+        check="second",
+        key=second.key,
+        status=Status.BLOCKED,
+        reason="first failed",
+    )
     verdicts = judge_plan(
         made,
         {first.key: outcome(first.key, "fail")},
-        {(second.cell_id, "second"): Disposition(status=Status.BLOCKED, reason="first failed")},
+        [blocked],
         lambda _cell, name: known if name == "first" else None,
     )
     assert [verdict.standing for verdict in verdicts] == [Expectation.KNOWN, Expectation.KNOWN]
     alone = judge_plan(
         made,
         {first.key: outcome(first.key, "fail")},
-        {(second.cell_id, "second"): Disposition(status=Status.BLOCKED, reason="first failed")},
+        [blocked],
         lambda _cell, _name: None,
     )
     assert [verdict.standing for verdict in alone] == [Expectation.UNEXPECTED, Expectation.INCOMPLETE]

@@ -9,7 +9,8 @@ from typing import Any
 from harness.check import Check
 from harness.digest import canonical_json, digest_bytes
 from harness.ledger.plan_record import CellFacts, Entry
-from harness.ledger.store import Disposition, Ledger
+from harness.ledger.run_record import Disposition
+from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.gather import Gathered, gather, outcomes_of_run
@@ -86,12 +87,10 @@ class Runs:
         for cell, value in (good or {}).items():
             self.record(pins[cell], run_id, good=value, evidence=evidence)
         dispositions = [
-            Disposition(
-                run_id=run_id, cell_id=cell, check="probe", key=key_of(pins[cell]), status=status, reason=why
-            )
+            Disposition(cell_id=cell, check="probe", key=key_of(pins[cell]), status=status, reason=why)
             for cell, (status, why) in (left or {}).items()
         ]
-        self.ledger.record_dispositions(dispositions)
+        self.ledger.record_dispositions(run_id, dispositions)
         if finished:
             self.ledger.finish_run(run_id, 0, now=self.now + 60)
         return run_id
@@ -115,10 +114,7 @@ class Runs:
         """What the report of a run is made of."""
         plan = plan_of(pins)
         outcomes = outcomes_of_run(self.ledger, plan.tasks, run_id)
-        dispositions = {
-            (left.cell_id, left.check): join.Disposition(status=left.status, reason=left.reason)
-            for left in self.ledger.dispositions(run_id)
-        }
+        dispositions = self.ledger.dispositions(run_id)
         verdicts = join.judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
         run = RunFacts(run_id=run_id, started=self.now)
         more = Gathered(generated=self.now + 120, run=run, host={}, since=since)

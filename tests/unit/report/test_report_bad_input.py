@@ -13,7 +13,8 @@ from test_report_command import Bench
 
 from harness.errors import HarnessError
 from harness.ledger.ledger_schema import APPLICATION_ID, MIGRATIONS
-from harness.ledger.store import FILE_NAME, Disposition, Ledger
+from harness.ledger.run_record import Disposition
+from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import Status
 from harness.report.publish.publish import ensure_writable
 
@@ -83,14 +84,13 @@ def test_what_a_stopped_run_was_to_make_again_is_not_shown_as_known(bench: Bench
         fresh = ledger.begin_run(bench.plan.record(), ["run", "--fresh"], {}, now=bench.clock + 100)
         entry = bench.plan.entries[0]
         stopped = Disposition(
-            run_id=fresh,
             cell_id=entry.cell_id,
             check=entry.check,
             key=entry.key,
             status=Status.ERROR,
             reason="the run was stopped before this",
         )
-        ledger.record_dispositions([stopped])
+        ledger.record_dispositions(fresh, [stopped])
         ledger.finish_run(fresh, 130, now=bench.clock + 101)
     assert bench.ask("status") == 4
     assert bench.ask("report") == 0

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.ledger.store import Disposition, Ledger
+from harness.ledger.run_record import Disposition
+from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Status
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
@@ -80,15 +81,17 @@ class Bench:
                 )
             left = self.plan.entries[len(applies) :] if finished else ()
             ledger.record_dispositions(
-                Disposition(
-                    run_id=run_id,
-                    cell_id=entry.cell_id,
-                    check=entry.check,
-                    key=entry.key,
-                    status=Status.NOT_RUN,
-                    reason="left out",
-                )
-                for entry in left
+                run_id,
+                [
+                    Disposition(
+                        cell_id=entry.cell_id,
+                        check=entry.check,
+                        key=entry.key,
+                        status=Status.NOT_RUN,
+                        reason="left out",
+                    )
+                    for entry in left
+                ],
             )
             if finished:
                 ledger.finish_run(run_id, 0, now=self.clock + 60)

@@ -38,7 +38,6 @@ def make_check(name: str, tier: Tier = Tier.STATIC, **changes: Any) -> Check:
     given = {
         "question": f"does {name} hold?",
         "facets": (),
-        "sources": (),
         "run": measure_ok,
         "judge": judge_ok,
         **changes,

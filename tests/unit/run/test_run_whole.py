@@ -216,7 +216,7 @@ def test_a_task_that_fills_the_disk_is_an_error_and_the_others_go_on(tiny_disk: 
         size = 6 << 20
         result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
         expected = "fail" if way == "program" else "error"
-        assert [one.status.value for one in result.entries] == ["pass", expected, "pass"]
+        assert [one.judgement.status.value for one in result.tasks.values()] == ["pass", expected, "pass"]
         size = 1 << 16
         if way != "program":
             assert run_plan(plan, ledger, LocalExecutor(site, 1), judge).executed == 1
@@ -235,4 +235,4 @@ def test_a_program_that_ends_badly_is_the_outcome_of_its_cell_alone(tmp_path: Pa
     site = Site(root=tmp_path, state=tmp_path, cache=tmp_path, environ=dict(os.environ))
     with Ledger.open(tmp_path) as ledger:
         result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
-    assert [one.status.value for one in result.entries] == ["pass", "fail"]
+    assert [one.judgement.status.value for one in result.tasks.values()] == ["pass", "fail"]

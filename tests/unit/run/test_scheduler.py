@@ -66,7 +66,10 @@ def go(plan: Plan, ledger: Ledger, executor: FakeExecutor | None = None, **optio
 
 
 def statuses(result: RunResult) -> dict[str, Status]:
-    return {one.entry.check: one.status for one in result.entries}
+    return {
+        **{one.outcome.check: one.judgement.status for one in result.tasks.values()},
+        **{one.check: one.status for one in result.without_outcome},
+    }
 
 
 def names(executor: FakeExecutor) -> list[str]:
@@ -192,7 +195,6 @@ def test_a_failed_tier_blocks_the_dearer_ones_and_says_which_check(ledger: Ledge
     kept = {one.check: one for one in ledger.dispositions(result.run_id)}
     assert set(kept) == {"environment", "loss"}
     assert kept["loss"].reason == "lint failed: it is not ok"
-    assert result.blocked == 2
     assert result.incomplete == ()
 
 
@@ -201,7 +203,7 @@ def test_keep_going_spends_dearer_tiers_but_never_without_a_need(ledger: Ledger)
     result = go(CELL, ledger, executor, policy=Policy(keep_going=True))
     assert statuses(result)["environment"] is Status.FAIL
     assert statuses(result)["loss"] is Status.BLOCKED
-    assert result.entries[-1].reason == "environment failed: it is not ok"
+    assert result.without_outcome[-1].reason == "environment failed: it is not ok"
 
 
 def test_a_failed_check_that_dearer_ones_do_not_rest_on_stops_none_of_them(ledger: Ledger) -> None:
@@ -224,14 +226,13 @@ def test_a_task_that_cells_share_runs_once_if_one_of_them_wants_it(ledger: Ledge
     executor = FakeExecutor(answers={bad_lint.key: [fails]})
     result = go(plan, ledger, executor)
     assert names(executor).count("environment") == 1
-    assert [one.status for one in result.entries if one.entry.check == "environment"] == [Status.PASS] * 2
+    assert statuses(result)["environment"] is Status.PASS
     assert ledger.dispositions(result.run_id) == ()
 
 
 def test_skipped_entries_are_reported_with_their_reason_and_block_nothing(ledger: Ledger) -> None:
     plan = make_plan([entry("c", resolve), skipped("c", ENVIRONMENT), skipped("c", LOSS)], [resolve])
     result = go(plan, ledger)
-    assert result.not_run == 2
     assert [one.reason for one in ledger.dispositions(result.run_id)] == ["no NPU on this host"] * 2
 
 
@@ -339,7 +340,7 @@ def test_stopping_records_what_ran_and_the_next_run_resumes(ledger: Ledger) -> N
     assert executor.cancelled
     assert any(isinstance(event, Told) and "stopping" in event.text for event in told)
     assert len(result.incomplete) == 3
-    assert all("resumes" in one.reason for one in result.entries if one.outcome is None)
+    assert all("resumes" in one.reason for one in result.without_outcome)
     assert [one.state for one in ledger.history()].count(State.INTERRUPTED) == 1
     again = FakeExecutor()
     assert go(CELL, ledger, again).incomplete == ()
@@ -351,7 +352,7 @@ def test_a_circle_of_needs_is_incomplete_not_silent(ledger: Ledger) -> None:
     b = replace(make_task(make_check("b")), needs=("ka",), key="kb")
     result = go(make_plan([entry("c", a), entry("c", b)], [a, b]), ledger)
     assert len(result.incomplete) == 2
-    assert "circle" in result.entries[0].reason
+    assert "circle" in result.incomplete[0].reason
 
 
 def test_a_need_outside_the_plan_blocks(ledger: Ledger) -> None:
@@ -425,8 +426,10 @@ def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, list[Callable[[Task], Outcom
 def check_run(
     plan: Plan, executor: FakeExecutor, result: RunResult, events: list[Event], retries: int
 ) -> None:
-    assert [one.entry for one in result.entries] == list(plan.entries), "planned = reported"
-    assert all(one.outcome or one.reason for one in result.entries)
+    left = {(one.cell_id, one.check): one for one in result.without_outcome}
+    for one in plan.entries:
+        assert (one.key in result.tasks) != ((one.cell_id, one.check) in left), "planned = reported"
+    assert all(one.reason for one in result.without_outcome)
     started = [job.task.key for job in executor.started]
     assert all(started.count(key) <= 1 + retries for key in started)
     done: set[str] = set()
@@ -454,16 +457,9 @@ def test_needs_first_once_each_and_all_accounted_for(made, slots: int, seed: int
         assert second.incomplete == ()
 
 
-def settled(result: RunResult) -> list[tuple[str, str, Status, dict]]:
-    return [
-        (
-            one.entry.cell_id,
-            one.entry.check,
-            one.status,
-            dict(one.outcome.measurements) if one.outcome else {},
-        )
-        for one in result.entries
-    ]
+def settled(result: RunResult) -> tuple[object, ...]:
+    found = {key: (one.judgement.status, one.outcome.measurements) for key, one in result.tasks.items()}
+    return found, result.without_outcome
 
 
 class Killed(BaseException):

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Judgement, Status
+from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
-from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, Place, Side, judge_gate
+from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.verdict import Expected, stand
 
@@ -19,18 +19,27 @@ KNOWN = Expected(
     where="matrix.yaml:9",
 )
 NAME = ("cell", "loss")
+OUTCOME = Outcome(
+    key="a" * 64,
+    check="loss",
+    tier=Tier.NUMERICS,
+    state=State.COMPLETED,
+    evidence=Evidence.CPU,
+    facets={},
+    run_id="run-1",
+)
 
 
 def side(status, *reasons, key="a" * 64, expected=None, known=False):
-    verdict = stand(
+    return stand(
         "cell",
         "loss",
         Judgement(status=status, reasons=reasons),
-        evidence=None,
         expected=expected,
         blocked_by_known=known,
+        key=key,
+        outcome=OUTCOME,
     )
-    return Side(verdict=verdict, key=key, run_id="run-1")
 
 
 def gate(head, base=None, *, base_key="b" * 64, **more):
@@ -155,16 +164,16 @@ def test_green_means_that_nothing_new_failed_and_everything_planned_was_answered
 ):
     flakes = {NAME: FlakeDecision(stability=flake, reason="r")} if flake else {}
     report = gate(head, base, base_key=base_key, flakes=flakes, strict_coverage=strict)
-    status = head.verdict.status
+    status = head.status
     assert len(report.items) == 1
     if report.exit_code != EXIT_OK:
         return
-    assert status not in {Status.ERROR, Status.STALE, Status.BLOCKED} or head.verdict.expected
+    assert status not in {Status.ERROR, Status.STALE, Status.BLOCKED} or head.expected
     if status is Status.FAIL:
-        excused = head.verdict.expected or head.key == base_key or flake is Stability.FLAKY
-        assert excused or base.verdict.status is Status.FAIL
+        excused = head.expected or head.key == base_key or flake is Stability.FLAKY
+        assert excused or base.status is Status.FAIL
     if status is Status.PASS:
-        assert head.verdict.expected is None
+        assert head.expected is None
 
 
 HOSTILE = "\n::set-output name=a::b ##[x] @team <script>alert(1)</script> | `x` [y](javascript:z) --> #1 %0A \x1b[2J\x00 token=hunter2hunter2"

@@ -40,7 +40,6 @@ def verdict(status, expected=None, *, blocked_by_known=False):
         "cell",
         "probe",
         Judgement(status=status),
-        evidence=None,
         expected=expected,
         blocked_by_known=blocked_by_known,
     )
@@ -93,7 +92,7 @@ def test_an_expectation_excuses_the_state_it_names_and_no_other(shown, expected)
     state = state_of(check, found, judgement)
     assert state == shown.partition(",")[0]
     known = Expected(state=expected, reason="slow", source="x")
-    stood = stand("cell", check.name, judgement, evidence=None, expected=known, state=state)
+    stood = stand("cell", check.name, judgement, expected=known, state=state)
     if state == "pass":
         assert stood.standing is Expectation.UNEXPECTED_PASS
     elif state == "error":
@@ -106,8 +105,8 @@ def test_an_expectation_excuses_the_state_it_names_and_no_other(shown, expected)
 def test_unsupported_can_be_expected_and_is_no_failure_without_that():
     judgement = Judgement(status=Status.UNSUPPORTED)
     known = Expected(state="unsupported", reason="no such operator", source="x")
-    assert stand("c", "x", judgement, evidence=None, expected=known).standing is Expectation.KNOWN
-    assert stand("c", "x", judgement, evidence=None, expected=None).standing is Expectation.AS_EXPECTED
+    assert stand("c", "x", judgement, expected=known).standing is Expectation.KNOWN
+    assert stand("c", "x", judgement, expected=None).standing is Expectation.AS_EXPECTED
 
 
 def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
@@ -117,9 +116,7 @@ def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
 
 def failing(*reasons):
     known = replace(KNOWN, because=("npu_rotary_mul", "did not answer"), where="matrix.yaml:9")
-    return stand(
-        "cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), evidence=None, expected=known
-    )
+    return stand("cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), expected=known)
 
 
 def test_a_failure_whose_every_reason_is_known_is_known():
@@ -189,6 +186,14 @@ def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer
 
 @pytest.mark.parametrize("status", Status)
 def test_what_got_no_answer_is_evidence_of_nothing(status):
-    said = stand("cell", "probe", Judgement(status=status), evidence=Evidence.HARDWARE, expected=None)
+    measured = Outcome(
+        key="k",
+        check="probe",
+        tier=Tier.NUMERICS,
+        state=State.COMPLETED,
+        evidence=Evidence.HARDWARE,
+        facets={},
+    )
+    said = stand("cell", "probe", Judgement(status=status), outcome=measured, expected=None)
     silent = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
     assert said.evidence is (None if status in silent else Evidence.HARDWARE)

@@ -172,7 +172,7 @@ def update(matrix_text, statuses, said=None):
     for cell, status in zip(cells.values(), statuses, strict=True):
         covering = matrix.expectation_for(cell, "patches")
         expected = Expected(state=covering.state, reason="r", source="s") if covering else None
-        verdicts.append(stand(cell.id, "patches", Judgement(status=status), evidence=None, expected=expected))
+        verdicts.append(stand(cell.id, "patches", Judgement(status=status), expected=expected))
     edit = plan_update(matrix, cells, verdicts, said)
     return edit, parse_matrix(apply_edit(matrix_text, edit))
 
@@ -207,7 +207,7 @@ def test_one_that_fails_in_another_way_is_written_anew_and_the_others_keep_what_
         covering = matrix.expectation_for(cell, "patches")
         expected = Expected(state="fail", because=covering.because, reason="r", source="s")
         judgement = Judgement(status=Status.FAIL, reasons=(reason,))
-        verdicts.append(stand(cell.id, "patches", judgement, evidence=None, expected=expected))
+        verdicts.append(stand(cell.id, "patches", judgement, expected=expected))
     assert plan_update(matrix, cells, verdicts, None) == Edit()
     after = parse_matrix(apply_edit(listed, plan_update(matrix, cells, verdicts, SAID)))
     because = [after.expectation_for(cell, "patches").because for cell in after.all_cells]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.outcome import Judgement, Status
-from harness.verdict.gate.gate import GateInputs, Place, Side, judge_gate
+from harness.verdict.gate.gate import GateInputs, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.triage.diagnosis import triage_text
 from harness.verdict.triage.diagnosis_text import describe, in_short
@@ -134,13 +134,12 @@ def test_a_gate_over_hostile_words_is_red_and_every_rendering_is_safe(reason, re
         "cell",
         "loss",
         Judgement(status=Status.FAIL, reasons=(reason,), remedies=(remedy,)),
-        evidence=None,
         expected=None,
     )
     report = judge_gate(
         GateInputs(
             base_name="main",
-            head={name: Side(verdict=verdict, key="a" * 64)},
+            head={name: verdict},
             places={name: Place(file="a.yaml", line=3)},
             changes={name: [change]},
             problems=(reason,),

@@ -2,9 +2,10 @@
 
 from harness.check import Check
 from harness.ledger.plan_record import Entry, Skip
+from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.verdict.join import Disposition, judge_plan
+from harness.verdict.join import judge_plan
 from harness.verdict.verdict import Expectation, Expected
 
 
@@ -36,7 +37,7 @@ def judged(outcomes, expected, *, disposition=None, skip=None):
         cell_id="cell", check="probe", tier=Tier.STATIC, question="?", key="" if skip else "k", skip=skip
     )
     made = Plan(profile="p", matrix_digest="m", cells=(), entries=(entry,), tasks={} if skip else {"k": TASK})
-    left = {("cell", "probe"): disposition} if disposition else {}
+    left = [disposition] if disposition else []
     (verdict,) = judge_plan(made, outcomes, left, expected)
     return verdict
 
@@ -53,7 +54,9 @@ def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
         failure=failure,
     )
     assert judged({"k": error}, known("error")).standing is Expectation.KNOWN
-    stopped = Disposition(status=Status.ERROR, reason="the run was stopped before this")
+    stopped = Disposition(
+        cell_id="cell", check="probe", key="k", status=Status.ERROR, reason="the run was stopped before this"
+    )
     for disposition in (None, stopped):
         left = judged({}, known("error"), disposition=disposition)
         assert (left.status, left.standing) == (Status.ERROR, Expectation.INCOMPLETE)

@@ -22,6 +22,7 @@ from harness.devices.sim.faults import fault_spec
 from harness.devices.sim.start import sim_probe
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
 from harness.evidence import RUNTIME_LIBRARY, runtime_library
+from harness.package import data_folder
 
 if TYPE_CHECKING:
     from harness.devices.sim.start.overlay import Simulation
@@ -88,7 +89,7 @@ def set_up() -> None:
         triton_interpreter.install(simulation.machine)
     _offer_pyacl()
     # Not for this process, which has the device: there it would be one package more than the cell's.
-    _offer("vllm_platform")
+    _offer(data_folder("devices/sim/start/vllm_platform"))
     cann_toolkit.offer_npu_smi()
     hccl.install(simulation.machine)
     sim_probe.publish_facts("npu:0")
@@ -126,12 +127,12 @@ def main(arguments: Sequence[str]) -> int:
 def _offer_pyacl() -> None:
     """Let this process and those it starts import `acl`, by which Ray counts NPUs."""
     if importlib.util.find_spec("acl") is None:
-        sys.path.append(_offer("pyacl"))
+        sys.path.append(_offer(data_folder("devices/sim/start/pyacl")))
 
 
-def _offer(name: str) -> str:
-    """Put a folder beside this module on the path of the processes that this one starts."""
-    folder = str(Path(__file__).parent / name)
+def _offer(place: Path) -> str:
+    """Put a folder of this package on the path of the processes that this one starts."""
+    folder = str(place)
     known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     if folder not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join((*known, folder))
