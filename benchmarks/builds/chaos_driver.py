@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.engines.container_command import contained_command
+from harness.cell_program.built_environment import CellContainer
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.errors import HarnessError
@@ -39,18 +40,18 @@ def work(context: TaskContext) -> Measured:
     """One command in a container, which leaves an artifact."""
     facets = context.facets
     (context.workdir / "bytecode").mkdir()
-    container = {
-        "engine": "docker",
-        "image": facets["image"],
-        "cell": "chaos",
-        "bytecode": str(context.workdir / "bytecode"),
-    }
+    container = CellContainer(
+        engine="docker",
+        image=facets["image"],
+        cell="chaos",
+        bytecode=str(context.workdir / "bytecode"),
+    )
     command, variables = contained_command(
         container,
         ("bash", "-c", facets["script"]),
         {},
         needed=(),
-        device={"kind": "sim"},
+        has_npu=False,
         environ={"DOCKER_HOST": facets["address"]},
     )
     done = context.command(command, env=variables)

@@ -1,15 +1,20 @@
-"""The checks of this room. Imports are light: planning reads this module, running reads the rest."""
+"""The check `environment`. Planning imports this module, so it imports little; running imports the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from harness.cell_program.built_environment import (
+    ENVIRONMENT_FORMAT,
+    EnvironmentBuilt,
+    EnvironmentNotBuilt,
+)
 from harness.check import Check, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Tier
 
 
-def _run_environment(ctx: TaskContext) -> Measured:
+def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     if "engine" in ctx.facets["device"]:
         from harness.builds.cell import container_environment
 
@@ -19,20 +24,24 @@ def _run_environment(ctx: TaskContext) -> Measured:
     return venv_environment.run(ctx)
 
 
-def _judge_environment(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def _judge_environment(
+    measurements: EnvironmentBuilt | EnvironmentNotBuilt, params: Mapping[str, Any]
+) -> Judgement:
     from harness.builds.cell import environment_judge
 
     return environment_judge.judge(measurements, params)
 
 
-def _environment_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
-    if outcome.measurements.get("container"):
+def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
+    if isinstance(measurements, EnvironmentNotBuilt):
+        return ""
+    if measurements.container is not None:
         from harness.builds.cell import container_environment
 
-        return container_environment.holds(outcome)
+        return container_environment.holds(measurements.container, measurements.runtime)
     from harness.builds.cell import venv_environment
 
-    return venv_environment.holds(outcome)
+    return venv_environment.holds(measurements)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -43,6 +52,7 @@ CHECKS: tuple[Check, ...] = (
         facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         needs=("resolve", "patches"),
         device=True,
+        measurements=ENVIRONMENT_FORMAT,
         run=_run_environment,
         judge=_judge_environment,
         holds=_environment_holds,

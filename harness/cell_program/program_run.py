@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.cell_program.built_environment import environment_location
 from harness.check import Completed, TaskContext
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
 from harness.package import IMPORT_ROOT
@@ -83,8 +84,7 @@ def run_reference(
 
     torch would otherwise load torch_npu by itself.
     """
-    environment = context.inputs["environment"].measurements
-    runtime = environment.get("runtime")
+    environment = environment_location(context.inputs["environment"])
     variables = {
         "PYTHONPATH": str(IMPORT_ROOT),
         "PYTHONSAFEPATH": "1",
@@ -92,10 +92,10 @@ def run_reference(
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "OMP_NUM_THREADS": "1",
         # Stubs for NVIDIA's libraries: a CUDA build of torch does not start without them.
-        **({"LD_LIBRARY_PATH": str(runtime)} if runtime else {}),
+        **({"LD_LIBRARY_PATH": environment.runtime} if environment.runtime else {}),
         **(env or {}),
     }
-    completed = context.command([environment["python"], "-m", module, *args], env=variables, timeout=timeout)
+    completed = context.command([environment.python, "-m", module, *args], env=variables, timeout=timeout)
     return program_end(completed, out=out, what=what, on="the CPU reference")
 
 

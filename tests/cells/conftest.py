@@ -16,6 +16,7 @@ import pytest
 import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
+from harness.cell_program.built_environment import environment_location
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
@@ -48,7 +49,7 @@ class BuiltCell:
 
     def command(self, module: str, *args: str, faults: Faults = ()) -> tuple[list[str], dict[str, str]]:
         bundle = make_bundle(Path(harness.__file__).parent, self.settings.cache)
-        return cell_command(self.environment.measurements, bundle, module, args, faults)
+        return cell_command(environment_location(self.environment), bundle, module, args, faults)
 
     def execute(self, check: str, folder: Path, faults: Faults = ()) -> Outcome:
         """The task of `check` on a device with faults, in a state folder of its own: nothing of it is stored."""

@@ -23,6 +23,7 @@ from npu_tests import differences, run_npu_tests
 import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
+from harness.cell_program.built_environment import environment_location
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome
 from harness.plan.tasks.task import Plan
@@ -90,7 +91,7 @@ class Both:
         bundle = make_bundle(Path(harness.__file__).parent, settings_of("venv").cache)
 
         def command(module: str, *args: str) -> tuple[list[str], dict[str, str]]:
-            return cell_command(outcome.measurements, bundle, module, args, faults)
+            return cell_command(environment_location(outcome), bundle, module, args, faults)
 
         with pytest.MonkeyPatch.context() as patched:
             for name, value in self.environ.items():
@@ -123,7 +124,7 @@ def test_the_container_gives_the_verdicts_of_the_embedded_engine(both: Both) -> 
         (code, embedded), (_code, contained) = both.embedded[check], both.contained[check]
         assert contained.key != embedded.key
         assert contained.evidence is embedded.evidence is Evidence.SIMULATED
-        left, right = (code.judge(one.measurements, code.params) for one in (embedded, contained))
+        left, right = (code.judge(code.read(one), code.params) for one in (embedded, contained))
         assert (left.status, left.reasons) == (right.status, right.reasons)
 
 

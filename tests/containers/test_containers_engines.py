@@ -34,6 +34,7 @@ from harness.builds.engines.image_build import BuiltImage, build_image, find_bas
 from harness.builds.engines.image_layers import READ_SETTINGS, Layer
 from harness.builds.engines.podman_engine import PodmanEngine
 from harness.builds.ownership.owner_labels import ProcessView, make_labels, this_process
+from harness.cell_program.built_environment import CellContainer
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 
@@ -220,11 +221,9 @@ def test_a_hang_says_where_and_is_gone(engine: Any, monkeypatch: pytest.MonkeyPa
 
 def driver(docker_host: str, image: str, folder: Path, *argv: str) -> tuple[list[str], dict[str, str]]:
     (folder / "bytecode").mkdir(exist_ok=True)
-    container = {"engine": "docker", "image": image, "cell": "a-cell", "bytecode": str(folder / "bytecode")}
+    container = CellContainer(engine="docker", image=image, cell="a-cell", bytecode=str(folder / "bytecode"))
     environ = {"DOCKER_HOST": docker_host}
-    command, variables = contained_command(
-        container, argv, {}, needed=(), device={"kind": "sim"}, environ=environ
-    )
+    command, variables = contained_command(container, argv, {}, needed=(), has_npu=False, environ=environ)
     return command, {**os.environ, **variables, "PYTHONPATH": str(REPOSITORY)}
 
 
@@ -282,12 +281,10 @@ def test_a_command_ends_the_driver_as_it_ended(
     ):
         command, environ = driver(docker_host, image, tmp_path, "python3", "-c", program_text)
         assert subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True).returncode == expected
-    container = {"engine": "docker", "image": image, "cell": "c", "bytecode": str(tmp_path / "bytecode")}
+    container = CellContainer(engine="docker", image=image, cell="c", bytecode=str(tmp_path / "bytecode"))
     limited = {"DOCKER_HOST": docker_host, "NPU_MATRIX_CELL_MEMORY": "64m"}
     greedy = ["python3", "-c", "bytearray(1 << 30)"]
-    command, variables = contained_command(
-        container, greedy, {}, needed=(), device={"kind": "sim"}, environ=limited
-    )
+    command, variables = contained_command(container, greedy, {}, needed=(), has_npu=False, environ=limited)
     done = subprocess.run(command, env={**environ, **variables}, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     assert "killed for its memory limit of 0.1 GiB" in done.stdout

@@ -12,6 +12,7 @@ from conftest import REPOSITORY, base_name
 
 from harness.builds.engines.container_command import contained_command
 from harness.builds.engines.image_build import find_base_image
+from harness.cell_program.built_environment import CellContainer
 from harness.check import Check, TaskContext
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Task
@@ -53,14 +54,11 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         environ = {**os.environ, **reach, "PYTHONPATH": str(REPOSITORY), **(more or {})}
 
         def cell(*_: Any) -> tuple[list[str], dict[str, str]]:
-            container = {
-                "engine": engine.name,
-                "image": image,
-                "cell": "a-cell",
-                "bytecode": str(tmp_path / "bytecode"),
-            }
+            container = CellContainer(
+                engine=engine.name, image=image, cell="a-cell", bytecode=str(tmp_path / "bytecode")
+            )
             return contained_command(
-                container, ["python3", "-c", text], {}, needed=(), device={"kind": "sim"}, environ=environ
+                container, ["python3", "-c", text], {}, needed=(), has_npu=False, environ=environ
             )
 
         def run(context: TaskContext) -> Measured:

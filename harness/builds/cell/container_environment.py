@@ -1,4 +1,4 @@
-"""The check `environment` with a container engine: the cell as an image, built by layers and looked into."""
+"""The check `environment` with a container engine: the cell as an image that is built in layers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_image_storage
+from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec, environment_spec
-from harness.builds.cell.venv_environment import EnvironmentBuild, evidence, make_runtime
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.engine import BuildError, Engine, Image
 from harness.builds.engines.image_build import BuiltImage, base_notices, build_image, find_base_image
@@ -24,9 +22,17 @@ from harness.builds.engines.open_engine import open_engine
 from harness.builds.export.bill_of_materials import provenance, sbom
 from harness.builds.lock.cell_lock import CellLock, make_lock
 from harness.builds.ownership.owner_labels import ProcessView, is_orphaned, make_labels, this_process
+from harness.cell_program.built_environment import (
+    CellImage,
+    EnvironmentBuilt,
+    EnvironmentLocation,
+    EnvironmentNotBuilt,
+    ImageLayer,
+    read_cell_device,
+)
 from harness.check import TaskContext
 from harness.errors import HarnessError
-from harness.outcome import Measured, Outcome
+from harness.outcome import Measured
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 
 EXPIRE_SECONDS = 14 * 86400.0
@@ -34,65 +40,42 @@ EXPIRE_SECONDS = 14 * 86400.0
 BYTECODE_CHARACTERS = 32
 
 
-def run(ctx: TaskContext) -> Measured:
-    """Build the image of the facets and look inside; measures what `environment.run` does, and the image.
+def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
+    """Build the image that the facets describe, and probe it.
 
-    InfrastructureError when the engine, the network or this machine failed.
+    A build that fails is a measurement. InfrastructureError when the engine, the network or this host failed.
     """
-    device = dict(ctx.facets["device"])
-    progress = EnvironmentBuild(
-        facts={
-            "built": False,
-            "unsupported": False,
-            "requested_device": device,
-            "expected": {},
-            "python": f"{PREFIX}/bin/python",
-            "prefix": PREFIX,
-            "left_out": {},
-            "built_here": [],
-            "runtime": "",
-            "probe": None,
-        }
-    )
+    build = EnvironmentBuild(device=read_cell_device(ctx.facets["device"]))
+    measured: EnvironmentBuilt | EnvironmentNotBuilt
     artifacts: dict[str, str] = {}
-    engine = open_engine(device["engine"])
+    engine = open_engine(build.device.engine)
     try:
-        spec = environment_spec(ctx)
-        progress.facts |= {
-            "expected": {package.name: package.version for package in spec.packages},
-            "left_out": dict(spec.omitted),
-            "built_here": list(spec.built),
-        }
-        _reap(engine, ctx)
-        _build(ctx, engine, spec, progress, artifacts)
+        build.spec = environment_spec(ctx)
+        _remove_orphaned_containers(engine, ctx)
+        measured = _build(ctx, engine, build.spec, build, artifacts)
     except BuildStepError as error:
         ctx.log(f"{error.step}: {error.reason}")
-        progress.fail(error)
+        measured = build.failed(error)
     finally:
         engine.close()
-    progress.facts["seconds"] = progress.seconds
-    return Measured(measurements=progress.facts, evidence=evidence(progress.facts), artifacts=artifacts)
+    return Measured(measurements=measured, evidence=environment_evidence(measured), artifacts=artifacts)
 
 
-def holds(outcome: Outcome) -> str:
-    """Why an earlier image can no longer be used, or ""."""
-    facts = outcome.measurements
-    if not facts.get("built"):
-        return ""
-    container = facts["container"]
-    engine = open_engine(container["engine"])
+def holds(container: CellImage, runtime: str) -> str:
+    """Why an image, or the simulated runtime at `runtime`, can no longer be used, or ""."""
+    engine = open_engine(container.engine)
     try:
-        if engine.image(container["image"]) is None:
-            return f"the image {container['image'][:19]} is gone from {engine.name}"
+        if engine.image(container.image) is None:
+            return f"the image {container.image[:19]} is gone from {engine.name}"
     finally:
         engine.close()
-    if facts["runtime"] and not Path(facts["runtime"]).is_dir():
-        return f"the simulated runtime in {facts['runtime']} is gone"
+    if runtime and not Path(runtime).is_dir():
+        return f"the simulated runtime in {runtime} is gone"
     return ""
 
 
-def _reap(engine: Engine, ctx: TaskContext) -> None:
-    """Containers of dead owners go before new ones come; what fails to go is for `cleanup`."""
+def _remove_orphaned_containers(engine: Engine, ctx: TaskContext) -> None:
+    """Remove containers whose owner is dead; `cleanup` handles those that cannot be removed now."""
     for found in engine.resources():
         orphaned, reason = is_orphaned(found.labels, ProcessView(), time.time())
         if found.kind == "container" and orphaned:
@@ -107,57 +90,62 @@ def _build(
     ctx: TaskContext,
     engine: Engine,
     spec: EnvironmentSpec,
-    progress: EnvironmentBuild,
+    build: EnvironmentBuild,
     artifacts: dict[str, str],
-) -> None:
-    lock, device = _lock(ctx, spec), spec.device
-    reference = device["base_image"] or lock.base
+) -> EnvironmentBuilt:
+    lock = _lock(ctx, spec)
+    reference = spec.device.base_image or lock.base
     base = find_base_image(engine, reference, lock.arch)
-    for notice in base_notices(reference, base):
+    notices = base_notices(reference, base)
+    for notice in notices:
         ctx.log(notice)
     layers = image_layers(lock, base.id, _patched(spec))
     settings = index_environment(os.environ).with_indexes(spec.indexes)
     require_image_storage(engine, layers, lock)
-    with progress.step("build"):
+    with build.step("build"):
         built = _image(ctx, engine, base, layers, lock, settings)
-    facts = engine.info()
+    info = engine.info()
     site_packages = f"{PREFIX}/lib/python{spec.minor}/site-packages"
     bytecode = ctx.cache / "bytecode" / built.image.id.removeprefix("sha256:")[:BYTECODE_CHARACTERS]
     bytecode.mkdir(parents=True, exist_ok=True)
-    progress.facts |= {
-        "site_packages": site_packages,
-        "digest": layers[-1].key,
-        "reused": not built.built,
-        "container": {
-            "engine": engine.name,
-            "version": facts.version,
-            "builder": facts.builder,
-            "cell": spec.digest,
-            "base": reference,
-            "base_id": base.id,
-            "base_digests": list(base.digests),
-            "notices": list(base_notices(reference, base)),
-            "image": built.image.id,
-            "bytes": built.image.bytes,
-            "layers": [{"name": layer.name, "key": layer.key} for layer in layers],
-            "built": list(built.built),
-            "layer_seconds": dict(built.seconds),
-            "bytecode": str(bytecode),
-        },
-    }
-    if spec.device["kind"] == "sim":
-        with progress.step("runtime"):
-            progress.facts["runtime"] = str(_simulated_runtime(ctx, engine, built.image, site_packages, spec))
-    with progress.step("probe"):
-        progress.facts["probe"] = probe_cell(ctx, spec, progress.facts, Path(site_packages))
-    progress.facts |= {
-        "built": True,
-        "patched": {name: expected.get("post") or "" for name, expected in spec.manifest.items()},
-        "step": "",
-        "reason": "",
-        "tail": "",
-    }
-    _write_materials(ctx, lock, built, progress.facts, artifacts)
+    if spec.device.kind == "sim":
+        with build.step("runtime"):
+            build.runtime = str(_simulated_runtime(ctx, engine, built.image, site_packages, spec))
+    image = CellImage(
+        engine=engine.name,
+        version=info.version,
+        builder=info.builder,
+        cell=spec.digest,
+        base=reference,
+        base_id=base.id,
+        base_digests=base.digests,
+        notices=notices,
+        image=built.image.id,
+        bytes=built.image.bytes,
+        layers=tuple(ImageLayer(name=layer.name, key=layer.key) for layer in layers),
+        built=built.built,
+        layer_seconds=built.seconds,
+        bytecode=str(bytecode),
+    )
+    location = EnvironmentLocation(
+        requested_device=spec.device,
+        python=f"{PREFIX}/bin/python",
+        prefix=PREFIX,
+        runtime=build.runtime,
+        container=image,
+    )
+    with build.step("probe"):
+        probe = probe_cell(ctx, spec, location, Path(site_packages))
+    measured = build.finished(
+        location,
+        probe,
+        site_packages=site_packages,
+        digest=layers[-1].key,
+        reused=not built.built,
+        image=image,
+    )
+    _write_materials(ctx, lock, built, image, measured, artifacts)
+    return measured
 
 
 def _image(
@@ -168,10 +156,10 @@ def _image(
     lock: CellLock,
     settings: IndexSettings,
 ) -> BuiltImage:
-    # Root inside is this user outside only for root itself and in rootless podman.
+    # Files that root writes inside belong to this user only if this user is root, or with rootless podman.
     shared = os.getuid() == 0 or engine.name == "podman"
     cache = Path(settings.uv_environment().get("UV_CACHE_DIR") or ctx.cache / "uv") if shared else None
-    build_files = build_time_files(settings, Path(uv_binary()), sources=lock.from_source, cache=cache)
+    files = build_time_files(settings, Path(uv_binary()), sources=lock.from_source, cache=cache)
     labels = make_labels(
         owner=this_process(), expires=time.time() + EXPIRE_SECONDS, key=layers[-1].key, task="environment"
     )
@@ -180,20 +168,19 @@ def _image(
             engine,
             base,
             layers,
-            build_files=build_files,
+            build_files=files,
             labels=labels,
             locks=ctx.cache / "layers",
             log=lambda text: ctx.log(settings.hide(text)),
         )
     except BuildError as error:
         step = "patch" if error.layer == "patches" else "install"
-        reason = f"The layer {error.layer} cannot be built."
+        reason = f"The image layer {error.layer} could not be built."
         raise BuildStepError(step, reason, tail=settings.hide(error.tail)) from error
 
 
 def _lock(ctx: TaskContext, spec: EnvironmentSpec) -> CellLock:
-    device = ctx.facets["device"]
-    cell = {"id": spec.digest, "title": spec.digest, "axes": {"cann": device.get("cann", "")}}
+    cell = {"id": spec.digest, "title": spec.digest, "axes": {"cann": spec.device.cann}}
     patches = [*ctx.facets["patches[verl]"], *ctx.facets["patches[vllm_ascend]"]]
     text = spec.lock.read_text("utf-8")
     made = make_lock(cell, ctx.facets["pins"], ctx.facets["platform"], patches, text)
@@ -216,7 +203,7 @@ def _patched(spec: EnvironmentSpec) -> PatchedTree | None:
 def _simulated_runtime(
     ctx: TaskContext, engine: Engine, image: Image, site_packages: str, spec: EnvironmentSpec
 ) -> Path:
-    """The runtime is compiled here, against the libraries that are in the image."""
+    """Build the simulated runtime on this host against the libraries of the image."""
     versions = {package.name: package.version for package in spec.packages}
     with tempfile.TemporaryDirectory(prefix=".libraries-", dir=ctx.cache) as name:
         folder = Path(name)
@@ -230,11 +217,16 @@ def _simulated_runtime(
 
 
 def _write_materials(
-    ctx: TaskContext, lock: CellLock, built: BuiltImage, facts: Mapping[str, Any], artifacts: dict[str, str]
+    ctx: TaskContext,
+    lock: CellLock,
+    built: BuiltImage,
+    image: CellImage,
+    measured: EnvironmentBuilt,
+    artifacts: dict[str, str],
 ) -> None:
     files = {
-        "sbom.cdx.json": sbom(lock, facts["probe"]["packages"], facts["container"]),
-        "provenance.json": json.dumps(provenance(lock, built, facts), indent=1),
+        "sbom.cdx.json": sbom(lock, measured.probe.packages, image),
+        "provenance.json": json.dumps(provenance(lock, built, image, measured.patched), indent=1),
     }
     for name, text in files.items():
         ctx.workdir.joinpath(name).write_text(text, "utf-8")

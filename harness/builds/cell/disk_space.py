@@ -58,19 +58,19 @@ def require_disk_space(
     cells: Path,
     wheels: Path,
     link_mode: str = "",
-    is_kept: Callable[[LockedPackage], bool],
+    is_cached: Callable[[LockedPackage], bool],
 ) -> None:
     """InfrastructureError when a disk cannot take what these packages unpack to.
 
     cells: where environments are. wheels: the installer's cache, of which an environment on the same disk
-    takes no copy unless `link_mode` is `copy`. is_kept: whether that cache has a package; it is asked only
+    takes no copy unless `link_mode` is `copy`. is_cached: whether that cache has a package; it is asked only
     where the room would not do without it.
     """
     one_disk = _existing(cells).stat().st_dev == _existing(wheels).stat().st_dev
     copied = () if one_disk and link_mode != COPIES else packages
     if not _lacking(packages, copied, cells, wheels, one_disk=one_disk):
         return
-    fetched = [package for package in packages if package.name in LEAST_MIB and not is_kept(package)]
+    fetched = [package for package in packages if package.name in LEAST_MIB and not is_cached(package)]
     for folder, needed in _lacking(fetched, copied, cells, wheels, one_disk=one_disk):
         free = free_bytes(folder)
         raise InfrastructureError(

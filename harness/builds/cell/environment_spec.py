@@ -1,11 +1,11 @@
-"""All that determines a cell's environment, gathered from its facets and the outcomes it builds upon."""
+"""Everything that determines the environment of a cell, read from its facets and the outcomes it needs."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,22 @@ from typing import Any
 from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
 from harness.builds.cell.interpreter import find_interpreter
 from harness.builds.lock.omitted_packages import omitted_packages
+from harness.cell_program.built_environment import CellDevice, read_cell_device
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.sources.git.mirrors import MIRRORS, mirrors_folder
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
-# Part of an environment's name: raise it when environments are laid out differently.
+# Part of an environment's digest: increase it when environments are laid out differently.
 LAYOUT = 2
-# Their builds compile kernels with CANN: on the simulated device their wheels are taken.
+# Their builds compile kernels with CANN, so on the simulated device their wheels are installed instead.
 BUILT_WITH_CANN = ("vllm-ascend",)
 CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
 
 
 class BuildStepError(Exception):
-    """A step of the build failed in a way that says something of the cell."""
+    """A step of the build failed in a way that says something about the cell, not about this host."""
 
     def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
         super().__init__(reason)
@@ -36,11 +37,13 @@ class BuildStepError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
-    """All that determines an environment's content.
+    """Everything that determines the content of an environment.
 
-    packages: what it holds. left_out: what it does without although it is locked, and why.
-    built: packages built here from their source package: they have no wheel, or one for another device.
-    checkouts: packages taken from a commit of a mirror on this machine.
+    lock: the file with the locked packages. packages: those that are installed. omitted: locked packages that
+    this device does not need, and why. built: packages built here from their source package, because they
+    have no wheel or one for another device. build_env: package -> environment variables of its build.
+    patched, manifest: archive of the patched files, and for each its digest before (`pre`) and after (`post`)
+    patching. commit_packages: packages installed from a commit of a mirror on this host.
     """
 
     lock: Path
@@ -53,8 +56,8 @@ class EnvironmentSpec:
     manifest: Mapping[str, Mapping[str, str | None]]
     interpreter: str
     interpreter_version: str
-    device: Mapping[str, Any]
-    checkouts: tuple[CommitPackage, ...] = ()
+    device: CellDevice
+    commit_packages: tuple[CommitPackage, ...] = ()
 
     @property
     def minor(self) -> str:
@@ -62,15 +65,27 @@ class EnvironmentSpec:
         return ".".join(self.interpreter_version.split(".")[:2])
 
     @property
+    def expected(self) -> dict[str, str]:
+        """Name and version of every package that is to be installed."""
+        locked = {package.name: package.version for package in self.packages}
+        return locked | {one.package: one.version for one in self.commit_packages}
+
+    @property
+    def patched_digests(self) -> dict[str, str]:
+        """Path of each patched file -> its digest; "" for a file that the patches remove."""
+        return {name: digests.get("post") or "" for name, digests in self.manifest.items()}
+
+    @property
     def digest(self) -> str:
-        """Names the environment's folder."""
+        """Digest of this content; it names the environment's folder."""
+        packages = [one.identity for one in self.commit_packages]
         content = {
             "layout": LAYOUT,
             "lock": digest_file(self.lock),
             "patched": {name: expected.get("post") for name, expected in self.manifest.items()},
             "left_out": sorted(self.omitted),
             "built": sorted(self.built),
-            **({"checkouts": [one.identity for one in self.checkouts]} if self.checkouts else {}),
+            **({"checkouts": packages} if packages else {}),
             "build_env": {name: dict(values) for name, values in self.build_env.items()},
             "interpreter": [self.interpreter, self.interpreter_version, platform.machine()],
         }
@@ -78,28 +93,30 @@ class EnvironmentSpec:
 
 
 def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
-    """Read facets and inputs; BuildStepError when this machine cannot build such an environment."""
-    device, target = ctx.facets["device"], ctx.facets["platform"]
+    """The spec of the environment that a task's facets and inputs describe.
+
+    BuildStepError when this host cannot build it.
+    """
+    device, target = read_cell_device(ctx.facets["device"]), ctx.facets["platform"]
     _require_supported(device, target)
-    checkouts = _checkouts(ctx, device)
+    commit_packages = _commit_packages(ctx, device)
     found = find_interpreter(target["python"], os.environ)
     if found is None:
-        raise BuildStepError(
-            "interpreter", f"This machine has no Python {target['python']}.", unsupported=True
-        )
+        reason = f"This host has no Python {target['python']}."
+        raise BuildStepError("interpreter", reason, unsupported=True)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
-    unneeded = omitted_packages(locked, device["kind"])
-    packages = tuple(package for package in locked if package.name not in unneeded)
+    omitted = omitted_packages(locked, device.kind)
+    packages = tuple(package for package in locked if package.name not in omitted)
     build_env = {
         normal_name(name): values for name, values in ctx.facets["pins"].get("build_env", {}).items()
     }
     return EnvironmentSpec(
         lock=lock,
         packages=packages,
-        omitted=unneeded,
-        built=_built(ctx, packages, build_env, device["kind"]),
+        omitted=omitted,
+        built=_packages_to_build(ctx, packages, build_env, device.kind),
         build_env=build_env,
         indexes=tuple(ctx.facets["pins"].get("index", ())),
         patched=patched,
@@ -107,51 +124,50 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         interpreter=found[0],
         interpreter_version=found[1],
         device=device,
-        checkouts=checkouts,
+        commit_packages=commit_packages,
     )
 
 
-def _built(
-    ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Mapping[str, Any], kind: str
+def _packages_to_build(
+    ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Collection[str], kind: str
 ) -> tuple[str, ...]:
     without_wheel = set(RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).from_sdist)
-    told = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
-    return tuple(package.name for package in packages if package.name in without_wheel | told)
+    configured = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
+    return tuple(package.name for package in packages if package.name in without_wheel | configured)
 
 
-def _require_supported(device: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+def _require_supported(device: CellDevice, target: Mapping[str, Any]) -> None:
     if not target.get("host") and target.get("arch") != platform.machine():
         raise BuildStepError(
             "engine",
-            f"The cell is for {target.get('arch')}, this machine is {platform.machine()}.",
+            f"The cell needs the architecture {target.get('arch')}; this host is {platform.machine()}.",
             unsupported=True,
         )
-    if device["kind"] == "npu" and not _cann_folder():
+    if device.kind == "npu" and not _cann_folder():
         raise BuildStepError(
             "engine",
-            "There is no CANN toolkit on this machine, so the container engine is needed.",
+            "There is no CANN toolkit on this host, so the cell needs a container engine.",
             unsupported=True,
         )
 
 
-def _checkouts(ctx: TaskContext, device: Mapping[str, Any]) -> tuple[CommitPackage, ...]:
-    """Packages from commits: those that are Python alone, where a mirror has the commit."""
+def _commit_packages(ctx: TaskContext, device: CellDevice) -> tuple[CommitPackage, ...]:
+    """Packages that are pure Python and whose commit a mirror has."""
     source = ctx.facets["pins"].get("from_source", ())
     mirrors = mirrors_folder()
     found = {
         item["package"]: find_commit_package(item, mirrors)
         for item in source
-        if device["kind"] != "npu" and mirrors and item["package"] in PURE_PYTHON_FOLDERS
+        if device.kind != "npu" and mirrors and item["package"] in PURE_PYTHON_FOLDERS
     }
-    lacking = [item["package"] for item in source if found.get(item["package"]) is None]
-    if lacking:
-        names = ", ".join(lacking)
-        mirror = (
-            f", or a mirror with the commit ({MIRRORS})" if set(lacking) <= set(PURE_PYTHON_FOLDERS) else ""
-        )
+    missing = [item["package"] for item in source if found.get(item["package"]) is None]
+    if missing:
+        names = ", ".join(missing)
+        is_pure = set(missing) <= set(PURE_PYTHON_FOLDERS)
+        mirror = f", or a mirror that has the commit ({MIRRORS})" if is_pure else ""
         raise BuildStepError(
             "engine",
-            f"{names}: built from a repository's commit, which needs the container engine{mirror}.",
+            f"{names}: building from a repository's commit needs a container engine{mirror}.",
             unsupported=True,
         )
     return tuple(one for one in found.values() if one is not None)
@@ -167,9 +183,8 @@ def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[
     outcome = ctx.inputs.get("patches")
     if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
         if ctx.facets["patches[verl]"] or ctx.facets["patches[vllm_ascend]"]:
-            raise BuildStepError(
-                "patch", "The patches selected for this cell did not apply, so there is no patched tree."
-            )
+            reason = "The patches selected for this cell did not apply, so there are no patched files."
+            raise BuildStepError("patch", reason)
         return None, {}
     manifest = json.loads(ctx.artifact("patches", "patched.json").read_text("utf-8"))
     return ctx.artifact("patches", "patched.zip"), manifest

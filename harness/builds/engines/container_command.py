@@ -1,23 +1,22 @@
-"""The command line that runs another one in a cell's container."""
+"""Wraps a command line so that it runs in a container of the cell's image."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from harness.builds.engines.container_run import PREFIX
+from harness.builds.engines.container_run import PREFIX, ContainedCommand
+from harness.cell_program.built_environment import CellContainer
 from harness.devices.cards.device_nodes import driver_files
 from harness.errors import InputError
 from harness.package import IMPORT_ROOT
 
 MEMORY_VARIABLE, SHM_VARIABLE = "NPU_MATRIX_CELL_MEMORY", "NPU_MATRIX_CELL_SHM"
-# Docker gives 64 MiB, which one loader of torch exceeds; pages that nobody writes cost nothing.
+# Docker's default of 64 MiB is too small for one torch DataLoader. Unused pages cost nothing.
 DEFAULT_SHM = "8g"
-# How the engine is reached; programs of a task get no other variables of the user's than they need.
+# Variables that say how to reach the engine; a task gets only the user's variables that it needs.
 CONNECTION = (
     "DOCKER_HOST",
     "CONTAINER_HOST",
@@ -33,43 +32,39 @@ ENTRY = (
 
 
 def contained_command(
-    container: Mapping[str, Any],
+    container: CellContainer,
     argv: Sequence[str],
     variables: Mapping[str, str],
     *,
     needed: Iterable[Path],
-    device: Mapping[str, Any],
+    has_npu: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[list[str], dict[str, str]]:
-    """`argv` with `variables`, as a command of this host that runs it in the container's image.
+    """The command of this host that runs `argv` with `variables` in a container of the cell's image.
 
-    container: what the check `environment` measured: engine, image, cell, and the folder `bytecode`, which
-    holds compiled modules of that image. needed: folders of this host the command reads; files of this host
-    that `argv` names come along. They all lie where they lie here. InputError for a limit that is no size.
+    needed: folders of this host that the command reads; files of this host that `argv` names are mounted too.
+    All of them have the same path inside and outside. has_npu: pass the cards of the task into the container.
+    InputError when a memory limit in `environ` is not a size.
     """
-
-    mounts = {str(path): False for path in (*needed, *_named(argv))}
-    bytecode = str(container["bytecode"])
-    mounts[bytecode] = True
-    real = device["kind"] == "npu"
-    order = {
-        "engine": container["engine"],
-        "connect": {name: environ[name] for name in CONNECTION if name in environ},
-        "image": container["image"],
-        "cell": container["cell"],
-        "argv": list(argv),
-        "mounts": [[path, writable] for path, writable in _outermost(mounts)],
-        "memory_bytes": parse_size(environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
-        "shm_bytes": parse_size(environ.get(SHM_VARIABLE, DEFAULT_SHM), SHM_VARIABLE),
-        "npu": real,
-        "network": "host" if real else "none",
-    }
-    if real:
-        order["mounts"] += [[path, False] for path in driver_files()]
-    inside = {**variables, "PYTHONPYCACHEPREFIX": bytecode}
-    root = str(IMPORT_ROOT)
-    command = [sys.executable, "-c", ENTRY, root, json.dumps(order)]
-    return command, {PREFIX + name: value for name, value in inside.items()}
+    mounts = {str(path): False for path in (*needed, *_existing_paths(argv))}
+    mounts[container.bytecode] = True
+    listed = _outermost(mounts)
+    if has_npu:
+        listed += [(path, False) for path in driver_files()]
+    command = ContainedCommand(
+        engine=container.engine,
+        connection={name: environ[name] for name in CONNECTION if name in environ},
+        image=container.image,
+        cell=container.cell,
+        argv=tuple(argv),
+        mounts=tuple(listed),
+        memory_bytes=parse_size(environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
+        shm_bytes=parse_size(environ.get(SHM_VARIABLE, DEFAULT_SHM), SHM_VARIABLE),
+        has_npu=has_npu,
+    )
+    inside = {**variables, "PYTHONPYCACHEPREFIX": container.bytecode}
+    program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), command.to_json()]
+    return program, {PREFIX + name: value for name, value in inside.items()}
 
 
 def parse_size(text: str, name: str) -> int:
@@ -79,19 +74,20 @@ def parse_size(text: str, name: str) -> int:
         number, unit = number[:-1], number[-1]
     if not number.isdecimal():
         raise InputError(
-            f"{name} is {text!r}, which is no size", fix="write it like 512m or 8g; 0 means no limit"
+            f"{name} is {text!r}, which is not a size",
+            fix="write a size such as 512m or 8g; 0 means no limit",
         )
     return int(number) * UNITS[unit]
 
 
-def _named(argv: Sequence[str]) -> list[Path]:
-    """Files and folders of this host that a command names; the cell's own programs are not among them."""
+def _existing_paths(argv: Sequence[str]) -> list[Path]:
+    """Files and folders of this host that a command names, without the program itself."""
     paths = [Path(word) for word in argv[1:] if word.startswith("/")]
     return [path for path in paths if path.exists() and len(path.parts) > 2]
 
 
 def _outermost(mounts: Mapping[str, bool]) -> list[tuple[str, bool]]:
-    """Without what another mount brings along with the same rights."""
+    """The mounts without those below another one with the same rights."""
     kept: list[tuple[str, bool]] = []
     for path, writable in sorted(mounts.items()):
         above = [other for other, rights in kept if rights == writable and Path(path).is_relative_to(other)]

@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.builds.engines.engine import ContainerExit, ContainerSpec, Engine, EngineResource, Mount
 from harness.builds.engines.open_engine import open_engine
@@ -49,22 +49,52 @@ OUT_OF_MEMORY = "npu-matrix: the container was killed for its memory limit"
 KILLED = 128 + signal.SIGKILL
 
 
+@dataclass(frozen=True, kw_only=True)
+class ContainedCommand:
+    """A command to run in a container, as `contained_command` passes it to this program.
+
+    connection: variables that say how to reach the engine. cell: digest of the environment, for labels.
+    mounts: paths of this host, the same inside, and whether each is writable. memory_bytes 0: no limit.
+    """
+
+    engine: str
+    connection: Mapping[str, str]
+    image: str
+    cell: str
+    argv: tuple[str, ...]
+    mounts: tuple[tuple[str, bool], ...]
+    memory_bytes: int
+    shm_bytes: int
+    has_npu: bool
+
+    def to_json(self) -> str:
+        """One line of JSON for a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ContainedCommand:
+        """What `to_json` wrote."""
+        members = json.loads(text)
+        mounts = tuple((path, writable) for path, writable in members.pop("mounts"))
+        return cls(**{**members, "argv": tuple(members["argv"]), "mounts": mounts})
+
+
 def main(argv: list[str]) -> int:
-    """`argv` is one JSON text: engine, image, argv, mounts, limits, labels."""
-    wanted = json.loads(argv[0])
+    """Run the `ContainedCommand` in `argv[0]`; returns its exit code."""
+    command = ContainedCommand.from_json(argv[0])
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        engine = open_engine(wanted["engine"], {**os.environ, **wanted["connect"]})
+        engine = open_engine(command.engine, {**os.environ, **command.connection})
         try:
-            ended = run_contained(engine, _order(wanted, os.environ), stopped, _write)
+            ended = run_contained(engine, _container_spec(command, os.environ), stopped, _write)
         finally:
             engine.close()
     except InfrastructureError as error:
         _write(f"npu-matrix: {error}\n".encode())
         return EXIT_INFRASTRUCTURE
-    if ended.out_of_memory or (ended.code == KILLED and wanted["memory_bytes"] and not stopped.is_set()):
-        _write(f"{OUT_OF_MEMORY} of {wanted['memory_bytes'] / 2**30:.1f} GiB\n".encode())
+    if ended.out_of_memory or (ended.code == KILLED and command.memory_bytes and not stopped.is_set()):
+        _write(f"{OUT_OF_MEMORY} of {command.memory_bytes / 2**30:.1f} GiB\n".encode())
     return ended.code
 
 
@@ -158,43 +188,43 @@ def _removed(engine: Engine, resource: EngineResource) -> bool:
     return True
 
 
-def _order(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> ContainerSpec:
-    owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or wanted["cell"]
+def _container_spec(command: ContainedCommand, environ: Mapping[str, str]) -> ContainerSpec:
+    owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or command.cell
     own = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX)}
     devices: tuple[str, ...] = ()
-    if wanted["npu"]:
-        # Those of the task's lease; what the user chose is for tasks without one.
-        chosen = own.get(VISIBLE) or environ.get(VISIBLE, "")
-        devices, own[VISIBLE] = card_nodes(chosen)
+    if command.has_npu:
+        # The cards of the task's lease; a task without a lease gets the cards that the user chose.
+        visible = own.get(VISIBLE) or environ.get(VISIBLE, "")
+        devices, own[VISIBLE] = card_nodes(visible)
     here = str(Path.cwd())
     mounts = [
         Mount(source=Path(path), target=path, writable=writable)
-        for path, writable in wanted["mounts"]
-        # The task's own folder comes as a whole.
+        for path, writable in command.mounts
+        # The task's own folder is mounted as a whole.
         if not Path(path).is_relative_to(here)
     ]
     mounts.append(Mount(source=Path(here), target=here, writable=True))
     return ContainerSpec(
         name=f"npu-matrix-{key[:12]}-{owner.pid}-{time.time_ns()}",
-        image=wanted["image"],
-        argv=(*FIRST_PROCESS, *wanted["argv"]),
+        image=command.image,
+        argv=(*FIRST_PROCESS, *command.argv),
         env={"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "HOME": "/tmp", "LANG": "C.UTF-8", **own},  # noqa: S108
         labels=make_labels(
             owner=owner,
             expires=time.time() + EXPIRE_SECONDS,
             key=key,
             run=environ.get("NPU_MATRIX_RUN", ""),
-            cell=wanted["cell"],
+            cell=command.cell,
             task=environ.get("NPU_MATRIX_TASK", ""),
         ),
         mounts=tuple(mounts),
         workdir=here,
         user=f"{os.getuid()}:{os.getgid()}",
-        memory_bytes=int(wanted["memory_bytes"]),
-        shm_bytes=int(wanted["shm_bytes"]),
+        memory_bytes=command.memory_bytes,
+        shm_bytes=command.shm_bytes,
         log_bytes=ENGINE_LOG_BYTES,
         devices=devices,
-        network=wanted["network"],
+        network="host" if command.has_npu else "none",
     )
 
 

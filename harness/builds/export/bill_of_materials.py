@@ -1,4 +1,4 @@
-"""What an image is made of, a bill of materials in CycloneDX, and how it was made, a provenance statement."""
+"""The bill of materials of a cell's image (CycloneDX) and the provenance statement of its build (in-toto)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from harness import __version__
 from harness.builds.engines.image_build import BuiltImage
 from harness.builds.lock.cell_lock import CellLock
+from harness.cell_program.built_environment import CellImage
+from harness.measurements import to_json
 from harness.sources.packages.lockfile import normal_name
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -15,10 +17,10 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "npu-matrix/cell-image/1"
 
 
-def sbom(lock: CellLock, found: Mapping[str, str], container: Mapping[str, Any]) -> str:
-    """CycloneDX 1.6 as JSON: the packages that are in the image, each with the digests its lock allows.
+def sbom(lock: CellLock, found: Mapping[str, str], image: CellImage) -> str:
+    """CycloneDX 1.6 as JSON: the packages in the image, each with the digests that its lock allows.
 
-    `found` are names and versions as the image's own interpreter reported them.
+    found: names and versions as the Python of the image reported them.
     """
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom
@@ -30,13 +32,9 @@ def sbom(lock: CellLock, found: Mapping[str, str], container: Mapping[str, Any])
     patched = {file.id.partition("/")[0] for file in lock.patches}
     bom = Bom()
     bom.metadata.component = Component(
-        name=lock.cell, type=ComponentType.CONTAINER, version=str(container["image"]), bom_ref="image"
+        name=lock.cell, type=ComponentType.CONTAINER, version=image.image, bom_ref="image"
     )
-    bom.components.add(
-        Component(
-            name=str(container["base"]), type=ComponentType.CONTAINER, version=str(container["base_id"])
-        )
-    )
+    bom.components.add(Component(name=image.base, type=ComponentType.CONTAINER, version=image.base_id))
     for name, version in sorted(found.items()):
         package = locked.get(normal_name(name))
         hashes = package.hashes if package else ()
@@ -54,11 +52,15 @@ def sbom(lock: CellLock, found: Mapping[str, str], container: Mapping[str, Any])
     return str(JsonV1Dot6(bom).output_as_string(indent=1))
 
 
-def provenance(lock: CellLock, built: BuiltImage, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """An in-toto statement with SLSA's predicate: what the image is, what it was built from, by what."""
-    container = facts["container"]
+def provenance(
+    lock: CellLock, built: BuiltImage, image: CellImage, patched: Mapping[str, str]
+) -> dict[str, Any]:
+    """An in-toto statement with SLSA's provenance predicate: what the image was built from, and by what.
+
+    patched: patched path -> digest of the patched file.
+    """
     materials = [
-        {"uri": container["base"], "digest": {"sha256": container["base_id"].removeprefix("sha256:")}},
+        {"uri": image.base, "digest": {"sha256": image.base_id.removeprefix("sha256:")}},
         *({"uri": s.repository, "digest": {"gitCommit": s.commit}} for s in lock.from_source),
         *({"uri": patch.file, "digest": {"sha256": patch.digest}} for patch in lock.patches),
     ]
@@ -70,17 +72,17 @@ def provenance(lock: CellLock, built: BuiltImage, facts: Mapping[str, Any]) -> d
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": {
-                    "layers": container["layers"],
+                    "layers": to_json(image.layers),
                     "packages": {package.name: package.version for package in lock.packages},
                     "build_env": dict(lock.build_env),
-                    "patched": facts.get("patched", {}),
+                    "patched": dict(patched),
                 },
                 "resolvedDependencies": materials,
             },
             "runDetails": {
                 "builder": {
                     "id": f"npu-matrix {__version__}",
-                    "version": {container["engine"]: container["version"], "builder": container["builder"]},
+                    "version": {image.engine: image.version, "builder": image.builder},
                 },
                 "metadata": {"built": list(built.built), "reused": list(built.reused)},
             },

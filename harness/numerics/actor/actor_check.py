@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.built_environment import environment_location
 from harness.cell_program.ending import (
     CRASHED,
     LAST_WORDS,
@@ -108,10 +109,9 @@ def _run_path(context: TaskContext, path: str) -> Measured:
 def reference_process(context: TaskContext, program: str, *args: str, timeout: float) -> Completed:
     """A program's reference role with the cell's packages, but no device: torch would load torch_npu by
     itself."""
-    environment = context.inputs["environment"].measurements
-    runtime = environment.get("runtime")
+    environment = environment_location(context.inputs["environment"])
     return context.command(
-        [environment["python"], "-m", program, "--role", "reference", *args],
+        [environment.python, "-m", program, "--role", "reference", *args],
         env={
             "PYTHONPATH": str(IMPORT_ROOT),
             "PYTHONSAFEPATH": "1",
@@ -119,7 +119,7 @@ def reference_process(context: TaskContext, program: str, *args: str, timeout: f
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "OMP_NUM_THREADS": "1",
             # Stand-ins for NVIDIA's libraries, which a cell's CUDA build of torch does not start without.
-            **({"LD_LIBRARY_PATH": runtime} if runtime else {}),
+            **({"LD_LIBRARY_PATH": environment.runtime} if environment.runtime else {}),
         },
         timeout=timeout,
     )

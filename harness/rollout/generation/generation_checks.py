@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.built_environment import environment_location
 from harness.cell_program.ending import LAST_WORDS, MEASURED, failure, require_setup
 from harness.check import Check, Completed, TaskContext
 from harness.evidence import evidence_of, read_device_facts
@@ -112,7 +113,7 @@ def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> 
     """The same transformers as in the cell, but no device: torch would load torch_npu by itself."""
     from harness.errors import InfrastructureError
 
-    environment = context.inputs["environment"].measurements
+    environment = environment_location(context.inputs["environment"])
     variables = {
         "PYTHONPATH": str(IMPORT_ROOT),
         "PYTHONSAFEPATH": "1",
@@ -122,12 +123,12 @@ def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> 
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(context.workdir / "huggingface"),
     }
-    if environment.get("runtime"):
+    if environment.runtime:
         # A build of torch for CUDA without its libraries finds stand-ins there.
-        variables["LD_LIBRARY_PATH"] = str(environment["runtime"])
+        variables["LD_LIBRARY_PATH"] = environment.runtime
     done = context.command(
         [
-            *(environment["python"], "-m", "harness.rollout.generation.reference_log_probs"),
+            *(environment.python, "-m", "harness.rollout.generation.reference_log_probs"),
             *("--results", str(results), "--folder", str(folder), "--out", str(out)),
         ],
         env=variables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from harness.cell_program.built_environment import ENVIRONMENT_FORMAT
 from harness.cell_program.ending import MEASURED, failure, require_setup
 from harness.check import Check, TaskContext
 from harness.evidence import evidence_of, read_device_facts
@@ -34,14 +35,14 @@ def run(context: TaskContext) -> Measured:
     if done.returncode != 0 or not out.is_file():
         return Measured(measurements=failure(done), evidence=Evidence.CPU)
     report: dict[str, Any] = json.loads(out.read_text("utf-8"))
-    environment = context.inputs["environment"].measurements
+    environment = ENVIRONMENT_FORMAT.read(context.inputs["environment"].measurements)
     return Measured(
         measurements={
             "state": MEASURED,
             "packages": report["packages"],
             "breaks": report["breaks"],
             "device": report["device"],
-            "left_out": sorted(environment.get("left_out", ())),
+            "left_out": sorted(environment.left_out),
             "seconds": report["seconds"],
         },
         evidence=evidence_of(read_device_facts(report["device"])),

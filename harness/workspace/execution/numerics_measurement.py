@@ -68,6 +68,7 @@ def measure_numerics(
 
 def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
     """The job in the environment of a built cell; InfrastructureError names the command that builds it."""
+    from harness.cell_program.built_environment import is_built
     from harness.plan.tasks.task import Task
     from harness.run.jobs.job import Job
 
@@ -93,7 +94,7 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
                 entry.check: entry.key for entry in plan.entries if entry.cell_id == cell.id and entry.key
             }
             built = ledger.get(keys["environment"]) if "environment" in keys else None
-            if built is None or not built.measurements.get("built"):
+            if built is None or not is_built(built):
                 continue
             if plan.tasks[built.key].check.outdated(built):
                 continue
@@ -118,7 +119,9 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
 
 def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
     """The job in an environment the user made."""
+    from harness.cell_program.built_environment import EnvironmentLocation, read_cell_device
     from harness.digest import digest_json
+    from harness.measurements import json_object
     from harness.outcome import Evidence, Outcome, State, Tier
     from harness.plan.tasks.task import Task
     from harness.run.jobs.job import Job
@@ -141,7 +144,13 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
         state=State.COMPLETED,
         evidence=Evidence.CPU,
         facets={},
-        measurements={"python": str(python), "prefix": str(python.parent.parent), "requested_device": device},
+        measurements=json_object(
+            EnvironmentLocation(
+                requested_device=read_cell_device(device),
+                python=str(python),
+                prefix=str(python.parent.parent),
+            )
+        ),
     )
     key = digest_json({"python": str(python), **facets})
     task = Task(key=key, check=check, facets=facets, facet_digests={}, code_digest="")
@@ -151,12 +160,13 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
 def _enter(settings: Settings, device: Mapping[str, Any]) -> CellCommand:
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
+    from harness.cell_program.built_environment import environment_location, read_cell_device
 
     def enter(built: Outcome, module: str, args: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, settings.cache)
-        environment = built.measurements
+        environment = environment_location(built)
         if device["kind"] == "cpu":
-            environment = {**environment, "requested_device": device}
+            environment = replace(environment, requested_device=read_cell_device(device))
         return cell_command(environment, bundle, module, args)
 
     return enter

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cell_program.built_environment import is_built
 from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError, Location, NothingSelectedError
 from harness.measurements import read_shape
@@ -54,9 +55,7 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
     built = {
         entry.cell_id: outcomes[entry.key]
         for entry in plan.entries
-        if entry.check == "environment"
-        and entry.key in outcomes
-        and outcomes[entry.key].measurements.get("built")
+        if entry.check == "environment" and entry.key in outcomes and is_built(outcomes[entry.key])
     }
     devices = {cell.id: cell.device for cell in plan.cells}
     found = [

@@ -77,6 +77,7 @@ def cell_launcher(cache: Path) -> CellCommand:
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
     from harness.builds.ownership.cache_use import CacheUse
+    from harness.cell_program.built_environment import environment_location
 
     # Kept by the function below: `cleanup` leaves alone what a living run may enter.
     use = CacheUse(cache)
@@ -85,6 +86,6 @@ def cell_launcher(cache: Path) -> CellCommand:
         environment: Outcome, module: str, args: Sequence[str]
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, use.cache)
-        return cell_command(environment.measurements, bundle, module, args)
+        return cell_command(environment_location(environment), bundle, module, args)
 
     return enter

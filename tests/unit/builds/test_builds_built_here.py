@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_venv_environment import Cell, good, outcome
+from environments import environment_built, environment_probe
+from test_venv_environment import Cell
 
 from harness.builds.cell.environment_judge import judge
 from harness.builds.lock import omitted_packages
@@ -70,18 +71,18 @@ def engine(wheels: Any, context: Any, tmp_path: Path) -> Cell:
 
 def test_a_package_is_built_inside_the_environment_for_the_named_target(engine: Cell) -> None:
     found, judgement = engine.build()
-    assert judgement.status is Status.PASS, (judgement, found.get("tail"))
-    assert found["probe"]["packages"]["engine"] == "0.18.0+empty"
+    assert judgement.status is Status.PASS, judgement
+    assert found.probe.packages["engine"] == "0.18.0+empty"
     # What its build imported is the locked package, not one that was fetched for the build.
-    source = Path(found["site_packages"]) / "engine/__init__.py"
+    source = Path(found.site_packages) / "engine/__init__.py"
     assert source.read_text() == "TARGET = 'empty', '7'\n"
-    assert "Built here from source: engine." in judgement.reasons
+    assert "Built from source on this host: engine." in judgement.reasons
 
 
 def test_a_second_build_takes_the_first(engine: Cell) -> None:
     engine.build()
     found, judgement = engine.build()
-    assert found["reused"]
+    assert found.reused
     assert judgement.status is Status.PASS
 
 
@@ -89,29 +90,28 @@ def test_another_target_is_another_build(engine: Cell) -> None:
     first, _ = engine.build()
     engine.ctx.facets["pins"]["build_env"] = {"engine": {"ENGINE_TARGET": "cuda"}}
     second, _ = engine.build()
-    assert first["digest"] != second["digest"]
-    assert second["probe"]["packages"]["engine"] == "0.18.0+cuda"
+    assert first.digest != second.digest
+    assert second.probe.packages["engine"] == "0.18.0+cuda"
 
 
 def test_a_build_that_fails_is_a_verdict_with_its_step(engine: Cell) -> None:
     engine.ctx.facets["pins"]["build_env"] = {"engine": {"OTHER": "x"}}
-    found, judgement = engine.build()
+    found, judgement = engine.fail()
     assert judgement.status is Status.FAIL
-    assert found["step"] == "build"
-    assert "ENGINE_TARGET" in found["tail"]
+    assert found.step == "build"
+    assert "ENGINE_TARGET" in found.tail
     assert judgement.remedies
 
 
 def test_another_version_than_locked_is_red_for_what_is_built_too() -> None:
-    facts = good()
-    facts["expected"]["ray"], facts["built_here"] = "2.0", ["ray"]
-    facts["probe"]["packages"]["Ray"] = "2.0+empty"
-    assert judge(facts, {}).status is Status.PASS
-    facts["probe"]["packages"]["Ray"] = "2.1+empty"
-    assert judge(facts, {}).reasons == ("ray is 2.1+empty, locked is 2.0.",)
-    facts["built_here"] = []
-    facts["probe"]["packages"]["Ray"] = "2.0+empty"
-    assert judge(facts, {}).status is Status.FAIL
+    def reasons(version: str, built: tuple[str, ...]) -> tuple[Status, tuple[str, ...]]:
+        probe = environment_probe(packages={"torch": "2.13.0+cpu", "Ray": version})
+        judgement = judge(environment_built(built_here=built, probe=probe), {})
+        return judgement.status, judgement.reasons
+
+    assert reasons("2.0+empty", ("ray",))[0] is Status.PASS
+    assert reasons("2.1+empty", ("ray",))[1] == ("ray 2.1+empty is installed, but 2.0 is locked.",)
+    assert reasons("2.0+empty", ())[0] is Status.FAIL
 
 
 def locked(name: str, *via: str) -> LockedPackage:
@@ -147,10 +147,9 @@ def test_what_the_cell_itself_asks_for_stays() -> None:
 
 
 def test_a_pass_says_what_was_left_out() -> None:
-    facts = good()
-    facts["left_out"] = {"nvidia-x": "nothing calls it", "nvidia-y": "nothing calls it"}
-    assert judge(facts, {}).reasons[-1] == (
-        "2 locked packages were left out: nvidia-x, nvidia-y (nothing calls it)."
+    omitted = {"nvidia-x": "nothing calls it", "nvidia-y": "nothing calls it"}
+    assert judge(environment_built(left_out=omitted), {}).reasons[-1] == (
+        "2 locked packages are not installed: nvidia-x, nvidia-y (nothing calls it)."
     )
 
 
@@ -158,5 +157,5 @@ def test_an_environment_that_lost_a_built_package_no_longer_holds(engine: Cell) 
     from harness.builds.cell import venv_environment
 
     found, _ = engine.build()
-    found["probe"]["packages"]["vllm"] = "0.18.0+empty"
-    assert "vllm-0.18.0+empty.dist-info" in venv_environment.holds(outcome("environment", **found))
+    found.probe.packages["vllm"] = "0.18.0+empty"
+    assert "vllm-0.18.0+empty.dist-info" in venv_environment.holds(found)

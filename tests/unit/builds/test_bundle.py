@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.cell.interpreter import find_interpreter
+from harness.cell_program.built_environment import CellDevice, EnvironmentLocation
 from harness.errors import InfrastructureError
 
 SOURCE = Path(harness.__file__).parent
@@ -54,12 +56,9 @@ def test_an_unwritable_cache_is_said(tmp_path: Path) -> None:
 
 def test_modules_of_the_bundle_run_with_nothing_else_on_the_path(tmp_path: Path) -> None:
     bundle = make_bundle(SOURCE, tmp_path / "cache")
-    environment = {
-        "python": sys.executable,
-        "prefix": sys.prefix,
-        "runtime": "",
-        "requested_device": {"kind": "cpu", "count": 1},
-    }
+    environment = EnvironmentLocation(
+        python=sys.executable, prefix=sys.prefix, requested_device=CellDevice(kind="cpu")
+    )
     out = tmp_path / "probe.json"
     argv, variables = cell_command(
         environment, bundle, "harness.fixtures.environment_probe", ["--out", str(out), "--device", "cpu"]
@@ -70,12 +69,12 @@ def test_modules_of_the_bundle_run_with_nothing_else_on_the_path(tmp_path: Path)
 
 
 def test_a_simulated_cell_starts_through_the_launcher_with_its_runtime(tmp_path: Path) -> None:
-    environment = {
-        "python": "/c/bin/python",
-        "prefix": "/c",
-        "runtime": "/r",
-        "requested_device": {"kind": "sim", "soc": "Ascend910B3", "cann": "8.5.0", "count": 2},
-    }
+    environment = EnvironmentLocation(
+        python="/c/bin/python",
+        prefix="/c",
+        runtime="/r",
+        requested_device=CellDevice(kind="sim", soc="Ascend910B3", cann="8.5.0", count=2),
+    )
     argv, variables = cell_command(environment, tmp_path, "harness.numerics.loss.loss_program", ["--x"])
     assert argv == [
         "/c/bin/python",
@@ -86,7 +85,7 @@ def test_a_simulated_cell_starts_through_the_launcher_with_its_runtime(tmp_path:
         "--x",
     ]
     assert variables["LD_LIBRARY_PATH"] == "/r"
-    real = {**environment, "runtime": "", "requested_device": {"kind": "npu"}}
+    real = replace(environment, runtime="", requested_device=CellDevice(kind="npu"))
     argv, variables = cell_command(real, tmp_path, "harness.numerics.loss.loss_program")
     assert argv == ["/c/bin/python", "-m", "harness.numerics.loss.loss_program"]
     assert "LD_LIBRARY_PATH" not in variables

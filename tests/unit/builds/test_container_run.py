@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -16,14 +15,15 @@ from harness.builds.cell.cell_command import cell_command
 from harness.builds.engines import container_run
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.container_command import contained_command, parse_size
-from harness.builds.engines.container_run import PREFIX, run_contained
+from harness.builds.engines.container_run import PREFIX, ContainedCommand, run_contained
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
 from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.lock.cell_lock import SourcePackage
+from harness.cell_program.built_environment import CellContainer, CellDevice, EnvironmentLocation
 from harness.errors import InputError
 from harness.sources.packages.index_settings import IndexSettings
 
-CONTAINER = {"engine": "docker", "image": "sha256:1", "cell": "a-cell"}
+CONTAINER = CellContainer(engine="docker", image="sha256:1", cell="a-cell", bytecode="/b")
 
 
 def engine(program: Any) -> MemoryEngine:
@@ -68,37 +68,35 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text("{}")
     for name in ("bundle", "runtime", "bytecode"):
         (tmp_path / name).mkdir()
-    environment = {
-        "python": "/cell/venv/bin/python",
-        "prefix": "/cell/venv",
-        "runtime": str(tmp_path / "runtime"),
-        "requested_device": {"kind": "sim", "count": 1},
-        "container": {**CONTAINER, "bytecode": str(tmp_path / "bytecode")},
-    }
+    environment = EnvironmentLocation(
+        python="/cell/venv/bin/python",
+        prefix="/cell/venv",
+        runtime=str(tmp_path / "runtime"),
+        requested_device=CellDevice(kind="sim"),
+        container=replace(CONTAINER, bytecode=str(tmp_path / "bytecode")),
+    )
     command, variables = cell_command(
         environment, tmp_path / "bundle", "a.module", [str(tmp_path / "in.json")]
     )
-    order = json.loads(command[-1])
-    assert order["argv"][0] == "/cell/venv/bin/python"
-    assert order["argv"][-2:] == ["a.module", str(tmp_path / "in.json")]
-    assert dict(order["mounts"]) == {
+    order = ContainedCommand.from_json(command[-1])
+    assert order.argv[0] == "/cell/venv/bin/python"
+    assert order.argv[-2:] == ("a.module", str(tmp_path / "in.json"))
+    assert dict(order.mounts) == {
         str(tmp_path / "bundle"): False,
         str(tmp_path / "runtime"): False,
         str(tmp_path / "bytecode"): True,
         str(tmp_path / "in.json"): False,
     }
-    assert order["network"] == "none"
+    assert not order.has_npu
     assert all(name.startswith(PREFIX) for name in variables)
     assert variables[f"{PREFIX}PYTHONPATH"] == str(tmp_path / "bundle")
 
 
 def test_the_wrapping_program_starts_and_says_what_engine_is_missing(tmp_path: Path) -> None:
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    container = {**CONTAINER, "bytecode": str(tmp_path)}
+    container = replace(CONTAINER, bytecode=str(tmp_path))
     environ = {"DOCKER_HOST": f"unix://{tmp_path}/nothing"}
-    command, variables = contained_command(
-        container, ["true"], {}, needed=(), device={"kind": "sim"}, environ=environ
-    )
+    command, variables = contained_command(container, ["true"], {}, needed=(), has_npu=False, environ=environ)
     done = subprocess.run(
         command, env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True
     )

@@ -7,18 +7,31 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 import pytest
+from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
 
 from harness.builds.cell import environment_judge, environment_spec, venv_environment
+from harness.builds.cell.environment_build import environment_evidence
 from harness.builds.cleanup.cleanup_candidates import remove_environment, stored_environments
+from harness.cell_program.built_environment import (
+    ENVIRONMENT_FORMAT,
+    CellDevice,
+    EnvironmentBuilt,
+    EnvironmentNotBuilt,
+    FailedImport,
+    ImportedModule,
+    ProbedDevice,
+)
 from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError
-from harness.outcome import ArtifactRef, Evidence, Outcome, State, Status, Tier
+from harness.evidence import Runtime
+from harness.outcome import ArtifactRef, Evidence, Judgement, Outcome, State, Status, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -83,11 +96,23 @@ class Cell:
         self.ctx.artifacts["patches", "patched.zip"] = archive
         self.ctx.artifacts["patches", "patched.json"] = manifest
 
-    def build(self) -> tuple[dict[str, Any], Any]:
+    def run(self) -> tuple[EnvironmentBuilt | EnvironmentNotBuilt, Judgement]:
         measured = venv_environment.run(self.ctx)
         self.evidence = measured.evidence
-        found = json.loads(json.dumps(dict(measured.measurements)))
+        stored = json.loads(json.dumps(ENVIRONMENT_FORMAT.write(measured.measurements)))
+        found = ENVIRONMENT_FORMAT.read(stored)
+        assert found == measured.measurements
         return found, environment_judge.judge(found, {})
+
+    def build(self) -> tuple[EnvironmentBuilt, Judgement]:
+        found, judgement = self.run()
+        assert isinstance(found, EnvironmentBuilt), judgement
+        return found, judgement
+
+    def fail(self) -> tuple[EnvironmentNotBuilt, Judgement]:
+        found, judgement = self.run()
+        assert isinstance(found, EnvironmentNotBuilt)
+        return found, judgement
 
 
 @pytest.fixture
@@ -102,17 +127,17 @@ ORIGINAL = b"ANSWER = 1\n"
 def test_a_locked_cell_is_built_and_looked_into(cell: Cell) -> None:
     found, judgement = cell.build()
     assert judgement.status is Status.PASS, judgement
-    assert found["probe"]["packages"] == {"ray": "2.0", "verl": "0.9.1"}
-    assert found["probe"]["modules"]["verl"]["file"].startswith(found["site_packages"])
+    assert found.probe.packages == {"ray": "2.0", "verl": "0.9.1"}
+    assert found.probe.modules["verl"].file.startswith(found.site_packages)
     assert cell.evidence is Evidence.CPU
-    assert venv_environment.holds(outcome("environment", **found)) == ""
+    assert venv_environment.holds(found) == ""
 
 
 def test_a_second_build_takes_the_first(cell: Cell) -> None:
     first, _ = cell.build()
     second, judgement = cell.build()
-    assert (first["reused"], second["reused"]) == (False, True)
-    assert "install" not in second["seconds"]
+    assert (first.reused, second.reused) == (False, True)
+    assert "install" not in second.seconds
     assert judgement.status is Status.PASS
 
 
@@ -121,39 +146,39 @@ def test_two_builders_at_once_share_one_environment(wheels: Any, context: Any, t
     cells = [Cell(context, tmp_path, wheel) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         built = list(pool.map(lambda cell: cell.build(), cells))
-    assert sorted(found["reused"] for found, _judgement in built) == [False, True]
+    assert sorted(found.reused for found, _judgement in built) == [False, True]
     assert {judgement.status for _found, judgement in built} == {Status.PASS}
 
 
 def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Cell) -> None:
     found, _ = cell.build()
     [stored] = stored_environments(cell.ctx.cache)
-    assert (stored.digest, stored.finished) == (found["digest"], True)
+    assert (stored.digest, stored.finished) == (found.digest, True)
     assert remove_environment(stored, in_use={stored.digest}) == "an outcome builds upon it"
     with filelock.FileLock(stored.path.with_suffix(".lock")):
         assert remove_environment(stored) == "it is being built"
-    assert venv_environment.holds(outcome("environment", **found)) == ""
+    assert venv_environment.holds(found) == ""
     assert remove_environment(stored) == ""
     assert stored_environments(cell.ctx.cache) == ()
-    assert "gone" in venv_environment.holds(outcome("environment", **found))
+    assert "gone" in venv_environment.holds(found)
 
 
 def test_what_a_killed_build_left_is_thrown_away(cell: Cell) -> None:
     found, _ = cell.build()
-    home = Path(found["prefix"]).parent
+    home = Path(found.prefix).parent
     (home / venv_environment.FINISHED).unlink()
-    (Path(found["site_packages"]) / "half-written.py").write_text("garbage")
-    assert "gone" in venv_environment.holds(outcome("environment", **found))
+    (Path(found.site_packages) / "half-written.py").write_text("garbage")
+    assert "gone" in venv_environment.holds(found)
     again, judgement = cell.build()
-    assert again["reused"] is False
+    assert again.reused is False
     assert judgement.status is Status.PASS
-    assert not (Path(found["site_packages"]) / "half-written.py").exists()
+    assert not (Path(found.site_packages) / "half-written.py").exists()
 
 
 def test_a_damaged_environment_is_built_again(cell: Cell, tmp_path: Path) -> None:
     cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
     found, _ = cell.build()
-    target = Path(found["site_packages"]) / "verl/core.py"
+    target = Path(found.site_packages) / "verl/core.py"
     target.unlink()
     target.write_bytes(b"ANSWER = 3\n")
     _again, judgement = cell.build()
@@ -167,27 +192,27 @@ def test_a_file_of_the_index_that_is_not_the_locked_one_fails_the_cell(
     wheel = wheels.add("ray", "2.0")
     cell = Cell(context, tmp_path, wheel)
     wheels.add("ray", "2.0", files={"ray/evil.py": "import os\n"})
-    found, judgement = cell.build()
+    found, judgement = cell.fail()
     assert judgement.status is Status.FAIL
-    assert (found["built"], found["step"]) == (False, "install")
-    assert "not the one that was locked" in judgement.reasons[0]
+    assert found.step == "install"
+    assert "another digest than the locked one" in judgement.reasons[0]
     assert cell.evidence is Evidence.STATIC
 
 
 def test_a_truncated_wheel_fails_the_cell_and_nothing_else(wheels: Any, context: Any, tmp_path: Path) -> None:
     wheel = wheels.add("ray", "2.0")
     wheel.write_bytes(wheel.read_bytes()[:200])
-    found, judgement = Cell(context, tmp_path, wheel).build()
+    found, judgement = Cell(context, tmp_path, wheel).fail()
     assert judgement.status is Status.FAIL
-    assert found["step"] == "install"
-    assert found["tail"]
+    assert found.step == "install"
+    assert found.tail
 
 
 def test_a_locked_package_that_has_gone_fails_the_cell(wheels: Any, context: Any, tmp_path: Path) -> None:
     wheel = wheels.add("ray", "2.0")
     cell = Cell(context, tmp_path, wheel)
     wheel.unlink()
-    _found, judgement = cell.build()
+    _found, judgement = cell.run()
     assert judgement.status is Status.FAIL
 
 
@@ -197,10 +222,10 @@ def test_patched_files_are_on_disk_and_the_installers_cache_is_untouched(cell: C
     )
     found, judgement = cell.build()
     assert judgement.status is Status.PASS
-    site = Path(found["site_packages"])
+    site = Path(found.site_packages)
     assert (site / "verl/core.py").read_bytes() == b"ANSWER = 2\n"
     assert (site / "verl/new/__init__.py").is_file()
-    assert found["probe"]["files"] == found["patched"]
+    assert found.probe.files == found.patched
     cached = [path.read_bytes() for path in Path(os.environ["UV_CACHE_DIR"]).rglob("core.py")]
     assert cached
     assert set(cached) == {ORIGINAL}
@@ -210,8 +235,8 @@ def test_patches_are_part_of_what_an_environment_is(cell: Cell, tmp_path: Path) 
     plain, _ = cell.build()
     cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
     patched, _ = cell.build()
-    assert plain["prefix"] != patched["prefix"]
-    assert (Path(plain["site_packages"]) / "verl/core.py").read_bytes() == ORIGINAL
+    assert plain.prefix != patched.prefix
+    assert (Path(plain.site_packages) / "verl/core.py").read_bytes() == ORIGINAL
 
 
 @pytest.mark.parametrize(
@@ -226,16 +251,16 @@ def test_a_patch_for_another_file_fails_the_cell_and_writes_nothing(
     cell: Cell, tmp_path: Path, name: str, pre: bytes | None, said: str
 ) -> None:
     cell.patch(tmp_path, {"verl/a_new.py": (None, b"x\n"), name: (pre, b"ANSWER = 2\n")})
-    found, judgement = cell.build()
+    found, judgement = cell.fail()
     assert judgement.status is Status.FAIL
-    assert found["step"] == "patch"
+    assert found.step == "patch"
     assert said in judgement.reasons[0]
-    assert not (Path(found["site_packages"]) / "verl/a_new.py").exists()
+    assert not list(cell.ctx.cache.glob("cells/*/**/verl/a_new.py"))
 
 
 def test_a_module_that_does_not_import_fails_the_cell(wheels: Any, context: Any, tmp_path: Path) -> None:
     broken = wheels.add("verl", "0.9.1", files={"verl/__init__.py": "import nothing_of_the_kind\n"})
-    _found, judgement = Cell(context, tmp_path, broken).build()
+    _found, judgement = Cell(context, tmp_path, broken).run()
     assert judgement.status is Status.FAIL
     assert "nothing_of_the_kind" in judgement.reasons[0]
 
@@ -270,7 +295,11 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
         ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
         ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "s390x"),
         ("pins", {"from_source": [{"package": "vllm"}]}, "vllm"),
-        ("pins", {"from_source": [{"package": "verl", "commit": "0" * 40}]}, "or a mirror with the commit"),
+        (
+            "pins",
+            {"from_source": [{"package": "verl", "commit": "0" * 40}]},
+            "or a mirror that has the commit",
+        ),
         ("device", {"kind": "npu"}, "CANN"),
     ],
 )
@@ -281,7 +310,7 @@ def test_what_this_machine_cannot_build_is_unsupported_not_failed(
     for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "NPU_MATRIX_MIRRORS"):
         monkeypatch.delenv(name, raising=False)
     cell.ctx.facets[facet] = value
-    _found, judgement = cell.build()
+    _found, judgement = cell.fail()
     assert judgement.status is Status.UNSUPPORTED
     assert said in judgement.reasons[0]
     assert judgement.remedies
@@ -307,74 +336,58 @@ def test_a_commit_of_a_mirror_is_part_of_the_environment_and_found_again(
     again, _judgement = cell.build()
 
     assert judgement.status is Status.PASS, judgement.reasons
-    assert found["probe"]["packages"]["verl"] == "0.7.0.dev0"
-    assert (found["reused"], again["reused"]) == (False, True)
+    assert found.probe.packages["verl"] == "0.7.0.dev0"
+    assert (found.reused, again.reused) == (False, True)
 
 
 def test_a_cell_whose_patches_did_not_apply_is_not_built_without_them(cell: Cell) -> None:
     cell.ctx.facets["patches[verl]"] = [{"id": "fix"}]
     cell.ctx.inputs["patches"] = outcome("patches")
-    found, judgement = cell.build()
-    assert (judgement.status, found["step"]) == (Status.FAIL, "patch")
+    found, judgement = cell.fail()
+    assert (judgement.status, found.step) == (Status.FAIL, "patch")
 
 
 def test_a_stale_compiled_file_beside_a_patched_one_fails_the_cell(cell: Cell, tmp_path: Path) -> None:
     cell.patch(tmp_path, {"verl/core.py": (ORIGINAL, b"ANSWER = 2\n")})
     found, judgement = cell.build()
-    assert [one["state"] for one in found["probe"]["patched"]] == ["patched"]
-    found["probe"]["patched"][0]["state"] = "stale-code"
-    assert "stale-code" in environment_judge.judge(found, {}).reasons[0]
+    assert [one.state for one in found.probe.patched or ()] == ["patched"]
+    stale = tuple(replace(one, state="stale-code") for one in found.probe.patched or ())
+    changed = replace(found, probe=replace(found.probe, patched=stale))
+    assert "stale-code" in environment_judge.judge(changed, {}).reasons[0]
     assert judgement.status is Status.PASS
 
 
-def good() -> dict[str, Any]:
-    """Measurements of a good simulated cell."""
-    return {
-        "built": True,
-        "site_packages": "/c/site-packages",
-        "expected": {"torch": "2.13.0+cpu", "ray": "2.0"},
-        "patched": {"verl/core.py": "aa"},
-        "requested_device": {"kind": "sim", "count": 1},
-        "probe": {
-            "packages": {"torch": "2.13.0+cpu", "Ray": "2.0"},
-            "files": {"verl/core.py": "aa"},
-            "modules": {"torch": {"file": "/c/site-packages/torch/__init__.py"}},
-            "device": {
-                "kind": "npu",
-                "count": 1,
-                "available": True,
-                "sum_of_ones": 4.0,
-                "simulated": True,
-                "runtime": "simulated",
-            },
-        },
-    }
-
-
 def test_a_good_simulated_cell_passes() -> None:
-    assert environment_judge.judge(good(), {}).status is Status.PASS
+    assert environment_judge.judge(GOOD, {}).status is Status.PASS
+
+
+DEVICE = GOOD_PROBE.device
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("changes", "said"),
     [
-        (("packages", "torch"), "2.12.0", "torch is 2.12.0, locked is 2.13.0+cpu"),
-        (("packages", "stowaway"), "1", "stowaway 1 is installed and not locked"),
-        (("files", "verl/core.py"), "bb", "is not the patched file"),
-        (("files", "verl/core.py"), "", "it is missing"),
-        (("modules", "torch"), {"file": "/usr/lib/torch/__init__.py"}, "outside the environment"),
-        (("modules", "torch"), {"error": "ImportError: libhccl.so"}, "libhccl.so"),
-        (("device", "count"), 0, "wants 1 device(s) and sees 0"),
-        (("device", "sum_of_ones"), 3.0, "adds four ones to 3.0"),
-        (("device", "error"), "RuntimeError: ACL 507033", "ACL 507033"),
-        (("device", "runtime"), "cann", "The device is real, asked for was a simulated one"),
-        (("device", "runtime"), "none", "no CANN runtime says that it has one"),
+        (
+            {"packages": {"torch": "2.12.0", "Ray": "2.0"}},
+            "torch 2.12.0 is installed, but 2.13.0+cpu is locked",
+        ),
+        ({"packages": {**GOOD_PROBE.packages, "extra": "1"}}, "extra 1 is installed but not locked"),
+        ({"files": {"verl/core.py": "bb"}}, "is not the patched file"),
+        ({"files": {"verl/core.py": ""}}, "it is missing"),
+        (
+            {"modules": {"torch": ImportedModule(file="/usr/lib/torch/__init__.py")}},
+            "outside the environment",
+        ),
+        ({"modules": {"torch": FailedImport(error="ImportError: libhccl.so")}}, "libhccl.so"),
+        ({"device": replace(DEVICE, count=0)}, "needs 1 device(s) and sees 0"),
+        ({"device": replace(DEVICE, sum_of_ones=3.0)}, "four ones on the device is 3.0"),
+        ({"device": replace(DEVICE, error="RuntimeError: ACL 507033")}, "ACL 507033"),
+        ({"device": replace(DEVICE, runtime=Runtime.CANN)}, "is real; the cell needs a simulated one"),
+        ({"device": replace(DEVICE, runtime=Runtime.NONE)}, "no CANN runtime reports a device"),
     ],
 )
-def test_each_seeded_fault_turns_the_check_red(path: tuple[str, str], value: Any, said: str) -> None:
-    measurements = good()
-    measurements["probe"][path[0]][path[1]] = value
-    judgement = environment_judge.judge(measurements, {})
+def test_each_seeded_fault_turns_the_check_red(changes: dict[str, Any], said: str) -> None:
+    judgement = environment_judge.judge(environment_built(probe=environment_probe(**changes)), {})
     assert judgement.status is Status.FAIL
     assert any(said in reason for reason in judgement.reasons), judgement.reasons
 
@@ -382,37 +395,33 @@ def test_each_seeded_fault_turns_the_check_red(path: tuple[str, str], value: Any
 @pytest.mark.parametrize(
     ("runtime", "said"),
     [
-        ("cann", ("2 packages as locked, 1 patched files as patched.",)),
-        ("simulated", ("The device is simulated, asked for was a real one.",)),
-        ("none", ("Asked for was a real device, and no CANN runtime says that it has one.",)),
+        (Runtime.CANN, "2 packages have their locked versions, 1 files are patched."),
+        (Runtime.SIMULATED, "The device is simulated; the cell needs a real one."),
+        (Runtime.NONE, "The cell needs a real device, but no CANN runtime reports a device."),
     ],
 )
-def test_a_real_device_is_shown_by_its_runtime(runtime: str, said: tuple[str, ...]) -> None:
-    measurements = good()
-    measurements["requested_device"]["kind"] = "npu"
-    measurements["probe"]["device"] |= {"runtime": runtime, "simulated": runtime == "simulated"}
-    assert environment_judge.judge(measurements, {}).reasons == said
+def test_a_real_device_is_shown_by_its_runtime(runtime: Runtime, said: str) -> None:
+    device = replace(DEVICE, runtime=runtime, simulated=runtime is Runtime.SIMULATED)
+    built = environment_built(requested_device=CellDevice(kind="npu"), probe=environment_probe(device=device))
+    assert environment_judge.judge(built, {}).reasons == (said,)
 
 
 @pytest.mark.parametrize(
     ("device", "evidence"),
     [
-        ({"runtime": "simulated", "simulated": True}, Evidence.SIMULATED),
-        ({"runtime": "cann"}, Evidence.HARDWARE),
-        ({"runtime": "cann", "available": False}, Evidence.CPU),
-        ({"runtime": "none"}, Evidence.CPU),
-        ({}, Evidence.CPU),
+        (ProbedDevice(kind="npu", runtime=Runtime.SIMULATED, simulated=True), Evidence.SIMULATED),
+        (ProbedDevice(kind="npu", runtime=Runtime.CANN), Evidence.HARDWARE),
+        (ProbedDevice(kind="npu", runtime=Runtime.CANN, available=False), Evidence.CPU),
+        (ProbedDevice(kind="npu", runtime=Runtime.NONE), Evidence.CPU),
+        (ProbedDevice(kind="npu"), Evidence.CPU),
     ],
 )
 def test_an_environment_without_a_sentinel_is_not_thereby_hardware(
-    device: dict[str, Any], evidence: Evidence
+    device: ProbedDevice, evidence: Evidence
 ) -> None:
-    measurements = good()
-    measurements["probe"]["device"] = {"kind": "npu", "available": True, "simulated": False, **device}
-    assert venv_environment.evidence(measurements) is evidence
+    assert environment_evidence(environment_built(probe=environment_probe(device=device))) is evidence
 
 
 def test_a_package_that_is_not_there_turns_the_check_red() -> None:
-    measurements = good()
-    del measurements["probe"]["packages"]["Ray"]
-    assert environment_judge.judge(measurements, {}).reasons == ("ray 2.0 is locked and not installed.",)
+    built = environment_built(probe=environment_probe(packages={"torch": "2.13.0+cpu"}))
+    assert environment_judge.judge(built, {}).reasons == ("ray 2.0 is locked but not installed.",)

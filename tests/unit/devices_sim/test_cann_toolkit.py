@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.cell_program.built_environment import CellDevice
 from harness.devices.sim.runtime_build.cann_toolkit import offer_npu_smi, write_toolkit
 from harness.devices.sim.start.sim_environment import simulated_environment
 from harness.errors import InputError
 
 
 def test_processes_find_the_toolkit_that_was_written(tmp_path: Path) -> None:
-    device = {"kind": "sim", "cann": "8.3.RC2"}
+    device = CellDevice(kind="sim", cann="8.3.RC2")
     assert "ASCEND_HOME_PATH" not in simulated_environment(tmp_path, device)
     home = write_toolkit(tmp_path, "8.3.RC2")
     environment = simulated_environment(tmp_path, device)
@@ -24,7 +25,7 @@ def test_processes_find_the_toolkit_that_was_written(tmp_path: Path) -> None:
     assert Path(environment["ASCEND_OPP_PATH"]).is_dir()
     info = home / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
     assert "version=8.3.RC2\n" in info.read_text()
-    assert "ASCEND_HOME_PATH" not in simulated_environment(tmp_path, {"cann": "8.5.0"})
+    assert "ASCEND_HOME_PATH" not in simulated_environment(tmp_path, CellDevice(kind="sim", cann="8.5.0"))
 
 
 def test_npu_smi_tells_the_driver_as_verl_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cell_program.built_environment import CellDevice
 from harness.devices.sim.faults.fault_spec import parse_faults
 from harness.devices.sim.start.sim_environment import LAUNCHER, simulated_environment
 from harness.devices.sim.start.sim_launch import parse_program
@@ -15,7 +16,7 @@ from harness.errors import InputError
 
 def test_the_device_facet_reaches_the_process() -> None:
     environment = simulated_environment(
-        Path("/cache/sim/abc"), {"kind": "sim", "soc": "Ascend910_9391", "cann": "8.3.RC1", "count": 2}
+        Path("/cache/sim/abc"), CellDevice(kind="sim", soc="Ascend910_9391", cann="8.3.RC1", count=2)
     )
     assert environment["LD_LIBRARY_PATH"] == "/cache/sim/abc"
     assert environment["NPU_SIM_SOC"] == "Ascend910_9391"
@@ -26,7 +27,9 @@ def test_the_device_facet_reaches_the_process() -> None:
 
 
 def test_defaults_and_extras() -> None:
-    environment = simulated_environment(Path("/r"), {"memory_gb": 1.5}, faults=[{"op": "mm", "kind": "sign"}])
+    environment = simulated_environment(
+        Path("/r"), CellDevice(kind="sim", memory_gb=1.5), faults=[{"op": "mm", "kind": "sign"}]
+    )
     assert environment["NPU_SIM_SOC"] == "Ascend910B3"
     assert environment["NPU_SIM_MEMORY_GB"] == "1.5"
     assert json.loads(environment["NPU_SIM_FAULTS"]) == [{"op": "mm", "kind": "sign"}]
@@ -35,7 +38,7 @@ def test_defaults_and_extras() -> None:
 
 def test_a_path_the_loader_would_split_is_refused() -> None:
     with pytest.raises(InputError, match="colon"):
-        simulated_environment(Path("/a:b"), {})
+        simulated_environment(Path("/a:b"), CellDevice(kind="sim"))
 
 
 def test_programs_of_the_launcher() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments import location_json
 
 from harness.check import Completed
 from harness.digest import canonical_json
@@ -80,12 +81,12 @@ class Context:
     params: dict[str, Any] = field(default_factory=dict)
     facets: dict[str, Any] = field(default_factory=lambda: {"device": {"kind": "sim"}})
     inputs: dict[str, Any] = field(
-        default_factory=lambda: {"environment": SimpleNamespace(measurements={"python": "python"})}
+        default_factory=lambda: {"environment": SimpleNamespace(measurements=location_json(python="python"))}
     )
 
     def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
         assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
-        assert env.get("LD_LIBRARY_PATH") == self.inputs["environment"].measurements.get("runtime")
+        assert env.get("LD_LIBRARY_PATH") == (self.inputs["environment"].measurements["runtime"] or None)
         labels = [event.label for event in [*self.events, *PLACES]]
         index = {
             "format": ACTOR_REFERENCE_FORMAT,
@@ -306,7 +307,7 @@ def test_green_is_withheld_when_a_fault_in_packed_rows_is_missed(context):
 
 
 def test_the_reference_finds_what_a_cuda_build_of_torch_needs(context):
-    context.inputs = {"environment": SimpleNamespace(measurements={"python": "p", "runtime": "/r"})}
+    context.inputs = {"environment": SimpleNamespace(measurements=location_json(runtime="/r"))}
     assert judged(context).status is Status.PASS
 
 

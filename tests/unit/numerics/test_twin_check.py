@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments import location_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ class Context:
     params: dict[str, Any] = field(default_factory=dict)
     facets: dict[str, Any] = field(default_factory=lambda: {"device": {"kind": "sim"}})
     inputs: dict[str, Any] = field(
-        default_factory=lambda: {"environment": SimpleNamespace(measurements={"python": "python"})}
+        default_factory=lambda: {"environment": SimpleNamespace(measurements=location_json(python="python"))}
     )
 
     def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from environments import GOOD
 
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.evidence import Runtime
+from harness.measurements import json_object
 from harness.outcome import Evidence, Status
 from harness.rollout.imports import import_checks, import_program
 
@@ -23,7 +25,7 @@ class Cell:
     def __init__(self, workdir: Path, device: dict[str, Any], **report: Any) -> None:
         self.workdir = workdir
         self.report = {"packages": {}, "breaks": [], "device": device, "seconds": 1.0, **report}
-        self.inputs = {"environment": SimpleNamespace(measurements={})}
+        self.inputs = {"environment": SimpleNamespace(measurements=json_object(GOOD))}
 
     def in_cell(self, *_arguments: str, **_settings: object) -> Completed:
         (self.workdir / "imports.json").write_text(json.dumps(self.report))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.built_environment import CellDevice
 from harness.devices.sim.runtime_build.cann_toolkit import toolkit_environment
 from harness.errors import InputError, Location
 
@@ -19,12 +20,11 @@ DEFAULT_CANN = "8.5.0"
 
 
 def simulated_environment(
-    runtime: Path, device: Mapping[str, Any], faults: Sequence[Mapping[str, Any]] = ()
+    runtime: Path, device: CellDevice, faults: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, str]:
     """Environment variables of a cell process on the simulated device.
 
     runtime: the folder `build_runtime` gave.
-    device: the cell's `device` facet: `soc`, `cann`, `count`, optionally `memory_gb`.
     faults: fault specifications (see `faultspec`), each a JSON object.
     InputError when the folder's path cannot stand in LD_LIBRARY_PATH.
     """
@@ -37,9 +37,9 @@ def simulated_environment(
         )
     environment = {
         "LD_LIBRARY_PATH": str(runtime),
-        "NPU_SIM_SOC": str(device.get("soc") or DEFAULT_SOC),
-        "NPU_SIM_CANN": str(device.get("cann") or DEFAULT_CANN),
-        "NPU_SIM_COUNT": str(device.get("count") or 1),
+        "NPU_SIM_SOC": device.soc or DEFAULT_SOC,
+        "NPU_SIM_CANN": device.cann or DEFAULT_CANN,
+        "NPU_SIM_COUNT": str(device.count or 1),
         # The autograd thread of a device has its own OpenMP setting: only the environment reaches all
         # threads, and results are bit-equal between runs only when they all use the same.
         "OMP_NUM_THREADS": "1",
@@ -47,8 +47,8 @@ def simulated_environment(
         "TASK_QUEUE_ENABLE": "0",
     }
     environment |= toolkit_environment(runtime, environment["NPU_SIM_CANN"])
-    if device.get("memory_gb"):
-        environment["NPU_SIM_MEMORY_GB"] = str(device["memory_gb"])
+    if device.memory_gb:
+        environment["NPU_SIM_MEMORY_GB"] = str(device.memory_gb)
     if faults:
         environment["NPU_SIM_FAULTS"] = json.dumps([dict(fault) for fault in faults])
     return environment

@@ -1,0 +1,120 @@
+"""What both kinds of build share: the state of a build, the simulated runtime, and the evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.cell_program.built_environment import (
+    CellDevice,
+    CellImage,
+    EnvironmentBuilt,
+    EnvironmentLocation,
+    EnvironmentNotBuilt,
+    EnvironmentProbe,
+)
+from harness.check import TaskContext
+from harness.devices.sim.runtime_build.cann_toolkit import write_toolkit
+from harness.devices.sim.runtime_build.runtime_library import build_runtime
+from harness.devices.sim.start.sim_environment import DEFAULT_CANN
+from harness.errors import InputError
+from harness.evidence import evidence_of
+from harness.outcome import Evidence
+from harness.sources.packages.fetch_failure import machine_failure
+
+TAIL_CHARACTERS = 4000
+
+
+@dataclass(kw_only=True)
+class EnvironmentBuild:
+    """The state of a build, from which its measurements are made at the end.
+
+    spec: None until it is known. runtime: folder of the simulated CANN runtime, "" until it is built.
+    seconds: duration of each step.
+    """
+
+    device: CellDevice
+    spec: EnvironmentSpec | None = None
+    runtime: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure the duration of a step."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+    def finished(
+        self,
+        location: EnvironmentLocation,
+        probe: EnvironmentProbe,
+        *,
+        site_packages: Path | str,
+        digest: str,
+        reused: bool,
+        image: CellImage | None = None,
+    ) -> EnvironmentBuilt:
+        """The measurements of a build that succeeded."""
+        if self.spec is None:
+            raise AssertionError("an environment was built without a spec")
+        return EnvironmentBuilt(
+            requested_device=location.requested_device,
+            python=location.python,
+            prefix=location.prefix,
+            runtime=location.runtime,
+            container=image,
+            site_packages=str(site_packages),
+            digest=digest,
+            reused=reused,
+            expected=self.spec.expected,
+            left_out=self.spec.omitted,
+            built_here=self.spec.built,
+            patched=self.spec.patched_digests,
+            probe=probe,
+            seconds=self.seconds,
+        )
+
+    def failed(self, error: BuildStepError) -> EnvironmentNotBuilt:
+        """The measurements of a build that failed; InfrastructureError when this host caused the failure."""
+        if failure := machine_failure(error.tail):
+            raise failure from error
+        return EnvironmentNotBuilt(
+            requested_device=self.device,
+            step=error.step,
+            reason=error.reason,
+            tail=error.tail[-TAIL_CHARACTERS:],
+            unsupported=error.unsupported,
+            expected=self.spec.expected if self.spec else {},
+            left_out=self.spec.omitted if self.spec else {},
+            built_here=self.spec.built if self.spec else (),
+            seconds=self.seconds,
+        )
+
+
+def make_runtime(ctx: TaskContext, spec: EnvironmentSpec, site_packages: Path) -> Path:
+    """Build the simulated CANN runtime for the torch_npu in `site_packages`.
+
+    BuildStepError when this torch_npu cannot run on it.
+    """
+    try:
+        runtime = build_runtime(site_packages, ctx.cache)
+        write_toolkit(runtime, spec.device.cann or DEFAULT_CANN)
+        return runtime
+    except InputError as error:
+        raise BuildStepError(
+            "runtime", "The simulated runtime cannot be built for this torch_npu.", tail=str(error)
+        ) from error
+
+
+def environment_evidence(measurements: EnvironmentBuilt | EnvironmentNotBuilt) -> Evidence:
+    """What these measurements prove, by the device that was probed."""
+    if isinstance(measurements, EnvironmentNotBuilt):
+        return Evidence.STATIC
+    return evidence_of(measurements.probe.device)

@@ -1,0 +1,232 @@
+"""What the check `environment` measures: where the environment of a cell is, and what was found in it.
+
+Every check that starts a program in the environment reads `EnvironmentLocation`. The probes that run inside
+the cell (`harness.fixtures.environment_probe`, `harness.fixtures.patch_probe`) write their parts of these
+types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.evidence import DeviceFacts
+from harness.measurements import MeasurementFormat, measurement_format
+from harness.outcome import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellDevice:
+    """The device a cell is planned for: its `device` facet.
+
+    soc: SoC name as torch_npu reports it. cann: CANN version. count: number of devices. memory_gb: memory of
+    a simulated device, 0 for the default. engine, base_image: container engine and base image, "" for a
+    virtual environment. simulator: digest of the simulated device's code, "" for other devices.
+    """
+
+    kind: Literal["sim", "npu", "cpu"]
+    soc: str = ""
+    cann: str = ""
+    count: int = 1
+    memory_gb: float = 0.0
+    engine: str = ""
+    base_image: str = ""
+    simulator: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLayer:
+    """A layer of a cell's image; `key` is the digest of its content and of the layers below it."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellContainer:
+    """What is needed to start a container of a cell.
+
+    engine: `docker` or `podman`. image: the image's id. cell: digest of the environment. bytecode: folder of
+    this host for compiled modules of the image.
+    """
+
+    engine: str
+    image: str
+    cell: str
+    bytecode: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellImage(CellContainer):
+    """The image of a cell and how it was built.
+
+    version, builder: of the engine. base: the base image as it was requested; base_id, base_digests: which
+    image that was. notices: warnings about the base image. built: names of the layers that this task built.
+    layer_seconds: how long each of them took.
+    """
+
+    version: str
+    builder: str
+    base: str
+    base_id: str
+    base_digests: tuple[str, ...]
+    notices: tuple[str, ...]
+    bytes: int
+    layers: tuple[ImageLayer, ...]
+    built: tuple[str, ...]
+    layer_seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentLocation:
+    """What is needed to start a program in a built environment.
+
+    python, prefix: the interpreter and its prefix, inside the image where there is one. runtime: folder of
+    the simulated CANN runtime, "" without one. container: how containers of it start, None for a virtual
+    environment.
+    """
+
+    requested_device: CellDevice
+    python: str
+    prefix: str
+    runtime: str = ""
+    container: CellContainer | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedModule:
+    """A module that could be imported in the cell: its version, "" when it has none, and its file."""
+
+    version: str = ""
+    file: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedImport:
+    """A module that could not be imported: the error, and the end of its traceback."""
+
+    error: str
+    traceback: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedDevice(DeviceFacts):
+    """The device as torch sees it in the environment.
+
+    name: as torch_npu names it. sum_of_ones: four ones added on the device; None when there is no device.
+    error: why the device did not respond, "" when it did.
+    """
+
+    name: str = ""
+    sum_of_ones: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchedFile:
+    """The file that the cell's import system finds for a patched path.
+
+    module: the module of the path, None when it is none. expected, digest: SHA-256 of the patched file, None
+    where the patches remove it, and of the file that was found. state: `patched` and `removed` are right;
+    `unpatched` is the original file, `other` another one, `absent` none; `stale-code` is the patched file
+    with an outdated compiled one.
+    """
+
+    path: str
+    module: str | None
+    expected: str | None
+    file: str | None
+    digest: str | None
+    state: Literal["patched", "removed", "unpatched", "other", "absent", "stale-code"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchProbeReport:
+    """What `harness.fixtures.patch_probe` writes."""
+
+    files: tuple[PatchedFile, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentProbe:
+    """What `harness.fixtures.environment_probe` finds in an environment.
+
+    packages: name as the metadata spells it -> version. files: patched path -> SHA-256 of the file on disk,
+    "" when it is missing. patched: what the import system finds for each patched path, None without patches.
+    """
+
+    packages: Mapping[str, str]
+    files: Mapping[str, str]
+    modules: Mapping[str, ImportedModule | FailedImport]
+    device: ProbedDevice
+    python: Mapping[str, str] = field(default_factory=dict)
+    patched: tuple[PatchedFile, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentBuilt(EnvironmentLocation):
+    """An environment that was built, or found built, and probed.
+
+    digest: names its content. reused: it was built by an earlier task. expected: locked packages and their
+    versions. left_out: locked packages that this device does not need, and why. built_here: packages that
+    were built from their source package. patched: patched path -> SHA-256 of the patched file, "" where the
+    patches remove it. seconds: duration of each step.
+    """
+
+    built: Literal[True] = True
+    container: CellImage | None = None
+    site_packages: str
+    digest: str
+    reused: bool
+    expected: Mapping[str, str]
+    left_out: Mapping[str, str]
+    built_here: tuple[str, ...]
+    patched: Mapping[str, str]
+    probe: EnvironmentProbe
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentNotBuilt:
+    """An environment that could not be built.
+
+    step: the step that failed. tail: the end of its output. unsupported: this host cannot build such an
+    environment, which says nothing about the cell. The other fields are those of `EnvironmentBuilt`.
+    """
+
+    built: Literal[False] = False
+    requested_device: CellDevice
+    step: str
+    reason: str
+    tail: str
+    unsupported: bool
+    expected: Mapping[str, str]
+    left_out: Mapping[str, str]
+    built_here: tuple[str, ...]
+    seconds: Mapping[str, float]
+
+
+ENVIRONMENT_FORMAT = measurement_format(EnvironmentBuilt, EnvironmentNotBuilt, version=1)
+_LOCATION_FORMAT = MeasurementFormat[EnvironmentLocation]((EnvironmentLocation,), 1)
+
+
+def read_cell_device(facet: Mapping[str, Any]) -> CellDevice:
+    """The `device` facet of a cell; members that are not named in `CellDevice` are ignored."""
+    known = CellDevice.__dataclass_fields__
+    return CellDevice(**{name: value for name, value in facet.items() if name in known})
+
+
+def is_built(environment: Outcome) -> bool:
+    """Whether this outcome of the check `environment` describes a built environment."""
+    return environment.measurements.get("built") is True
+
+
+def environment_location(environment: Outcome) -> EnvironmentLocation:
+    """How to start a program in the environment that this outcome of the check `environment` describes.
+
+    OldMeasurementsError when the outcome does not say.
+    """
+    return _LOCATION_FORMAT.read(environment.measurements)
