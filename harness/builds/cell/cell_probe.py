@@ -55,7 +55,7 @@ def probe_cell(
         raise BuildStepError(
             "probe", f"The environment could not be probed: the probe {ending}.", tail=completed.tail
         )
-    found = read_shape(EnvironmentProbe, out.read_bytes())
+    found = read_shape(EnvironmentProbe, out)
     return replace(found, patched=_probe_patched(ctx, spec, location, bundle))
 
 
@@ -72,4 +72,4 @@ def _probe_patched(
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.returncode != 0 or not out.is_file():
         raise BuildStepError("probe", "The patched files could not be inspected.", tail=completed.tail)
-    return read_shape(PatchProbeReport, out.read_bytes()).files
+    return read_shape(PatchProbeReport, out).files
