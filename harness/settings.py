@@ -41,37 +41,47 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 DEFAULT_PROFILE = "default"
 
 OPTIONS = (
-    Option(name="matrix", default="matrix.yaml", help="the version matrix"),
+    Option(name="matrix", default="matrix.yaml", help="file with the version matrix"),
     Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments"),
     Option(name="cache", default="", help="shared cache folder; empty means the user's cache folder"),
-    Option(name="reports", default="reports", help="where reports are written"),
-    Option(name="profile", default=DEFAULT_PROFILE, help="which profile of the matrix to plan"),
-    Option(name="jobs", default="0", help="tasks at a time; 0 means one per CPU"),
+    Option(name="reports", default="reports", help="folder for reports"),
+    Option(name="profile", default=DEFAULT_PROFILE, help="profile of the matrix to plan and run"),
+    Option(name="jobs", default="0", help="number of tasks at a time; 0 means one per CPU"),
     Option(
         name="mirrors",
         default="",
-        help="folder of clones or bare mirrors that have the rows' commits",
+        help="folder of clones or bare mirrors with the commits of the stacks",
         exported="path",
     ),
     Option(
         name="references",
         default="",
-        help="folder of recorded training curves, beside those that are shipped",
+        help="folder of recorded training curves, in addition to the shipped ones",
         exported="path",
     ),
-    Option(name="leases", default="", help="folder in which a host's cards are leased", exported="path"),
+    Option(name="leases", default="", help="folder with the card leases of this host", exported="path"),
     Option(name="cell_memory", default="", help="memory limit of a cell, such as 16g", exported="text"),
     Option(
         name="cell_shm", default="", help="shared memory of a container cell, such as 8g", exported="text"
     ),
-    Option(name="engine", default="venv", help="what cells are built with: venv, docker or podman"),
-    Option(name="base_image", default="", help="base image of container cells; empty means the lock's own"),
-    Option(name="wait", default="true", help="wait for another run in this checkout instead of stopping"),
+    Option(name="engine", default="venv", help="what builds cells: venv, docker or podman"),
+    Option(
+        name="base_image",
+        default="",
+        help="base image of container cells; empty means the image that the lock names",
+    ),
+    Option(
+        name="wait",
+        default="true",
+        help="wait while another run uses this checkout, instead of stopping at once",
+    ),
     Option(
         name="executor", default="local", help="where tasks run: local, or ray for an existing Ray cluster"
     ),
     Option(
-        name="ray_address", default="auto", help="the Ray cluster; auto is the one this machine belongs to"
+        name="ray_address",
+        default="auto",
+        help="address of the Ray cluster; auto means the cluster that this machine belongs to",
     ),
 )
 

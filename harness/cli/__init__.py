@@ -8,6 +8,6 @@ def main() -> None:
     try:
         from harness.cli.app import main as run
     except KeyboardInterrupt:
-        # Nothing has begun, so there is nothing to say; the code is that of `harness.errors`.
+        # No work has started, so there is no message; 130 is the exit code of `harness.errors`.
         raise SystemExit(130) from None
     run()

@@ -1,4 +1,4 @@
-"""`npu-matrix api`: names across package borders, and what changed between two versions of a package."""
+"""`npu-matrix api`: names that packages use of each other, and API changes between two versions."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ if TYPE_CHECKING:
     "  npu-matrix api diff transformers==4.57.6 transformers==5.5.4",
 )
 def command() -> None:
-    """Hold what packages take from each other against what the others have, from their sources alone."""
+    """Check that the names packages import from each other exist. Reads source code only; runs nothing."""
 
 
 @command.command("check")
 @click.argument("cell")
-@click.option("--all", "everything", is_flag=True, help="Also print what stands behind a guard.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also print uses that are guarded, for example by try/except ImportError.",
+)
 @click.option(
     "--history/--no-history",
     default=True,
-    help="Look up the last release that had each missing name; earlier releases are fetched for that.",
+    help="Find the last release that had each missing name. Downloads earlier releases.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
-    """Names that verl, vllm-ascend and our patches use in CELL and the locked versions of others do not have.
+    """List names that verl, vllm-ascend and our patches use but that the locked versions of CELL do not have.
 
-    Exits with 1 when importing what every training imports would fail.
+    Exits with 1 when a module that every training imports would fail to import.
     """
     from harness.compat.api.api_analysis import examine
     from harness.compat.api.api_check import gather, said, with_last_versions
@@ -64,24 +69,24 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
         if finding["always"] or finding["breaks"] or everything:
             click.echo(f"{_word(finding):<8} {said(finding)}")
     for package, version, provider, theirs in facts["pairs"]:
-        click.echo(f"looked at {package} {version} against {provider} {theirs}")
+        click.echo(f"checked {package} {version} against {provider} {theirs}")
     for one in facts["misfits"]:
-        click.echo(f"looked at without our patch {one}, which does not fit")
+        click.echo(f"checked without our patch {one}, which does not apply")
     for text in facts["not_read"]:
-        click.echo(f"not looked at: {text} is not at hand")
+        click.echo(f"not checked: {text} is not available locally")
     return EXIT_UNEXPECTED if failed else EXIT_OK
 
 
 @command.command("diff")
 @click.argument("before")
 @click.argument("after")
-@click.option("--breaking", is_flag=True, help="Only what can make code wrong that was right.")
+@click.option("--breaking", is_flag=True, help="Show only changes that can break working code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: bool) -> None:
-    """What changed for users of a package from BEFORE to AFTER, each written like transformers==5.5.4.
+    """List API changes from BEFORE to AFTER, for example transformers==4.57.6 transformers==5.5.4.
 
-    Of torch-npu the operators are compared too, with their silent changes of defaults.
+    For torch-npu the operator schemas are compared too, including changed default values.
     """
     from harness.compat.api.api_check import read_release
     from harness.compat.api.api_diff import ApiChange, api_changes
@@ -109,7 +114,7 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
     for change in shown:
         click.echo(f"{'breaks' if change.breaking else '      '}  {change}")
     count = sum(change.breaking for change in changes)
-    click.echo(f"{old_name} -> {new_name}: {len(changes)} changes, {count} can break code that was right")
+    click.echo(f"{old_name} -> {new_name}: {len(changes)} changes, {count} can break working code")
 
 
 def _word(finding: dict[str, Any]) -> str:

@@ -23,35 +23,38 @@ from harness.settings import OPTIONS, Settings, load_settings
 
 #: Command -> (module of this package, what `--help` says). Modules are imported when their command is used.
 COMMANDS = {
-    "plan": ("plan", "Show which tasks answer which cells, and what they cost."),
-    "explain": ("explain", "Show why a cell is in or out, and where each of its facets comes from."),
-    "run": ("run", "Run the plan, resume what was interrupted, report."),
-    "status": ("status", "Show the grid of the latest run."),
-    "report": ("report", "Write the report of the latest run again."),
-    "why-rerun": ("why_rerun", "Show which facets changed since a cell's tasks last ran."),
-    "lock": ("lock", "Export a cell with every package pinned: requirements, script, Dockerfile, ..."),
-    "api": ("api", "Hold what packages take from each other against what the others have."),
-    "lint": ("lint", "Lint a launch script against the rules and configuration of a verl version."),
-    "recipe": ("recipe", "Render a cell's training as the command that starts it."),
-    "patches": ("patches", "Check, follow, summarise, rebase, import and export patch stacks."),
-    "matrix": ("matrix", "Validate matrix.yaml, print its schema, hold published tables against each other."),
-    "numerics": ("numerics", "Judge verl's losses on a device, or record what its arithmetic is."),
-    "gate": ("gate", "Say what a change newly breaks, against its base."),
+    "plan": ("plan", "Show the cells, checks and tasks that a run would execute, with their estimated cost."),
+    "explain": ("explain", "Show where the versions of a cell come from, or why a combination is excluded."),
+    "run": ("run", "Run the planned checks, resume an interrupted run, and write the report."),
+    "status": ("status", "Show the verdicts of a run as a grid in the terminal."),
+    "report": ("report", "Write the report of a stored run."),
+    "why-rerun": ("why_rerun", "Show what changed since the checks of a cell last ran."),
+    "lock": (
+        "lock",
+        "Export a cell with every package version pinned: requirements, script, Dockerfile, ...",
+    ),
+    "api": ("api", "Check that every name a package imports exists in the pinned version of its dependency."),
+    "lint": ("lint", "Check a launch script against the lint rules and the configuration of a verl version."),
+    "recipe": ("recipe", "Print the command that starts the training of a cell."),
+    "patches": ("patches", "Check, rebase, import, export and summarise patch stacks."),
+    "matrix": ("matrix", "Validate matrix.yaml, print its schema, compare published compatibility tables."),
+    "numerics": ("numerics", "Test verl's losses on a device, or measure the precision of the device."),
+    "gate": ("gate", "Decide whether a change may be merged, by comparing its verdicts with its base."),
     "expect": ("expect", "List and update the expected failures."),
-    "triage": ("triage", "Say why a job failed, from its log."),
-    "ledger": ("ledger", "Take outcomes of other machines into this checkout's ledger."),
-    "junit": ("junit", "Merge the JUnit files of any test runner."),
-    "bisect": ("bisect", "Find the change between a good and a bad cell that makes a check fail."),
-    "frontier": ("frontier", "Find the newest versions that go together, and what blocks newer ones."),
-    "cleanup": ("cleanup", "Remove what dead runs left and nobody uses, and nothing else."),
-    "doctor": ("doctor", "Show what this host can run, what not, why, and the fix."),
+    "triage": ("triage", "Find the root cause of a failed job in its log."),
+    "ledger": ("ledger", "Merge outcomes of other machines into the ledger of this checkout."),
+    "junit": ("junit", "Merge JUnit files of any test runner."),
+    "bisect": ("bisect", "Find the change between a good cell and a bad cell that makes a check fail."),
+    "frontier": ("frontier", "Find the newest compatible versions, and what blocks newer ones."),
+    "cleanup": ("cleanup", "Remove containers, environments and cached files that nothing uses any more."),
+    "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
 
 EXIT_CODE_TABLE = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 class _ReaderGoneError(Exception):
-    """Nobody reads the output any more (`| head`). click would end with 1, which means a failure here."""
+    """The output was closed by its reader (`| head`). click would exit with 1: a failed check."""
 
 
 class LazyGroup(click.Group):
@@ -128,16 +131,18 @@ def _show_config(settings: Settings) -> None:
     'Completion: eval "$(_NPU_MATRIX_COMPLETE=bash_source npu-matrix)"',
 )
 @click.option(
-    "--root", type=click.Path(file_okay=False, path_type=Path), help="The checkout. Default: found upwards."
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The checkout. Default: the nearest parent folder that has a matrix.yaml.",
 )
 @click.option("--matrix", help=OPTIONS[0].help)
 @click.option("--state", help=OPTIONS[1].help)
 @click.option("--cache", help=OPTIONS[2].help)
 @click.option("--profile", help=OPTIONS[4].help)
-@click.option("--engine", help="What cells are built with: venv, docker or podman.")
-@click.option("--base-image", help="Base image of container cells. Default: the lock's own.")
-@click.option("--show-config", is_flag=True, help="Print every setting and where it came from.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--engine", help="What builds cells: venv, docker or podman.")
+@click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
+@click.option("--show-config", is_flag=True, help="Print every setting and where its value comes from.")
+@click.option("--debug", is_flag=True, help="Show Python tracebacks of errors.")
 @click.version_option(__version__, prog_name="npu-matrix")
 @click.pass_context
 def app(
@@ -148,7 +153,7 @@ def app(
     debug: bool,  # noqa: ARG001 - read by main() before click runs
     **flags: str | None,
 ) -> None:
-    """Which versions of the Ascend NPU reinforcement-learning stack go together, with evidence."""
+    """Check which versions of the Ascend NPU reinforcement-learning stack are compatible, with evidence."""
     settings = load_settings(flags, os.environ, (root or _find_root(Path.cwd())).absolute())
     ctx.obj = settings
     os.environ.update(settings.exported())
@@ -166,7 +171,7 @@ def main(argv: list[str] | None = None) -> Any:
     debug = "--debug" in arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal in GBK, or a file name that is not UTF-8, must not cost the answer.
+            # A GBK terminal or a file name that is not UTF-8 must not make the command fail.
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
@@ -194,7 +199,10 @@ def main(argv: list[str] | None = None) -> Any:
             raise
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         click.echo(f"error: {what}", err=True)
-        click.echo("  do:  check disk, permissions and path; --debug shows what it was needed for", err=True)
+        click.echo(
+            "  do:  check the path, its permissions and the disk space; --debug shows a traceback",
+            err=True,
+        )
         try:
             sys.stdout.flush()
         except OSError:
@@ -204,8 +212,8 @@ def main(argv: list[str] | None = None) -> Any:
         if debug:
             raise
         name = str(error.object)[max(0, error.start - 60) : error.end + 20]
-        click.echo(f"error: this holds a name that is not UTF-8: {name!a}", err=True)
-        click.echo("  do:  rename the file or folder, or name another one", err=True)
+        click.echo(f"error: a file or folder name is not valid UTF-8: {name!a}", err=True)
+        click.echo("  do:  rename the file or folder, or use another one", err=True)
         sys.exit(EXIT_BAD_INPUT)
     except Exception as error:
         if debug:
@@ -214,12 +222,12 @@ def main(argv: list[str] | None = None) -> Any:
             click.echo("interrupted; the same command resumes", err=True)
             sys.exit(EXIT_INTERRUPTED)
         click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
-        click.echo("  do:  run it again with --debug and report the traceback", err=True)
+        click.echo("  do:  run the command again with --debug and report the traceback", err=True)
         sys.exit(EXIT_INCOMPLETE)
 
 
 def _came_of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether a Ctrl-C stands at its beginning: Python 3.11 turns one in a class body into a RuntimeError."""
+    """Whether Ctrl-C caused the error: Python 3.11 turns one inside a class body into a RuntimeError."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -228,5 +236,5 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
 
 
 def _drop_output() -> None:
-    """What is still buffered would be written when Python ends, and change the exit code where it fails."""
+    """Discard buffered output: Python would write it at exit, and a failure there changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`npu-matrix bisect GOOD [BAD]`: which change between two cells makes a check fail."""
+"""`npu-matrix bisect GOOD [BAD]`: find the change between two cells that makes a check fail."""
 
 from __future__ import annotations
 
@@ -30,25 +30,45 @@ from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open
 @click.argument("good", metavar="GOOD[+PATCHES]")
 @click.argument("bad", required=False, metavar="[BAD[+PATCHES]]")
 @click.option(
-    "--check", "check", help="The check that fails. Default: the cheapest known to tell them apart."
+    "--check",
+    "check",
+    help="The check that fails. Default: the cheapest check known to pass on GOOD and fail on BAD.",
 )
-@click.option("--false-fail", type=click.FloatRange(0, 0.49), help="How often it fails on a good cell.")
-@click.option("--false-pass", type=click.FloatRange(0, 0.49), help="How often it passes on a bad cell.")
-@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.995, show_default=True)
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Probes at most.")
-@click.option("--dry-run", is_flag=True, help="Run nothing: say what would be asked, and the expected cost.")
+@click.option(
+    "--false-fail", type=click.FloatRange(0, 0.49), help="Probability that the check fails on a good cell."
+)
+@click.option(
+    "--false-pass", type=click.FloatRange(0, 0.49), help="Probability that the check passes on a bad cell."
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    default=0.995,
+    show_default=True,
+    help="Stop when the culprit is this probable.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Maximum number of cells to run.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Run nothing; show the first cell to run and the expected cost."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.bisect).")
 @click.pass_obj
 def command(settings: Settings, /, good: str, bad: str | None, check: str | None, **options: Any) -> int:
     """Find the change between GOOD and BAD (cells or stacks) that makes a check fail.
 
-    Everything that differs is suspected: each axis, step by step through the versions in between, commits
-    of an upstream where NPU_MATRIX_MIRRORS has its history, and our patches, one by one in the order of their
-    series. Stored outcomes count; what is missing is run, the probe that tells most for its cost first. A
-    flaky check is believed only as it deserves.
+    Every difference is a candidate: each axis with the versions in between, upstream commits if
+    NPU_MATRIX_MIRRORS has their history, and our patches in series order. Stored outcomes are used; missing
+    ones are run, starting with the cell that gives the most information for its cost. A flaky check is
+    repeated until the result has the requested confidence.
 
-    A cell has all patches that are for its versions. CELL+none has none of them, CELL+3 the first three,
-    CELL+verl/a,verl/b these. Without BAD, GOOD is held against the same cell with all its patches.
+    A cell has all patches for its versions. CELL+none has no patches, CELL+3 the first three, and
+    CELL+verl/a,verl/b only these two. Without BAD, GOOD is compared with the same cell with all its patches.
     """
     from harness.plan.bisection.cells_between import between
     from harness.plan.bisection.search import Bisection

@@ -1,4 +1,4 @@
-"""`npu-matrix cleanup`: remove what dead runs left and nobody uses, and nothing else."""
+"""`npu-matrix cleanup`: remove containers, environments and cached files that nothing uses any more."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix cleanup --dry-run\n  npu-matrix cleanup\n"
     "  npu-matrix cleanup --older-than 3d\n  npu-matrix cleanup --all",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go and what stays, and remove nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be removed and what would stay; remove nothing."
+)
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Also environments and images that outcomes refer to, and all that the cache keeps; "
-    "it is made again when it is needed.",
+    help="Also remove environments and images that stored outcomes use, and the whole cache; "
+    "both are rebuilt when they are needed.",
 )
 @click.option(
     "--older-than",
     default="14d",
     show_default=True,
     metavar="SPAN",
-    help="How long something that no outcome refers to has to be unused.",
+    help="Minimum unused time of environments and images that no outcome refers to.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: str, as_json: bool) -> int:
-    """Remove what dead runs left and nobody uses, and nothing else.
+    """Remove what runs left behind and nothing uses any more.
 
-    Containers, networks, images, environments, temporary folders, folders of tasks that did not complete, and
-    what the cache keeps to save work: fetched releases, answers, simulated runtimes. Nothing of a run that
-    lives is touched.
+    Removed are containers, networks, images, environments, temporary folders, working folders of tasks that
+    did not complete, and cached data: downloaded releases, analysis results, simulated runtimes. Anything
+    that a running process uses is left alone.
 
-    What stays: the ledger, its artifacts, calibrations and reports, which are results; lock files, which are
-    empty; uv's own cache, which other programs use too (`uv cache prune`).
+    Never removed are the ledger, its artifacts, calibrations and reports, lock files, and the cache of uv,
+    which other programs share (`uv cache prune` cleans it).
 
-    Exits with 4 when something that should go could not be removed.
+    Exits with 4 when something could not be removed.
     """
     from harness.builds.cleanup.cleanup_candidates import removal_order, remove_candidate
 
@@ -106,7 +108,7 @@ def _print(
             if dry_run:
                 click.echo(f"would keep {one.kind} {one.name} ({_mebibytes(one.bytes_freed)}): {one.reason}")
     gone = sum(one.removable and one.name not in failed for one in found)
-    click.echo(f"{verb} {gone} of {len(found)}, {_mebibytes(freed)}; what stays holds {_mebibytes(kept)}")
+    click.echo(f"{verb} {gone} of {len(found)}, {_mebibytes(freed)}; {_mebibytes(kept)} kept")
     for notice in notices:
         click.echo(f"note: {notice}")
 

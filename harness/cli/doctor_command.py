@@ -1,4 +1,4 @@
-"""`npu-matrix doctor`: what this host can run, what not, why, and the fix."""
+"""`npu-matrix doctor`: what this host can run, and how to fix what it cannot."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--resources", is_flag=True, help='Print what to start a Ray node with: ray start --resources "$(...)".'
+    "--resources", is_flag=True, help='Print the resources of this host for `ray start --resources "$(...)"`.'
 )
 @click.option(
-    "--need", multiple=True, metavar="TOPIC", help='Exit with 4 unless this is ok too, "NPU" for example.'
+    "--need",
+    multiple=True,
+    metavar="TOPIC",
+    help='Exit with 4 unless this topic is ok too, for example "NPU"; may be repeated.',
 )
 @click.pass_obj
 def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str, ...]) -> int:
-    """Show what this host can run, what not, why, and the fix; who has its cards, and who waits for some.
+    """Show what this host can run, how to fix what it cannot, and who uses its cards or waits for them.
 
-    Exits with 4 when the default profile cannot run here, or something of --need.
+    Exits with 4 when this host cannot run the default profile, or a topic of --need is not ok.
     """
     host = inspect_this_host()
     if resources:
@@ -59,7 +62,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
                 click.echo(f"{'':<{width}}  do: {finding.fix}")
     missing = _missing(findings, need)
     if missing:
-        click.echo(f"needed and not ok: {', '.join(missing)}", err=True)
+        click.echo(f"required but not ok: {', '.join(missing)}", err=True)
     told = {finding.topic.lower() for finding in findings}
     if any(topic.lower() not in told for topic in need):
         click.echo(f"  do:  need one of: {', '.join(finding.topic for finding in findings)}", err=True)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     "  npu-matrix expect update --owner me --until 2027-03-31 --reason 'moved upstream' --source URL",
 )
 def command() -> None:
-    """List and update the expected failures of matrix.yaml."""
+    """List and update the expected failures in matrix.yaml."""
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.expectations).")
 @click.pass_obj
 def list_command(settings: Settings, as_json: bool) -> int:
-    """Print every expectation with its cells; code 1 when one has expired, or says nothing about any cell."""
+    """List every expectation with its cells. Exits with 1 when one has expired or matches no cell."""
     from harness.plan.tasks.check_registry import all_checks
     from harness.verdict.expectations import survey
 
@@ -57,21 +57,22 @@ def _lines(found: Sequence[Surveyed]) -> list[str]:
                 f"  error: it {one.fault}" if not one.fault.startswith("expired") else f"  error: {one.fault}"
             )
     faults = sum(bool(one.fault) for one in found)
-    return [*lines, f"{len(found)} expectations, {faults} to be mended"]
+    return [*lines, f"{len(found)} expectations, {faults} with problems"]
 
 
 @command.command("update")
-@click.option("--run", "run_id", help="Take the verdicts of this run. Default: the latest.")
-@click.option("--owner", help="Who answers for what is added.")
-@click.option("--until", help="Until when: a date, or 'axis specifier'.")
-@click.option("--reason", help="Why it fails.")
-@click.option("--source", help="Where that is tracked: a link.")
-@click.option("--dry-run", is_flag=True, help="Only print the edit.")
+@click.option("--run", "run_id", help="Use the verdicts of this run. Default: the latest run.")
+@click.option("--owner", help="For new entries: who is responsible.")
+@click.option("--until", help="For new entries: when they expire, a date or 'axis specifier'.")
+@click.option("--reason", help="For new entries: why the check fails.")
+@click.option("--source", help="For new entries: a link to where the failure is tracked.")
+@click.option("--dry-run", is_flag=True, help="Print the edit and write nothing.")
 @click.pass_obj
 def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str | None) -> int:
-    """Take off what passes now; with --owner, --until, --reason and --source also add what newly fails.
+    """Remove expectations that pass now; with --owner, --until, --reason and --source, add new failures.
 
-    The edit is printed and written; every other byte of the file stays. What has no answer is never added.
+    The edit is printed and written to matrix.yaml; the rest of the file is unchanged. Checks without an
+    outcome are never added.
     """
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
@@ -81,7 +82,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     given = {name: value for name, value in said.items() if value}
     if given and len(given) < len(said):
         missing = ", ".join(f"--{name}" for name in said if name not in given)
-        raise click.UsageError(f"to add what newly fails, {missing} is also needed")
+        raise click.UsageError(f"to add new failures, also give {missing}")
     owner = (
         Owner(owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"])
         if given
@@ -109,7 +110,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
 def _left(count: int) -> int:
     if count:
         click.echo(
-            f"{count} unexpected failures are left as they are; to put them on the list, give "
+            f"{count} unexpected failures were not added; to add them as expected failures, give "
             "--owner, --until, --reason and --source"
         )
     return EXIT_OK

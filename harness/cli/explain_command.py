@@ -1,4 +1,4 @@
-"""`npu-matrix explain CELL`: why a cell is in or out, and where each of its values comes from."""
+"""`npu-matrix explain CELL`: where the versions of a cell come from, or why a combination is excluded."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ LONGEST = 90
 )
 @click.argument("cell", required=False)
 @click.option(
-    "--axes", multiple=True, metavar="AXIS=VALUE", help="Explain a combination instead; a,b or repeated."
+    "--axes",
+    multiple=True,
+    metavar="AXIS=VALUE",
+    help="Explain a combination of versions instead of a cell; a,b or repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json: bool) -> None:
-    """Show why CELL (an id, its beginning, a stack's name) is in or out, and where each facet comes from.
+    """Show the versions, pins, facets and checks of CELL, and the lines of matrix.yaml they come from.
 
-    With --axes: the rules against a combination of versions, their proofs, and the nearest valid cells.
+    CELL is a cell id, the beginning of one, or the name of a stack. With --axes: show the rules that exclude
+    a combination of versions, with their sources, and the nearest valid cells.
     """
     if bool(cell) == bool(axes):
-        raise click.UsageError("name a CELL, or a combination with --axes")
+        raise click.UsageError("give either CELL or --axes")
     if axes:
         combination = _combination(settings, axes)
         lines = [json.dumps(combination, indent=2)] if as_json else _combination_lines(combination)
@@ -101,7 +105,7 @@ def _combination_lines(report: dict[str, Any]) -> list[str]:
             *([f"  and {more} more"] if more else []),
         ]
     elif report["violated"]:
-        verdict = [f"{asked}: excluded by {len(report['violated'])} of the rules"]
+        verdict = [f"{asked}: excluded by {len(report['violated'])} rules"]
     elif report["contradiction"]:
         verdict = [f"{asked}: excluded, because these rules together leave no value for the other axes"]
     else:
@@ -160,9 +164,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
     profiles = ", ".join(report["profiles"])
     lines = [
         f"{report['cell']}: {report['title']}",
-        f"in profiles: {profiles}" if profiles else "out: no profile selects it",
+        f"in profiles: {profiles}" if profiles else "not planned: no profile selects it",
         "",
-        "its values:",
+        "versions:",
     ]
     width = max(len(axis) for axis in report["axes"])
     lines += [
@@ -172,9 +176,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
         f"  {pin['requirement']}\n      because {pin['reason']} ({pin['source']})" for pin in report["pins"]
     ]
     if report["findings"]:
-        lines += ["", "known inconsistencies of its source:"]
+        lines += ["", "known inconsistencies in the source of this stack:"]
         lines += [f"  {finding['what']} ({finding['source']})" for finding in report["findings"]]
-    lines += ["", "facets, which checks read, and what they are made of:"]
+    lines += ["", "facets (what checks read), and where they come from:"]
     for name, value in report["facets"].items():
         text = _told(value)
         lines.append(f"  {name:<20} {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}")
@@ -189,7 +193,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
 def _cost(check: dict[str, Any], costs: dict[str, Any]) -> str:
     """The key, and what answering it takes."""
     if check["known"]:
-        return f"key {check['key'][:12]}, known already"
+        return f"key {check['key'][:12]}, has a stored outcome"
     task = costs["tasks"][check["key"]]
     one = {**task, "tasks": 1, "disk_unknown": int(task["disk_mib"] is None)}
     return f"key {check['key'][:12]}, {cost_text(one)} ({task['basis']})"

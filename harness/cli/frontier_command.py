@@ -1,4 +1,4 @@
-"""`npu-matrix frontier`: the newest versions that go together, and what blocks newer ones."""
+"""`npu-matrix frontier`: the newest compatible versions, and what blocks newer ones."""
 
 from __future__ import annotations
 
@@ -34,12 +34,23 @@ if TYPE_CHECKING:
     "  npu-matrix frontier verl=0.9.1 --on verl-0-7-1",
 )
 @click.argument("wanted", required=False, metavar="[AXIS | AXIS=VALUE]")
-@click.option("--with", "given", multiple=True, metavar="AXIS=VALUE", help="Only with this; or >=, <, !=.")
-@click.option("--on", "stack", metavar="CELL", help="With AXIS=VALUE: what blocks it on this cell or stack.")
+@click.option(
+    "--with",
+    "given",
+    multiple=True,
+    metavar="AXIS=VALUE",
+    help="Only cells with this version; also >=, <, !=. May be repeated.",
+)
+@click.option(
+    "--on",
+    "stack",
+    metavar="CELL",
+    help="With AXIS=VALUE: show what blocks this version on this cell or stack.",
+)
 @click.option(
     "--probe",
     type=click.Choice(["static", "build", "numerics", "convergence"]),
-    help="With AXIS: run what is not known, cheap tiers first, and none dearer than this one.",
+    help="With AXIS: run missing checks, cheapest tier first, up to this tier.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.frontier).")
 @click.pass_obj
@@ -51,19 +62,19 @@ def command(
     probe: str | None,
     as_json: bool,
 ) -> None:
-    """Find the newest version of an axis (or of everything) that goes together with what is given.
+    """Find the newest version of an axis (or of all axes) that is compatible with the given versions.
 
-    Answers come from the rules of the matrix and from stored outcomes. What is not known yet is named, with
-    the command that would find out; with --probe it is run, newest version and cheapest tier first, until
-    the newest that works is known. A version that fails a tier is not asked a dearer one.
+    Uses the rules of the matrix and stored outcomes. For a version without outcomes, the command that tests
+    it is shown. With --probe the missing checks are run, newest version and cheapest tier first, until the
+    newest working version is known. If a version fails a tier, its more expensive tiers are skipped.
     """
     matrix = open_matrix(settings)
     if probe and (wanted is None or stack is not None):
-        raise click.UsageError("--probe goes with AXIS alone")
+        raise click.UsageError("--probe needs AXIS without a value")
     if (stack is not None) != (wanted is not None and "=" in wanted):
-        raise click.UsageError("AXIS=VALUE goes with --on: what blocks that value on that stack")
+        raise click.UsageError("AXIS=VALUE and --on need each other")
     if stack is not None and given:
-        raise click.UsageError("--with goes with AXIS alone")
+        raise click.UsageError("--with needs AXIS without a value")
     if stack is not None and wanted is not None:
         report, lines = _blocks(settings, matrix, wanted, stack)
     elif wanted is not None:
@@ -123,7 +134,7 @@ def _newest(
     if found.candidate and found.candidate.proof and found.candidate is not found.works:
         cell_id = found.candidate.proof.cell.id
         profile = profile_of_cell(context.matrix, cell_id)
-        lines.append(f"to find out: npu-matrix --profile {profile} run --only {cell_id}")
+        lines.append(f"to test it: npu-matrix --profile {profile} run --only {cell_id}")
     return report, lines
 
 

@@ -1,4 +1,4 @@
-"""`npu-matrix gate`: what a change newly breaks, against its base."""
+"""`npu-matrix gate`: whether a change may be merged, compared with its base."""
 
 from __future__ import annotations
 
@@ -29,36 +29,53 @@ if TYPE_CHECKING:
     "  npu-matrix gate --base previous/ledger.sqlite3 --comment comment.md --sarif gate.sarif",
 )
 @click.option(
-    "--base", required=True, help="A git revision, a run of this ledger, or another ledger (file or folder)."
+    "--base",
+    required=True,
+    help="What to compare with: a git revision, a run of this ledger, or another ledger (file or folder).",
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to judge; a,b or repeated.")
-@click.option("--check", "checks", multiple=True, help="Checks to judge, with what they need.")
 @click.option(
-    "--merge", "shards", multiple=True, metavar="LEDGER", help="Take over a shard's outcomes first."
+    "--only", multiple=True, metavar="GLOB", help="Cells to judge; a,b or repeated. Default: the profile."
+)
+@click.option("--check", "checks", multiple=True, help="Checks to judge, with the checks they depend on.")
+@click.option(
+    "--merge",
+    "shards",
+    multiple=True,
+    metavar="LEDGER",
+    help="Merge the outcomes of this ledger first, for example of a CI shard; may be repeated.",
 )
 @click.option(
     "--reruns",
     type=click.IntRange(0, 20),
     default=0,
     metavar="N",
-    help="Run new failures up to N times more, on the same keys: that decides whether they are chance.",
+    help="Run new failures up to N more times with unchanged inputs, to detect flaky checks.",
 )
-@click.option("--strict-coverage", is_flag=True, help="What this host cannot run is red too.")
-@click.option("--impacted", is_flag=True, help="Ask no answer of what has the same key on the base.")
+@click.option("--strict-coverage", is_flag=True, help="Also fail on tasks that this host cannot run.")
+@click.option(
+    "--impacted", is_flag=True, help="Do not require outcomes for tasks whose key is the same on the base."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.gate).")
-@click.option("--github", is_flag=True, help="Also print annotations and write the job summary.")
-@click.option("--comment", type=click.Path(dir_okay=False), help="Write the body of a PR comment here.")
-@click.option("--sarif", type=click.Path(dir_okay=False), help="Write SARIF here.")
+@click.option("--github", is_flag=True, help="Also print GitHub annotations and write the job summary.")
+@click.option(
+    "--comment",
+    type=click.Path(dir_okay=False),
+    help="Write the text of a pull request comment to this file.",
+)
+@click.option("--sarif", type=click.Path(dir_okay=False), help="Write SARIF to this file.")
 @click.pass_obj
 def command(settings: Settings, /, base: str, **options: Any) -> int:
-    """Hold what the ledger says of this checkout's plan against its base, and exit with a documented code.
+    """Compare the verdicts of this checkout with its base, and decide whether the change may be merged.
 
-    New failures block; known ones (on the list, alike on the base, or of a key this change does not touch) do
-    not. A failure on the list that passes blocks until it is taken off. What was planned and has no answer is
-    red. Nothing is executed: run first, on as many machines as you like, and merge their ledgers. Only with
-    --reruns, new failures are run again here; none of them is excused without a history of chance failures.
+    New failures block the change. Expected failures, failures that the base has too, and failures of tasks
+    whose key is the same on the base do not. An expected failure that passes blocks until its expectation is
+    removed. A planned task without an outcome also fails the gate.
 
-    For a revision its own plan is computed by its own code; name only revisions you would run.
+    Nothing is run: execute `npu-matrix run` first, on any number of machines, and merge their ledgers. Only
+    --reruns runs new failures again on this machine; a failure is excused as flaky only if its history shows
+    flaky failures.
+
+    Warning: `--base REV` executes the planning code of that revision. Pass only revisions you trust.
     """
     from harness.verdict.gate.gate import judge_gate, undecided
     from harness.workspace.execution.rerun_tasks import rerun_tasks

@@ -1,4 +1,4 @@
-"""`npu-matrix junit`: what other test runners wrote."""
+"""`npu-matrix junit`: merge JUnit files of any test runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix junit merge all.xml shard-*/junit.xml target/surefire-reports/",
 )
 def command() -> None:
-    """Merge the JUnit files of any test runner."""
+    """Merge JUnit files of any test runner."""
 
 
 @command.command(
@@ -37,11 +37,13 @@ def command() -> None:
     epilog="\b\nExamples:\n  npu-matrix junit merge all.xml shard-*/junit.xml\n"
     "  npu-matrix junit merge all.xml target/surefire-reports/ ctest.xml --json\n"
     "  npu-matrix junit merge all.xml inner.xml --cell gspo-qwen25-3b\n\n\b\n"
-    "Exit codes: 0 no case failed; 1 one did; 3 no case was run; 4 a file is not whole.",
+    "Exit codes: 0 no test failed; 1 a test failed; 3 no test was run; 4 a file is incomplete.",
 )
 @click.argument("target", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cell", metavar="CELL", help="Write this cell's axes into every suite; an id or a stack.")
+@click.option(
+    "--cell", metavar="CELL", help="Write the versions of this cell (an id or a stack) into every suite."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.junit-merge).")
 @click.pass_obj
 def merge(
@@ -49,8 +51,9 @@ def merge(
 ) -> int:
     """Merge the JUnit files of pytest, surefire, gtest, ctest, nextest, jest and others into OUT.
 
-    FILE may be a folder: every *.xml below it. Elements stay as they are, reruns and properties included. A
-    file that is cut off, or holds fewer cases than it says, adds a case in error: it never turns OUT green.
+    FILE may be a folder: then every *.xml below it is merged. Elements are copied unchanged, including reruns
+    and properties. For a file that is truncated or has fewer tests than it declares, a test with an error is
+    added, so that the merged result does not pass.
     """
     from harness.ledger.junit.junit_merge import merge_junit
 

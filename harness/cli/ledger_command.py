@@ -1,4 +1,4 @@
-"""`npu-matrix ledger`: outcomes of other machines, taken into this checkout's ledger."""
+"""`npu-matrix ledger`: merge outcomes of other machines into the ledger of this checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.workspace.open_ledger import ledger_file, open_ledger
 
 @click.group("ledger", epilog="\b\nExamples:\n  npu-matrix ledger merge shard-*/.npu-matrix")
 def command() -> None:
-    """Take outcomes of other machines into this checkout's ledger."""
+    """Merge outcomes of other machines into the ledger of this checkout."""
 
 
 @command.command(
@@ -25,10 +25,10 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.ledger-merge).")
 @click.pass_obj
 def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
-    """Append the outcomes that are not here yet, by key, with the runs, logs and artifacts beside them.
+    """Add the outcomes of other ledgers to this ledger, with their runs, logs and artifacts.
 
-    A LEDGER is a state folder or the file in it; nothing of it is changed. What a task of this plan has under
-    the same key is reused by the next run. Merging the same ledger twice adds nothing.
+    LEDGER is a state folder or the ledger file in it, and is not changed. The next run reuses merged outcomes
+    of tasks with the same key. Merging a ledger twice adds nothing.
     """
     files = [ledger_file(path) for path in ledgers]
     with open_ledger(settings) as ledger:

@@ -1,4 +1,4 @@
-"""`npu-matrix lint FILE`: a launch script against the rules and the configuration of a verl version."""
+"""`npu-matrix lint FILE`: lint a launch script for a verl version."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FORMATS = ("text", "json", "github", "sarif")
     "  npu-matrix lint run.sh --cell gspo-async\n  npu-matrix lint run.sh --verl 0.9.1 --format github",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--cell", help="Take all versions from this cell.")
+@click.option("--cell", help="Use all versions of this cell.")
 @click.option("--verl", help="The verl version (or `0.6.1@COMMIT`) the script is for.")
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
 @click.option("--cann", help="The CANN version.")
 @click.option("--transformers", help="The transformers version.")
-@click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="How to print.")
+@click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="Output format.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_obj
 def command(
@@ -39,9 +39,9 @@ def command(
     as_json: bool,
     **versions: str | None,
 ) -> int:
-    """Lint a launch script: settings that fail, do nothing, or change the objective, each with its fix.
+    """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
-    Exits with 1 when there is an error. Overrides are looked up in the configuration of a released verl.
+    Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error.
     """
     from harness.compat.lint import lint_format as printing
     from harness.compat.lint.lint_check import lint_file, verl_wheel

@@ -1,4 +1,4 @@
-"""`npu-matrix lock CELL`: what exactly a cell consists of, in the form people install from."""
+"""`npu-matrix lock CELL`: the exact packages of a cell, in a form that can be installed from."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ FILES = {
     type=click.Choice(tuple(FILES)),
     default="requirements",
     show_default=True,
-    help="What to export.",
+    help="The format of the export.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--base-digest", default="", help="Digest (sha256:...) of the base image, to pin it.")
 @click.option(
     "--ask-upstream",
     is_flag=True,
-    help="Ask repositories what the commits are that no mirror here has: their trees, and whole names.",
+    help="Ask the upstream repositories for the trees and full hashes of commits that no local mirror has.",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write into this folder; for `dockerfile` a whole build context.",
+    help="Write into this folder; for `dockerfile`, a complete build context.",
 )
 @click.pass_obj
 def command(
@@ -64,7 +64,7 @@ def command(
     ask_upstream: bool,
     output: Path | None,
 ) -> None:
-    """Export CELL with every package pinned, from the outcome its check `resolve` had."""
+    """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
     from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
 
     lock = lock_of_cell(settings, cell, base_digest)
@@ -82,7 +82,9 @@ def command(
     if output is None:
         click.echo(files[FILES[chosen]].decode(), nl=False)
         if len(files) > 1:
-            click.echo("note: --output DIR also writes the files it names", err=True)
+            click.echo(
+                "note: with --output DIR, the other files that this file needs are written too", err=True
+            )
         return
     for name, data in files.items():
         _write(output / name, data)

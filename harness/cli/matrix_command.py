@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
 )
 def command() -> None:
-    """Validate matrix.yaml, print its schema, contradictions of published tables, and version bumps."""
+    """Validate matrix.yaml, print its schema, compare published tables, and follow migrations."""
 
 
 @command.command("validate")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def validate(settings: Settings, as_json: bool) -> None:
-    """Read the matrix and expand every profile; all problems are reported together, with file:line:column."""
+    """Check matrix.yaml and expand every profile. All problems are reported, with file:line:column."""
     from harness.matrix.reading.unused_entries import unused_entries
 
     matrix = open_matrix(settings)
@@ -55,7 +55,7 @@ def validate(settings: Settings, as_json: bool) -> None:
 
 
 def _resolve_checks(matrix: Matrix) -> None:
-    """InputError when an expectation names a check that does not exist: it would never excuse anything."""
+    """InputError when an expectation names a check that does not exist, as it would have no effect."""
     from harness.errors import did_you_mean
     from harness.plan.tasks.check_registry import all_checks
 
@@ -75,7 +75,7 @@ def _resolve_checks(matrix: Matrix) -> None:
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON schema of matrix.yaml; editors complete from it."""
+    """Print the JSON schema of matrix.yaml, which editors use for completion."""
     from harness.matrix.document.matrix_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
@@ -85,7 +85,7 @@ def schema() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def drift(settings: Settings, as_json: bool) -> None:
-    """Print where two published tables contradict each other, each with both sources."""
+    """List contradictions between published compatibility tables, with both sources."""
     from harness.compat.table_drift import find_drift
 
     found = find_drift(open_matrix(settings))

@@ -1,4 +1,4 @@
-"""`npu-matrix matrix migrations` and `matrix retire`: how far version bumps are, and how they end."""
+"""`npu-matrix matrix migrations` and `matrix retire`: the progress of version migrations, and ending them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.migrations).")
 @click.pass_obj
 def migrations(settings: Settings, as_json: bool) -> None:
-    """Show every version bump: both rows check by check, and what the old one still waits for."""
+    """Show every migration: the verdicts of the old and the new stack, and the checks that block it."""
     from harness.workspace.planning.open_plan import open_matrix
 
     matrix, notices = follow_branches(open_matrix(settings))
@@ -46,13 +46,13 @@ def migrations(settings: Settings, as_json: bool) -> None:
 
 @click.command("retire", epilog="\b\nExamples:\n  npu-matrix matrix retire verl-0-9-1 --dry-run")
 @click.argument("name", metavar="MIGRATION")
-@click.option("--dry-run", is_flag=True, help="Only print the edit.")
-@click.option("--force", is_flag=True, help="Retire the old row although the new one is not green.")
+@click.option("--dry-run", is_flag=True, help="Print the edit and write nothing.")
+@click.option("--force", is_flag=True, help="Retire the old stack although the new one does not pass yet.")
 @click.pass_obj
 def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
-    """End a version bump: give the old row the new values and take the migration out of the matrix.
+    """End a migration: give the old stack the new versions and remove the migration from matrix.yaml.
 
-    Refused (exit 1) while the new row is not green. Every other byte of the file stays.
+    Exits with 1 and changes nothing while the new stack does not pass. The rest of the file is unchanged.
     """
     from harness.matrix.editing.retire_migration import retire_migration as edited
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text

@@ -1,4 +1,4 @@
-"""`npu-matrix numerics`: the loss battery on one target, and the calibration of a device."""
+"""`npu-matrix numerics`: the loss test battery on one target, and the calibration of a device."""
 
 from __future__ import annotations
 
@@ -28,22 +28,26 @@ LONGEST_REASON = 110
     "  npu-matrix numerics calibrate --target verl==0.9.1 --device npu",
 )
 def command() -> None:
-    """Judge verl's losses on a device, or record what a device's arithmetic is."""
+    """Test verl's losses on a device, or measure the precision of a device."""
 
 
 def _target_options(function: Any) -> Any:
     for option in (
-        click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep all files here."),
-        click.option("--seed", type=click.IntRange(min=0), help="Seed of the battery."),
+        click.option(
+            "--keep",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Keep all intermediate files in this folder.",
+        ),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of the test battery."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
             "--python",
             "interpreter",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Use this interpreter, in which verl is installed, instead of a built cell.",
+            help="Use this Python interpreter, which has verl installed, instead of a built cell.",
         ),
         click.option("--device", type=click.Choice(DEVICES), default="sim", show_default=True),
-        click.option("--target", metavar="verl==VERSION", help="Which verl, as its cell names it."),
+        click.option("--target", metavar="verl==VERSION", help="The verl version, as the cells name it."),
     ):
         function = option(function)
     return function
@@ -53,10 +57,10 @@ def _target_options(function: Any) -> Any:
 @_target_options
 @click.pass_obj
 def battery(settings: Settings, /, **options: Any) -> int:
-    """Evaluate the loss battery and print one line per case.
+    """Evaluate the loss test battery and print one line per case.
 
-    Uses the environment of a built cell with that verl. Exit code 0 when every case passes, 1 when one
-    fails, 4 when it could not be said.
+    Uses the environment of a built cell with that verl version. Exits with 0 when every case passes, 1 when a
+    case fails, 4 when the result is inconclusive.
     """
     from harness.numerics.checks import CHECKS
 
@@ -72,10 +76,15 @@ def battery(settings: Settings, /, **options: Any) -> int:
 
 @command.command("calibrate")
 @_target_options
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where the record is written.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the calibration to this file."
+)
 @click.pass_obj
 def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
-    """Record a device's constants and the budget of each group of cases; nothing passes or fails."""
+    """Measure the precision constants of a device and the error budget of each group of cases.
+
+    The figures are recorded, not judged.
+    """
     from harness.numerics.calibration_check import CALIBRATION
 
     outcome, judgement = measure_numerics(settings, CALIBRATION, options)

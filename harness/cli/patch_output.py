@@ -28,15 +28,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def stack_options(function: Any) -> Any:
     """Which patches."""
     function = click.option(
-        "--upstream", default="", help="Whose stack, of several. Default: the one the tree is of, else verl."
+        "--upstream",
+        default="",
+        help="Which project's patch series to use. Default: detected from the source tree, otherwise verl.",
     )(function)
-    return click.option("--patches", "folder", type=ANY, help="The patches. Default: those of the checkout.")(
-        function
-    )
+    return click.option(
+        "--patches", "folder", type=ANY, help="Folder of patches. Default: patches/ of the checkout."
+    )(function)
 
 
 def say(*lines: str) -> None:
-    """Print lines; what stands in patches and commits must not steer the terminal."""
+    """Print lines; text of patches and commits must not control the terminal."""
     from harness.report.model.visible_text import visible
 
     for line in lines:

@@ -1,4 +1,4 @@
-"""`npu-matrix patches ablate`: leave out one patch at a time and see whether anything moves."""
+"""`npu-matrix patches ablate`: leave out one patch at a time and see whether any verdict changes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix patches ablate CELL\n"
     "  npu-matrix patches ablate CELL --patch verl/hf-rollout --check loss\n"
     "  npu-matrix patches ablate --patches theirs/ --repo verl.git --ref v0.9.0"
-    + CODES.format(ok="no patch is `dead?`", unexpected="one is")
-    + "\n  A patch of a cell of which nothing can be said makes it 4.",
+    + CODES.format(ok="every patch has an effect", unexpected="a patch may be unnecessary (`dead?`)")
+    + "\n  With CELL, 4 also means that the effect of a patch is unknown.",
 )
 @click.argument("cell", required=False)
-@click.option("--patch", "names", multiple=True, help="Leave out only this one; may be repeated.")
-@click.option("--check", "checks", multiple=True, help="Compare only this check; may be repeated.")
-@click.option("--static", is_flag=True, help="Run nothing: only compare the trees.")
+@click.option("--patch", "names", multiple=True, help="Leave out only this patch; may be repeated.")
+@click.option(
+    "--check", "checks", multiple=True, help="Compare only the verdict of this check; may be repeated."
+)
+@click.option("--static", is_flag=True, help="Only compare the source trees; run no checks.")
 @stack_options
-@click.option("--version", default="", help="Without CELL: take this release from the index.")
-@click.option("--tree", "path", type=ANY, help="Without CELL: take a folder, a wheel or an sdist.")
-@click.option("--repo", type=DIRECTORY, help="Without CELL: take a commit of this clone or bare mirror.")
-@click.option("--ref", default="HEAD", show_default=True, help="With --repo: the commit.")
+@click.option("--version", default="", help="Without CELL: use this release from the package index.")
+@click.option("--tree", "path", type=ANY, help="Without CELL: use this folder, wheel or sdist.")
+@click.option("--repo", type=DIRECTORY, help="Without CELL: use a commit of this clone or bare mirror.")
+@click.option("--ref", default="HEAD", show_default=True, help="With --repo: the commit, branch or tag.")
 @json_option
 @click.pass_obj
 def ablate(
@@ -52,16 +54,15 @@ def ablate(
     as_json: bool,
     **tree: Any,
 ) -> int:
-    """Leave patches out of a green cell, one at a time.
+    """Find patches that have no effect, by leaving out one patch at a time.
 
-    If the tree is the same without it, or no verdict moves, a patch may be dead.
-
-    First the trees are compared, which costs nothing; then the cell's checks run without the patch, and
-    their statuses are held against those with it. Without CELL, for any patches and tree, only the first.
+    First the patched source tree is compared with and without the patch. If they differ, the checks of CELL
+    run without the patch and their verdicts are compared. A patch that changes neither may be unnecessary.
+    Without CELL, only the source trees are compared.
     """
     named_tree = any(tree[name] for name in ("version", "path", "repo"))
     if bool(cell) == named_tree or (checks and not cell) or (cell and (tree["folder"] or tree["upstream"])):
-        raise click.UsageError("name a CELL, or a tree with --version, --tree or --repo")
+        raise click.UsageError("give either CELL, or a tree with --version, --tree or --repo")
     if cell:
         found, interrupted = ablate_cell(settings, cell, names, checks, static=static)
     else:

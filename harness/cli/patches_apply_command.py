@@ -1,4 +1,4 @@
-"""`npu-matrix patches apply`: patches written into a folder, all of them or none."""
+"""`npu-matrix patches apply`: apply patches to a folder, all of them or none."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from harness.workspace.patches.patch_target import bodies_for_target, resolve_ta
     "apply",
     epilog="\b\nExamples:\n  npu-matrix patches apply --tree site-packages --version 0.9.1\n"
     "  npu-matrix patches apply hf-rollout --tree verl --patches patches/verl"
-    + CODES.format(ok="every patch is in the folder", unexpected="one does not go in; nothing was written"),
+    + CODES.format(ok="every patch is applied", unexpected="a patch does not apply; nothing was written"),
 )
 @click.argument("names", nargs=-1, metavar="[PATCH]...")
 @stack_options
-@click.option("--tree", "path", type=DIRECTORY, required=True, help="The folder to write into.")
-@click.option("--version", default="", help="Which version it is. Default: what it says it is.")
+@click.option("--tree", "path", type=DIRECTORY, required=True, help="The folder to patch.")
+@click.option(
+    "--version", default="", help="Version of the source in the folder. Default: from its metadata."
+)
 @json_option
 @click.pass_obj
 def apply(
@@ -36,8 +38,8 @@ def apply(
 ) -> int:
     """Apply patches in order to a checkout or to site-packages.
 
-    Either every file is replaced or none, also when the machine stops half way: the same command finishes it.
-    A patch the folder has already is left out.
+    Either all files are replaced or none. If the machine stops half-way, the same command completes the work.
+    Patches that are applied already are skipped.
     """
     from harness.patchstack.apply.stack_apply import apply_stack
     from harness.patchstack.apply.stack_install import finish_install, install_stack

@@ -1,4 +1,4 @@
-"""`npu-matrix patches`: whether patches apply, since when not, what they change, and how to move them."""
+"""`npu-matrix patches`: check, summarise and test patches over a range of commits."""
 
 from __future__ import annotations
 
@@ -56,15 +56,19 @@ if TYPE_CHECKING:
     "  npu-matrix patches rebase --repo verl.git --to main --out rebased",
 )
 def command() -> None:
-    """Check, follow, summarise, rebase, import and export patch stacks. Nothing here needs an NPU."""
+    """Check, rebase, import, export and summarise patch stacks. None of them needs an NPU."""
 
 
 def _tree_options(function: Any) -> Any:
     for option in (
-        click.option("--ref", default="HEAD", show_default=True, help="With --repo: the commit."),
-        click.option("--repo", type=DIRECTORY, help="Take a commit of this clone or bare mirror."),
-        click.option("--tree", "path", type=ANY, help="Take a folder, a wheel or an sdist."),
-        click.option("--version", default="", help="Take this release (or `0.6.1@COMMIT`) from the index."),
+        click.option(
+            "--ref", default="HEAD", show_default=True, help="With --repo: the commit, branch or tag."
+        ),
+        click.option("--repo", type=DIRECTORY, help="Use a commit of this clone or bare mirror."),
+        click.option("--tree", "path", type=ANY, help="Use this folder, wheel or sdist."),
+        click.option(
+            "--version", default="", help="Use this release (or `0.6.1@COMMIT`) from the package index."
+        ),
     ):
         function = option(function)
     return stack_options(function)
@@ -75,7 +79,7 @@ def _tree_options(function: Any) -> Any:
     epilog="\b\nExamples:\n  npu-matrix patches check\n  npu-matrix patches check --version 0.9.1\n"
     "  npu-matrix patches check --repo verl.git --ref main --version 0.9.1\n"
     "  npu-matrix patches check --patches theirs/ --tree site-packages"
-    + CODES.format(ok="every patch applies, or is upstream", unexpected="one does not"),
+    + CODES.format(ok="every patch applies or is upstream already", unexpected="a patch does not apply"),
 )
 @click.argument("names", nargs=-1, metavar="[PATCH]...")
 @_tree_options
@@ -93,10 +97,10 @@ def check(
     ref: str,
     as_json: bool,
 ) -> int:
-    """Apply patches in order to one tree, without writing anything, and say what becomes of each.
+    """Check whether the patches apply to a source tree, in order. Nothing is written.
 
-    Without a tree only the stacks' headers, bodies and version ranges are checked, over the versions of the
-    matrix. With --tree or --repo, --version says which bodies are meant when the tree does not.
+    Without a tree, only the headers, variants and version ranges of the stacks are checked, for the versions
+    in the matrix. With --tree or --repo, --version selects the patch variants if the tree has no version.
     """
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
@@ -106,7 +110,7 @@ def check(
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}",
-            fix="name the version whose bodies are meant: --version, e.g. --version 0.9.1",
+            fix="select the patch variants with --version, for example --version 0.9.1",
         )
     result, culprits = apply_with_culprits(package, target, chosen, repo, ref)
     if as_json:
@@ -147,7 +151,7 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
         raise InputError(
             "there are no stacks here",
             where=Location(patches),
-            fix="expected patches/<upstream>/series; to check other patches name a tree: --tree, --repo, ...",
+            fix="expected patches/<upstream>/series; for other patches, give a tree with --tree or --repo",
         )
     versions = {name: matrix_versions(settings, name) for name in known}
     problems = [
@@ -161,8 +165,8 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
     else:
         for name in known:
             count = len(versions[name])
-            click.echo(f"{patches / name}: in order over {count} versions of the matrix")
-        click.echo("applied to nothing: name a tree with --version, --tree or --repo")
+            click.echo(f"{patches / name}: valid for {count} versions of the matrix")
+        click.echo("the patches were not applied to a tree; give one with --version, --tree or --repo")
     return EXIT_BAD_INPUT if problems else EXIT_OK
 
 
@@ -171,13 +175,13 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
     epilog="\b\nExamples:\n  npu-matrix patches survival --repo verl.git --range v0.6.1..main\n"
     "  npu-matrix patches survival --repo verl.git --range v0.6.1..main --patches theirs/ --html map.html\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json"
-    + CODES.format(ok="the history was worked out, whatever it says", unexpected="is not used"),
+    + CODES.format(ok="the history was computed, whatever it shows", unexpected="is not used"),
 )
-@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror. Default: the matrix's releases.")
-@click.option("--range", "revisions", help="With --repo: commits in B that are not in A, written A..B.")
+@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror. Default: the releases in the matrix.")
+@click.option("--range", "revisions", help="With --repo: the commits to test, as A..B (in B but not in A).")
 @stack_options
-@click.option("--html", type=FILE, help="Write the heat map with its turning points as a page.")
-@click.option("--svg", type=FILE, help="Write the heat map alone.")
+@click.option("--html", type=FILE, help="Write the heat map and its turning points as an HTML page.")
+@click.option("--svg", type=FILE, help="Write the heat map as SVG.")
 @json_option
 @click.pass_obj
 def survival(
@@ -191,11 +195,11 @@ def survival(
     svg: Path | None,
     as_json: bool,
 ) -> int:
-    """Follow every patch over a range of commits: where it applies, what broke it and what mended it.
+    """Test every patch on a range of commits: where it applies, which commit broke it, which one fixed it.
 
-    JSON gives `commits` (newest first), `legend` (the verdicts) and for each patch one index into the legend
-    for each commit: of our own patches the best any of their bodies does, and each body below it. Without
-    --repo the releases in the matrix stand for the commits.
+    The JSON has `commits` (newest first), `legend` (the verdicts) and, for each patch, one index into the
+    legend per commit: the best verdict of any variant of the patch, followed by the verdicts of each variant.
+    Without --repo the patches are tested on the releases in the matrix.
     """
     from harness.patchstack.history.heatmap import (
         heatmap_page,
@@ -206,7 +210,7 @@ def survival(
     from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
 
     if bool(repo) != bool(revisions):
-        raise click.UsageError("--repo and --range go together")
+        raise click.UsageError("--repo and --range need each other")
     patches = folder or settings.root / "patches"
     if repo and revisions:
         from harness.patchstack.history.survival import survival_of_commits as follow
@@ -237,7 +241,7 @@ def survival(
     "summary",
     epilog="\b\nExamples:\n  npu-matrix patches summary --version 0.9.1\n"
     "  npu-matrix patches summary --patches theirs/verl/d62da4950 --repo verl.git --ref d62da4950"
-    + CODES.format(ok="every patch goes in", unexpected="one does not, so what it changes is not known"),
+    + CODES.format(ok="every patch applies", unexpected="a patch does not apply, so its changes are unknown"),
 )
 @click.argument("names", nargs=-1, metavar="[PATCH]...")
 @_tree_options
@@ -255,9 +259,10 @@ def summary(
     ref: str,
     as_json: bool,
 ) -> int:
-    """Say which classes, functions, methods and attributes each patch adds, replaces or deletes.
+    """List the classes, functions, methods and attributes that each patch adds, replaces or deletes.
 
-    Read from the code before and after each patch alone; signatures that change are shown with both forms.
+    The lists come from comparing the code before and after each patch. Changed signatures are shown in both
+    forms.
     """
     from harness.patchstack.apply.patch_verdict import PatchVerdict
     from harness.patchstack.stacks.change_summary import summarise_changes

@@ -1,4 +1,4 @@
-"""`npu-matrix patches forecast`: what the newest upstream does to the patches people rely on today."""
+"""`npu-matrix patches forecast`: whether the current patches apply to the newest upstream."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from harness.workspace.patches.patch_target import upstream_of_patches, variants
     epilog="\b\nExamples:\n  npu-matrix patches forecast --repo verl.git --ref main\n"
     "  npu-matrix patches forecast --repo vllm-ascend.git --json\n"
     "  npu-matrix patches forecast --repo verl.git --patches theirs/verl"
-    + CODES.format(ok="every patch goes into the head, or is in it", unexpected="one does not"),
+    + CODES.format(
+        ok="every patch applies to the head or is in it already", unexpected="a patch does not apply"
+    ),
 )
 @click.argument("names", nargs=-1, metavar="[PATCH]...")
 @stack_options
 @click.option("--repo", type=DIRECTORY, required=True, help="A clone or bare mirror of the upstream.")
-@click.option("--ref", default="HEAD", show_default=True, help="The branch or commit to look ahead to.")
+@click.option("--ref", default="HEAD", show_default=True, help="The branch or commit to test.")
 @json_option
 @click.pass_obj
 def forecast(
@@ -37,10 +39,10 @@ def forecast(
     ref: str,
     as_json: bool,
 ) -> int:
-    """Apply the patches to an upstream's head, and name the commit that broke each that does not go in.
+    """Check whether the patches apply to the head of an upstream, and find the commit that broke each patch.
 
-    Taken are the bodies for the version the head says it is, else for the newest release in the matrix.
-    Patches that are for neither have ended: they are named and not tried.
+    The patch variants are those for the version that the head has, otherwise for the newest release in the
+    matrix. Patches whose version range ends before that are listed and not tested.
     """
     from harness.patchstack.history.forecast import forecast_stack as look_ahead
     from harness.patchstack.stacks.patch_selection import choose_upstream, select_by_name

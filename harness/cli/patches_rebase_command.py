@@ -1,4 +1,4 @@
-"""`npu-matrix patches rebase`, `import` and `export`: patches made anew, taken over, given away."""
+"""`npu-matrix patches rebase`, `import` and `export`: rebase patches, import and export patch stacks."""
 
 from __future__ import annotations
 
@@ -36,15 +36,23 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix patches rebase --repo verl.git --to main --out rebased\n"
     "  npu-matrix patches rebase agent_loop.patch --patches theirs --repo verl.git --to v0.9.0 --out new\n"
     "  npu-matrix patches rebase --continue new/agent_loop"
-    + CODES.format(ok="every patch was made for the new base", unexpected="one needs a person: see its kit"),
+    + CODES.format(
+        ok="every patch was rebased", unexpected="a patch has conflicts: resolve them in its rebase kit"
+    ),
 )
 @click.argument("names", nargs=-1, metavar="[PATCH]...")
 @stack_options
-@click.option("--version", default="", help="Start from the bodies for this version. Default: the last ones.")
+@click.option(
+    "--version",
+    default="",
+    help="Start from the patch variants for this version. Default: the newest variants.",
+)
 @click.option("--repo", type=DIRECTORY, help="A clone or bare mirror of the upstream.")
-@click.option("--to", help="The commit to make the patches for.")
-@click.option("--out", type=DIRECTORY, help="An empty folder for the patches, and a kit for each conflict.")
-@click.option("--continue", "kit", type=DIRECTORY, help="A kit whose `tree` is resolved: write its patch.")
+@click.option("--to", help="The commit to rebase the patches onto.")
+@click.option("--out", type=DIRECTORY, help="An empty folder for the rebased patches and the rebase kits.")
+@click.option(
+    "--continue", "kit", type=DIRECTORY, help="A rebase kit whose conflicts are resolved: write its patch."
+)
 @json_option
 @click.pass_obj
 def rebase(
@@ -60,7 +68,11 @@ def rebase(
     kit: Path | None,
     as_json: bool,
 ) -> int:
-    """Make patches for a new base; for each conflict a kit: files with markers, culprits, how to go on."""
+    """Rebase patches onto a new commit of the upstream.
+
+    For each patch with conflicts a rebase kit is written: files with conflict markers, the commits that
+    caused the conflicts, and the next steps. After resolving them, run the command with --continue KIT.
+    """
     if kit:
         return _finish(kit, out, as_json=as_json)
     if repo is None or to is None or out is None:
@@ -93,7 +105,7 @@ def rebase(
     else:
         for result in results:
             say(*_rebased_lines(result))
-        click.echo(f"{out}: {len(files)} of {len(results)} patches are made for {commit[:12]}")
+        click.echo(f"{out}: {len(files)} of {len(results)} patches were rebased onto {commit[:12]}")
     return EXIT_UNEXPECTED if any(_unfinished(result) for result in results) else EXIT_OK
 
 
@@ -128,9 +140,9 @@ def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
     file = (out or kit.parent) / f"{kit.name}.patch"
     if file.exists() and file.read_bytes() != patch:
         raise InputError(
-            "another patch of this name is here",
+            "a different patch of this name exists already",
             where=Location(file),
-            fix="remove it, or write elsewhere with --out FOLDER",
+            fix="remove that file, or choose another folder with --out FOLDER",
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, patch)
@@ -147,21 +159,27 @@ def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
     "  npu-matrix patches import MindSpeed-RL --repo verl.git --repo vllm.git\n"
     "  npu-matrix patches import MindSpeed-RL --for d62da4950==0.6.1 --owner me --out patches"
     + CODES.format(
-        ok="nothing is wrong with the stack", unexpected="something is; it is written all the same"
+        ok="the stack has no problems", unexpected="it has problems; with --out it is written nevertheless"
     ),
 )
 @click.argument("folder", type=DIRECTORY)
 @click.option("--layout", type=click.Choice(["verl_npu", "verl-ascend-recipe", "quilt", "plain"]))
-@click.option("--repo", "repos", type=DIRECTORY, multiple=True, help="Hold patches against their pins here.")
-@click.option("--out", type=DIRECTORY, help="Write them in this project's format below this folder.")
+@click.option(
+    "--repo",
+    "repos",
+    type=DIRECTORY,
+    multiple=True,
+    help="A clone of the upstream: apply each patch to the commit it is pinned to; may be repeated.",
+)
+@click.option("--out", type=DIRECTORY, help="Write the patches in this project's format below this folder.")
 @click.option(
     "--for",
     "spans",
     multiple=True,
     metavar="[PIN]RANGE",
-    help="Versions of a pin (or of all): d62da4950==0.6.1",
+    help="Version range of the patches of a pin, or of all patches, for example d62da4950==0.6.1.",
 )
-@click.option("--owner", default="", help="With --out: who answers for them.")
+@click.option("--owner", default="", help="With --out: who maintains the imported patches.")
 @json_option
 def import_command(
     *,
@@ -173,17 +191,17 @@ def import_command(
     owner: str,
     as_json: bool,
 ) -> int:
-    """Read somebody else's stack, say what is wrong with it, and write it in this project's format.
+    """Import a patch stack of another project: report its problems, and write it in this project's format.
 
-    With --repo each patch is applied to the commit it says it was made for, and what the stack's own summary
-    says is compared with the code. A pin without --for is for that one commit.
+    With --repo each patch is applied to the commit that it names, and the summary of the stack is compared
+    with the code. A pin without --for gets a version range of that one commit.
     """
     from harness.patchstack.stacks.import_check import check_imported
     from harness.patchstack.stacks.stack_import import import_patches
     from harness.sources.git.git_repository import Repository
 
     if out and not owner:
-        raise click.UsageError("--out also needs --owner: who answers for these patches from now on")
+        raise click.UsageError("--out also needs --owner: who maintains these patches from now on")
     imported = import_patches(folder, layout or "")
     held, found = check_imported(
         imported, [Repository(repo) for repo in repos], print_progress("import, patches")
@@ -236,7 +254,7 @@ def _import_lines(
 ) -> list[str]:
     lines = [f"{imported.folder}: {len(imported.patches)} patches, laid out as {imported.layout}"]
     for one in held:
-        word = str(one.verdict.verdict) if one.verdict else "not tried"
+        word = str(one.verdict.verdict) if one.verdict else "not tested"
         lines.append(f"  {word:<16} {one.patch.name}  at {(one.commit or one.patch.pin)[:12] or 'no pin'}")
         if one.verdict and not one.verdict.verdict.applies:
             lines += [f"    why: {reason}" for reason in one.verdict.reasons]
@@ -251,13 +269,20 @@ def _import_lines(
     epilog="\b\nExamples:\n  npu-matrix patches export --check\n"
     "  npu-matrix patches export --version 0.9.1 --out exported\n"
     "  npu-matrix patches export --version 0.9.1 --out exported --check"
-    + CODES.format(ok="written, or as it would be written", unexpected="with --check, something differs"),
+    + CODES.format(
+        ok="the files were written, or with --check are up to date", unexpected="with --check, a file differs"
+    ),
 )
 @stack_options
-@click.option("--version", default="", help="Export the bodies for this version.")
-@click.option("--out", type=DIRECTORY, help="An empty folder for patches 0001-... and a quilt series.")
+@click.option("--version", default="", help="Export the patch variants for this version.")
 @click.option(
-    "--check", "checks", is_flag=True, help="Write nothing; compare with --out, or with the bodies."
+    "--out", type=DIRECTORY, help="An empty folder for the patches 0001-... and a quilt series file."
+)
+@click.option(
+    "--check",
+    "checks",
+    is_flag=True,
+    help="Write nothing; compare with the files in --out, or with the stored variants.",
 )
 @json_option
 @click.pass_obj
@@ -271,9 +296,9 @@ def export(
     checks: bool,
     as_json: bool,
 ) -> int:
-    """Write a stack as canonical patches with their reasons on top, the same bytes every time.
+    """Export a patch stack as numbered patches, each with its description; the output is reproducible.
 
-    With --check alone, every body is compared with its canonical form.
+    With --check alone, every stored patch variant is compared with its canonical form.
     """
     from harness.patchstack.stacks.patch_selection import choose_upstream, load_own_stack, stacks_in
     from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack

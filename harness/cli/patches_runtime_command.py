@@ -1,4 +1,4 @@
-"""`npu-matrix patches runtime`: monkey patches held against the package they patch."""
+"""`npu-matrix patches runtime`: check monkey patches against the package that they patch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix patches runtime vllm_ascend.whl --against vllm.whl\n"
     "  npu-matrix patches runtime vllm-ascend.git --ref v0.13.0 --against vllm.whl\n"
     "  npu-matrix patches runtime ours/ --against vllm.whl --version 0.13.0 --record registry.json"
-    + CODES.format(ok="every target is where it was", unexpected="one is not"),
+    + CODES.format(ok="every patched attribute exists", unexpected="one is missing or changed"),
 )
 @click.argument("patching", type=ANY)
-@click.option("--ref", help="PATCHING is a clone or bare mirror: take this commit.")
-@click.option("--against", "upstream", type=ANY, required=True, help="The package: folder, wheel or sdist.")
-@click.option("--package", default="vllm", show_default=True, help="Its import name.")
+@click.option("--ref", help="PATCHING is a clone or bare mirror: use this commit.")
+@click.option(
+    "--against", "upstream", type=ANY, required=True, help="The patched package: a folder, wheel or sdist."
+)
+@click.option("--package", default="vllm", show_default=True, help="Import name of the patched package.")
 @click.option("--below", default="", help="Look for patches only in this folder of PATCHING.")
-@click.option("--version", default="", help="Which version --against is. Default: what it says it is.")
-@click.option("--registry", type=FILE, help="Also compare with what was recorded for other versions.")
-@click.option("--record", type=FILE, help="Write down what stands at each target, for --registry and cells.")
+@click.option("--version", default="", help="Version of --against. Default: from its metadata.")
+@click.option(
+    "--registry", type=FILE, help="Also compare with the targets that --record stored for other versions."
+)
+@click.option(
+    "--record", type=FILE, help="Store the definition of each target, for --registry and for cells."
+)
 @json_option
 def runtime(
     *,
@@ -44,10 +50,10 @@ def runtime(
     record: Path | None,
     as_json: bool,
 ) -> int:
-    """Find every assignment to another package's attributes, and look whether its target is still there.
+    """Find assignments to attributes of another package, and check that each target still exists.
 
-    A replacement must take what its target takes. With --registry, what was there in the version before and
-    is not, or takes other arguments, is a problem too. Nothing is imported or run.
+    A replacement must accept the arguments of its target. With --registry, a target that disappeared or whose
+    arguments changed since the previous version is a problem too. Nothing is imported or run.
     """
     from harness.patchstack.runtime.monkey_patches import check_runtime, find_runtime_patches
     from harness.patchstack.runtime.target_registry import (

@@ -1,4 +1,4 @@
-"""`npu-matrix plan`: which tasks answer which cells, what a change touches, which cells to choose."""
+"""`npu-matrix plan`: the tasks of the selected cells, the impact of a change, covering sets of cells."""
 
 from __future__ import annotations
 
@@ -26,46 +26,69 @@ if TYPE_CHECKING:
     "  npu-matrix --profile releases plan --strength 2 --budget 8h\n"
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to plan; a,b or repeated.")
 @click.option(
-    "--check", "checks", multiple=True, help="Checks to plan, with what they need; a,b or repeated."
+    "--only", multiple=True, metavar="GLOB", help="Cells to plan; a,b or repeated. Default: the profile."
 )
-@click.option("--changed-since", metavar="REF", help="Show the tasks whose key differs from that revision.")
 @click.option(
-    "--strength", type=click.IntRange(1, 6), help="Choose cells that hold every feasible tuple of N values."
+    "--check",
+    "checks",
+    multiple=True,
+    help="Checks to plan, with the checks they depend on; a,b or repeated.",
 )
-@click.option("--budget", metavar="SPAN", help="With --strength: what fits into 45min, 8h, 2d of work.")
+@click.option(
+    "--changed-since", metavar="REF", help="Show the tasks whose key differs from this git revision."
+)
+@click.option(
+    "--strength",
+    type=click.IntRange(1, 6),
+    help="Choose a covering set: every feasible combination of N axis values is in one of its cells.",
+)
+@click.option(
+    "--budget",
+    metavar="SPAN",
+    help="With --strength: only as many cells as fit into this time, for example 45min, 8h or 2d.",
+)
 @click.option(
     "--keep",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --strength: an earlier `plan --json`; its cells stay. Default: those of the last run.",
+    help="With --strength: keep the cells of this earlier `plan --json`. Default: of the latest run.",
 )
-@click.option("--order", "in_order", is_flag=True, help="Show the tasks in the order that tells most first.")
+@click.option(
+    "--order", "in_order", is_flag=True, help="Show the tasks in the order in which a run starts them."
+)
 @click.option(
     "--github",
     type=click.IntRange(1, 256),
     metavar="JOBS",
-    help="Print $GITHUB_OUTPUT lines: the cells dealt out by cost to at most so many jobs.",
+    help="Print lines for $GITHUB_OUTPUT: the cells, divided by cost over at most JOBS jobs.",
 )
 @click.option(
     "--cards",
     type=click.IntRange(1),
-    help="With --github: only cells on NPUs, for runners with so many cards.",
+    help="With --github: only cells on NPUs, for runners with this number of cards.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.plan, .impact, .cover).")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON (schema npu-matrix.plan, npu-matrix.impact or npu-matrix.cover).",
+)
 @click.pass_obj
 def command(
     settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Show which tasks answer which cells, which are known already, and what the rest costs."""
+    """Show the tasks of the selected cells: which have a stored outcome, and what the others cost.
+
+    Nothing is run. A task marked * has a stored outcome that a run reuses.
+    """
     if options["changed_since"] == "":
-        raise click.UsageError("--changed-since names no revision: the plan would not be narrowed")
+        raise click.UsageError("--changed-since needs a git revision")
     if options["changed_since"] and options["strength"]:
-        raise click.UsageError("--changed-since and --strength answer different questions: ask one")
+        raise click.UsageError("use either --changed-since or --strength")
     if not options["strength"] and (options["budget"] or options["keep"]):
-        raise click.UsageError("--budget and --keep go with --strength")
+        raise click.UsageError("--budget and --keep need --strength")
     if options["cards"] and not options["github"]:
-        raise click.UsageError("--cards goes with --github")
+        raise click.UsageError("--cards needs --github")
     if options["strength"]:
         from harness.workspace.planning.covering_plan import choose_covering_cells
 
@@ -88,7 +111,9 @@ def command(
     if options["in_order"]:
         turns = task_order_rows(context, known, {as_object(task)["key"] for task in report["tasks"]})
         report["order"] = [turn["key"] for turn in turns]
-        lines += ["", "in this order:"] + [_turn_line(number, turn) for number, turn in enumerate(turns, 1)]
+        lines += ["", "order of execution:"] + [
+            _turn_line(number, turn) for number, turn in enumerate(turns, 1)
+        ]
     if as_json:
         click.echo(dumps(report, indent=2))
         return
@@ -114,8 +139,8 @@ def _lines(plan: Plan, known: PlanHistory, costs: dict[str, Any]) -> list[str]:
     todo = [task for key, task in plan.tasks.items() if key not in known.outcomes]
     wanted = sum(bool(entry.key) for entry in plan.entries)
     lines.append(
-        f"{len(by_cell)} cells, {wanted} answers wanted, {len(plan.tasks)} distinct tasks, "
-        f"{len(todo)} to run ({work_text(known, todo)} of work); * = known already"
+        f"{len(by_cell)} cells, {wanted} checks, {len(plan.tasks)} distinct tasks, "
+        f"{len(todo)} to run ({work_text(known, todo)} of work); * = stored outcome is reused"
     )
     lines.extend(estimate_basis(costs))
     lines.extend(f"note: {notice}" for notice in plan.notices)

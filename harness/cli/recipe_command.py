@@ -1,4 +1,4 @@
-"""`npu-matrix recipe render CELL`: the exact command that starts a cell's training on NPU hosts."""
+"""`npu-matrix recipe render CELL`: the command that starts the training of a cell on NPU hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "  npu-matrix recipe render gspo-qwen3-30b-a3b --json | jq -r .command",
 )
 def command() -> None:
-    """Render a cell's training as the command that starts it."""
+    """Print the command that starts the training of a cell."""
 
 
 @command.command(
@@ -39,15 +39,27 @@ def command() -> None:
     "  npu-matrix recipe render verl-0-9-0 --deterministic --check-files",
 )
 @click.argument("cell")
-@click.option("--recipe", "other", help="Another recipe of matrix.yaml than the cell's own.")
+@click.option("--recipe", "other", help="Use this recipe of matrix.yaml. Default: the recipe of the cell.")
 @click.option(
-    "--location", "given", multiple=True, metavar="NAME=FOLDER", help="Where ${NAME} of it lies; repeat."
+    "--location",
+    "given",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="The folder that ${NAME} in the recipe stands for; may be repeated.",
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of it; repeat.")
-@click.option("--runner", default="local", show_default=True, help="Take locations from its labels.")
-@click.option("--deterministic", is_flag=True, help="Add the switches that make two runs equal.")
-@click.option("--check-files", is_flag=True, help="Name files that are not on this machine.")
-@click.option("--address", default="", help="The Ray cluster that takes a job of several nodes.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting of the recipe; may be repeated.",
+)
+@click.option(
+    "--runner", default="local", show_default=True, help="Read locations from the labels of this runner."
+)
+@click.option("--deterministic", is_flag=True, help="Add the settings that make training deterministic.")
+@click.option("--check-files", is_flag=True, help="List files that do not exist on this machine.")
+@click.option("--address", default="", help="Address of the Ray cluster for a job on several nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def render(
@@ -63,10 +75,10 @@ def render(
     address: str,
     as_json: bool,
 ) -> int:
-    """Render CELL's recipe: command, environment with reasons, and what would make it fail.
+    """Print the command and environment of the recipe of CELL, and the problems that would make it fail.
 
-    A location is taken from --location, else from NPU_MATRIX_<NAME>, else from the runner's labels. Exits
-    with 1 when something would make the job fail.
+    The folder of a location comes from --location, else from the environment variable NPU_MATRIX_<NAME>,
+    else from the labels of the runner. Exits with 1 when the job would fail.
     """
     from harness.compat.lint.job_settings import JobSettings
     from harness.convergence.recipes.recipe_launch import render as rendered
@@ -98,23 +110,26 @@ def _lines(name: str, launch: Launch) -> list[str]:
     for variable in launch.environment:
         reason = f"      because {variable.reason} ({variable.source})"
         lines += [f"  {variable.name}={variable.value}", reason]
-    lines += [] if launch.environment else ["  (nothing beyond the host's)"]
+    lines += [] if launch.environment else ["  (no variables besides those of the host)"]
     if launch.memory is not None:
         memory = launch.memory
         rollout = f"rollout weights {memory.rollout:g} of {memory.budget:g} GB"
         lines += ["", f"memory per card, without activations: training {memory.training:g} GB, {rollout}"]
     if launch.unknown:
         places = ", ".join(launch.unknown)
-        lines += ["", f"not placed: {places}; the command does not work before (--location NAME=FOLDER)"]
+        lines += [
+            "",
+            f"unknown locations: {places}; set each with --location NAME=FOLDER before running the command",
+        ]
     if launch.folder:
-        lines += ["", f"to be given in: {launch.folder}"]
+        lines += ["", f"run in this folder: {launch.folder}"]
     if launch.settings:
         said = [f"  {key}: {value}" for key, value in launch.settings.items()]
-        lines += ["", "to be said in its own configuration file:", *said]
+        lines += ["", "to be set in its own configuration file:", *said]
     if launch.problems:
         lines += ["", "would fail:", *(f"  {problem}" for problem in launch.problems)]
     if launch.twin:
-        lines += ["", "its objective on a tiny model, in a built cell:", f"  {_twin(launch.twin)}"]
+        lines += ["", "the same objective on a tiny model, in a built cell:", f"  {_twin(launch.twin)}"]
     return [*lines, "", "command:", f"  {_wrapped(launch)}"]
 
 

@@ -1,4 +1,4 @@
-"""`npu-matrix report`: write the report of a stored run again."""
+"""`npu-matrix report`: write the report of a stored run."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
     "  npu-matrix report --patches heads.json",
 )
-@click.option("--run", "run_id", help="The run to report, or a commit of the checkout. Default: the latest.")
+@click.option("--run", "run_id", help="A run, or a commit that was run. Default: the latest run.")
 @click.option(
     "--since",
-    help="The run to say changes since: an id, its beginning, or a commit. Default: the one before.",
+    help="Show changes since this run: its id, the beginning of it, or a commit. Default: the previous run.",
 )
 @click.option(
     "--survival",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What `npu-matrix patches survival --json` printed, for the page of patches.",
+    help="Output of `npu-matrix patches survival --json`, for the patches page.",
 )
 @click.option(
     "--patches",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
-    help="What `patches forecast`, `check`, `summary` or `rebase` printed with --json; may be repeated.",
+    help="Output of `patches forecast`, `check`, `summary` or `rebase` with --json; may be repeated.",
 )
-@click.option("--watch", is_flag=True, help="Follow a run that goes on: what is new is written as it comes.")
-@click.option("--reports", help="Where reports are written.")
+@click.option("--watch", is_flag=True, help="Update the report until the run ends.")
+@click.option("--reports", help="Folder for the report.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -63,8 +63,10 @@ def command(
     watch: bool,
     reports: str | None,
 ) -> None:
-    """Write HTML, Markdown, JSON, CSV, Atom, JUnit and badges of a run, judged by today's checks and
-    expectations."""
+    """Write the report of a run as HTML, Markdown, JSON, CSV, Atom, JUnit and badges.
+
+    The verdicts are recomputed with the checks and expectations of today.
+    """
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, find_run(settings, ledger, run_id) if run_id else None)

@@ -1,4 +1,4 @@
-"""`npu-matrix run`: run the plan, resume what was interrupted, report."""
+"""`npu-matrix run`: run the planned checks, resume an interrupted run, write the report."""
 
 from __future__ import annotations
 
@@ -35,33 +35,49 @@ if TYPE_CHECKING:
     "  npu-matrix run --only CELL --check loss --fresh\n  npu-matrix run --events events.jsonl\n"
     "  npu-matrix run --executor ray --ray-address 10.0.0.1:6379",
 )
-@click.option("--only", multiple=True, metavar="GLOB", help="Cells to run; a,b or repeated.")
-@click.option("--check", "checks", multiple=True, help="Checks to run, with what they need; a,b or repeated.")
+@click.option(
+    "--only", multiple=True, metavar="GLOB", help="Cells to run; a,b or repeated. Default: the profile."
+)
+@click.option(
+    "--check", "checks", multiple=True, help="Checks to run, with the checks they depend on; a,b or repeated."
+)
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Run the named checks (without --check all) even if known.",
+    help="Run the named checks again even if they have stored outcomes; without --check, all.",
 )
-@click.option("--keep-going", is_flag=True, help="Spend dearer tiers on cells that failed a cheaper one.")
-@click.option("--keep-work", is_flag=True, help="Keep the working folders of completed tasks.")
-@click.option("--jobs", help="Tasks at a time; 0 means one per CPU.")
-@click.option("--executor", help="Where tasks run: local, or ray for an existing Ray cluster.")
-@click.option("--ray-address", help="The Ray cluster. Default: the one this machine belongs to.")
-@click.option("--engine", help="What cells are built with: venv, docker or podman.")
-@click.option("--base-image", help="Base image of container cells. Default: the lock's own.")
-@click.option("--reports", help="Where reports are written.")
-@click.option("--wait/--no-wait", default=None, help="Wait for another run in this checkout.")
-@click.option("--events", type=click.Path(dir_okay=False), help="Append every event to this file as JSON.")
+@click.option(
+    "--keep-going", is_flag=True, help="Also run more expensive tiers of cells that failed a cheaper tier."
+)
+@click.option("--keep-work", is_flag=True, help="Keep the working folders of tasks that completed.")
+@click.option("--jobs", help="Number of tasks at a time; 0 means one per CPU.")
+@click.option("--executor", help="Where tasks run: `local`, or `ray` for an existing Ray cluster.")
+@click.option(
+    "--ray-address", help="Address of the Ray cluster. Default: the cluster that this machine belongs to."
+)
+@click.option("--engine", help="What builds cells: venv, docker or podman.")
+@click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
+@click.option("--reports", help="Folder for the report.")
+@click.option(
+    "--wait/--no-wait",
+    default=None,
+    help="Wait while another run uses this checkout, or stop at once. Default: wait.",
+)
+@click.option(
+    "--events",
+    type=click.Path(dir_okay=False),
+    help="Append every event to this file, one JSON object per line.",
+)
 @click.option(
     "--record-reference",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Then record reference sets of what was trained in these cells, into this folder.",
+    help="After the run, record reference sets of the trainings of these cells in this folder.",
 )
 @click.pass_obj
 def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...], **options: Any) -> int:
-    """Run what the ledger cannot answer yet, write the report, and exit with a documented code.
+    """Run the tasks that have no stored outcome, then write the report.
 
-    An interrupted run is resumed by the same command. Outcomes of unchanged tasks are reused.
+    Outcomes of unchanged tasks are reused. To resume an interrupted run, start the same command again.
     """
     from harness.report.publish.publish import ensure_writable
     from harness.run.executors.executor import LocalExecutor
@@ -147,7 +163,7 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
     except InfrastructureError:
         if not stopped():
             raise
-        click.echo("the recording was interrupted; the same command goes on with it", err=True)
+        click.echo("recording was interrupted; the same command continues it", err=True)
         return EXIT_INTERRUPTED
     return 0
 
@@ -161,7 +177,7 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
     summary = summarise(verdicts)
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
-    # Before the report: a folder that cannot be written must not keep anybody from what came out.
+    # Print before writing the report, so that the results are shown even if the report cannot be written.
     print_summary(context.settings, context.plan, verdicts, summary, result)
     for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
         click.echo(f"note: {notice}")

@@ -1,4 +1,4 @@
-"""`npu-matrix status`: the grid of a run in the terminal, or what a query selects of it, once or live."""
+"""`npu-matrix status`: the verdicts of a run as a grid in the terminal, filtered by a query, once or live."""
 
 from __future__ import annotations
 
@@ -43,17 +43,21 @@ class Look:
     "Queries are those of the report: words of titles and versions, AXIS:VERSION, AXIS>=VERSION, "
     "status:fail, evidence:hardware, check:loss, tier:static, new, broken; & | ! ( ).",
 )
-@click.option("--run", "run_id", help="The run to show. Default: the latest.")
-@click.option("--filter", "query", default="", help="Show only what this query selects.")
-@click.option("--watch", is_flag=True, help="Follow the run until it ends.")
+@click.option("--run", "run_id", help="The run to show. Default: the latest run.")
+@click.option("--filter", "query", default="", help="Show only the cells and checks that match this query.")
+@click.option("--watch", is_flag=True, help="Update the grid until the run ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.status).")
 @click.pass_obj
 def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_json: bool) -> int:
-    """Show the grid of a run; exits with the code all its verdicts have today, filtered or not."""
+    """Show the verdicts of a run.
+
+    The verdicts are recomputed with the checks and expectations of today. The exit code depends on all
+    verdicts of the run, also on those that --filter hides.
+    """
     from rich.console import Console
 
     if watch and as_json:
-        raise click.UsageError("--watch and --json do not go together")
+        raise click.UsageError("--watch and --json exclude each other")
     console = Console()
     with open_ledger(settings) as ledger:
         look = _look(settings, ledger, run_id, query)
@@ -64,7 +68,9 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
         else:
             _show(look, console)
     if look.stored.run.finished is None and not as_json:
-        click.echo("this run has not finished: it goes on, or was killed; the same command resumes it")
+        click.echo(
+            "this run has not finished: it is still running, or it was killed; start it again to resume"
+        )
     return look.summary.exit_code
 
 

@@ -1,4 +1,4 @@
-"""`npu-matrix triage`: why a job failed, from its log."""
+"""`npu-matrix triage`: find the root cause of a failed job in its log."""
 
 from __future__ import annotations
 
@@ -25,26 +25,33 @@ if TYPE_CHECKING:
     "  npu-matrix triage --run latest\n"
     "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
     "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
-    "Exit codes: 0 every failure is explained, or nothing was found; 1 a failure is not known.",
+    "Exit codes: 0 every failure was recognised, or none was found; 1 a failure is unknown.",
 )
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.triage).")
 @click.option(
-    "--run", "run_id", metavar="RUN", help="Look into the logs of what failed in a run, or `latest`."
+    "--run",
+    "run_id",
+    metavar="RUN",
+    help="Read the logs of the failed tasks of this run, or of the `latest` run.",
 )
 @click.option(
-    "--reference", type=click.Path(path_type=Path), help="Hold metrics against the log of a right run."
+    "--reference",
+    type=click.Path(path_type=Path),
+    help="Log of a correct run of the same recipe, to compare metrics with.",
 )
 @click.option(
-    "--repeat", type=click.Path(path_type=Path), help="The log of a second run of the same cell and seed."
+    "--repeat",
+    type=click.Path(path_type=Path),
+    help="Log of a second run with the same cell and seed, to find nondeterminism.",
 )
-@click.option("--list", "list_all", is_flag=True, help="Print the catalogue instead.")
-@click.option("--learn", "learns", is_flag=True, help="Turn the unknown failure of LOG into a signature.")
-@click.option("--id", "name", help="With --learn: the signature's id.")
-@click.option("--cause", help="With --learn: why it happens.")
-@click.option("--remedy", help="With --learn: what to do.")
-@click.option("--affects", default="", help="With --learn: the versions it concerns.")
-@click.option("--source", help="With --learn: who says so; a link.")
+@click.option("--list", "list_all", is_flag=True, help="Print the catalogue of known failures.")
+@click.option("--learn", "learns", is_flag=True, help="Add the unknown failure of LOG to signatures.yaml.")
+@click.option("--id", "name", help="With --learn: id of the new signature.")
+@click.option("--cause", help="With --learn: the cause of the failure.")
+@click.option("--remedy", help="With --learn: how to fix it.")
+@click.option("--affects", default="", help="With --learn: the affected versions.")
+@click.option("--source", help="With --learn: a link to the source of this information.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -58,11 +65,11 @@ def command(
     learns: bool,
     **described: str | None,
 ) -> int:
-    """Say why a job failed: its root cause with remedy and source, or that it is not known.
+    """Find the root cause of a failed job in its log, with a remedy and its source.
 
-    LOG is a file of any size, or `-`. Failures that are not in the catalogue are grouped by their stacks.
-    A file signatures.yaml beside matrix.yaml is read on top of the catalogue. Metrics of steps are held
-    against the catalogue's limits; most of them need a reference, a log of the same recipe that is right.
+    LOG is a file of any size, or `-` for standard input. Failures that are not in the catalogue are grouped
+    by their stack traces. The file signatures.yaml next to matrix.yaml extends the catalogue. Training
+    metrics are compared with the limits of the catalogue; most limits need --reference.
     """
     from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
     from harness.verdict.triage.diagnosis import Compared, read_series
@@ -73,7 +80,7 @@ def command(
         _list(catalogue, as_json=as_json)
         return EXIT_OK
     if not logs and not run_id:
-        raise click.UsageError("name a log file, - for standard input, or --run")
+        raise click.UsageError("give a log file, - for standard input, or --run")
     beside = Compared(
         reference=read_series(reference, catalogue) if reference else None,
         repeat=read_series(repeat, catalogue) if repeat else None,
@@ -122,7 +129,7 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
     from harness.verdict.triage.diagnosis_text import describe
 
     if not diagnoses:
-        click.echo("nothing that failed left a log")
+        click.echo("no failed task has a log")
     for log, found in diagnoses.items():
         if len(diagnoses) > 1:
             click.echo(f"\n{log}")

@@ -1,4 +1,4 @@
-"""`npu-matrix why-rerun CELL`: which facets changed since a cell's tasks last ran."""
+"""`npu-matrix why-rerun CELL`: what changed since the checks of a cell last ran."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  npu-matrix why-rerun gspo-async\n  npu-matrix why-rerun CELL --run RUN_ID",
 )
 @click.argument("cell")
-@click.option("--run", "run_id", help="Compare with this run. Default: the last one that planned the cell.")
+@click.option("--run", "run_id", help="Compare with this run. Default: the latest run with this cell.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) -> None:
-    """Show for each check of CELL whether its outcome would be reused, and if not, which facets changed."""
+    """Show for each check of CELL whether its stored outcome is reused, and if not, what has changed."""
     from harness.plan.change.rerun import why_rerun
 
     matrix, _ = follow_branches(open_matrix(settings))
@@ -64,7 +64,9 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
             )
         )
         return
-    click.echo(f"{found.id} against {f'run {earlier.run_id}' if earlier else 'nothing: it never ran here'}")
+    click.echo(
+        f"{found.id} against {f'run {earlier.run_id}' if earlier else 'no run: the cell never ran here'}"
+    )
     for answer in answers:
         click.echo(f"  {answer.check:<12} {'reused' if answer.reused else 'runs'}: {answer.reason}")
         for change in answer.changes:

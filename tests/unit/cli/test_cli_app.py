@@ -60,7 +60,7 @@ def test_a_name_that_is_not_utf_8_where_none_can_be_is_bad_usage(tmp_path: Path)
         stdout=subprocess.PIPE,
     )
     assert done.returncode == EXIT_BAD_INPUT
-    assert b"name that is not UTF-8" in done.stderr
+    assert b"name is not valid UTF-8" in done.stderr
     assert b"internal error" not in done.stderr
 
 

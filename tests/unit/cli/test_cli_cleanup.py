@@ -71,7 +71,7 @@ def test_only_what_nobody_needs_goes_and_a_dry_run_removes_nothing(tmp_path: Pat
     assert code == 0
     assert "would remove environment old (3 MiB): no outcome builds upon it" in said
     assert "would keep environment needed (3 MiB): an outcome builds upon it" in said
-    assert "would remove 2 of 3, 6 MiB; what stays holds 3 MiB" in said
+    assert "would remove 2 of 3, 6 MiB; 3 MiB kept" in said
     assert old.is_dir()
     assert half.is_dir()
     code, said = cleanup()
@@ -154,7 +154,7 @@ def test_whatever_the_cache_and_the_state_folder_keep_is_told_with_its_size(
         ("cache", "sources", True, 2 << 20),
         ("state", "work", True, 2 << 20),
     ]
-    assert "removed 3 of 3, 6 MiB; what stays holds 0 MiB" in cleanup()[1]
+    assert "removed 3 of 3, 6 MiB; 0 MiB kept" in cleanup()[1]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["users.lock"]
 
 

@@ -104,7 +104,7 @@ def test_an_update_prints_the_edit_and_writes_it_and_a_dry_run_only_prints(check
     assert "-  known:" in checkout("update", "--dry-run")
     assert checkout.file.read_text() == MATRIX
     output = checkout("update")
-    assert "1 unexpected failures are left" in output
+    assert "1 unexpected failures were not added" in output
     assert "known" not in checkout.file.read_text()
 
 

@@ -134,7 +134,7 @@ def test_bodies_are_chosen_by_the_version_the_tree_says_it_is_unless_told(
 
 
 def test_headers_and_ranges_are_checked_without_a_tree(patches: Any, checkout: Path) -> None:
-    assert "over 0 versions" in patches("check")
+    assert "valid for 0 versions" in patches("check")
     header = checkout / "patches" / "verl" / "seven" / "PATCH"
     header.write_text(HEADER.replace("Owner: us\n", "").replace("loss", "lo ss!"))
     said = patches("check", code=2)
@@ -173,7 +173,7 @@ def test_survival_says_what_is_wrong_with_a_range(patches: Any, upstream: Git, t
     assert "'v9' is not in this repository" in patches(*repo, "--range", "v1.0..v9", code=2)
     assert "has no commits" in patches(*repo, "--range", "main..v1.0", code=2)
     assert "two dots" in patches(*repo, "--range", "v1.0...main", code=2)
-    assert "go together" in patches(*repo, code=2)
+    assert "need each other" in patches(*repo, code=2)
     assert "no git repository" in patches("survival", "--repo", tmp_path, "--range", "a..b", code=2)
     nowhere = tmp_path / "no" / "map.html"
     assert "cannot be written" in patches(*repo, "--range", "v1.0..main", "--html", nowhere, code=2)
@@ -226,7 +226,7 @@ def test_import_holds_a_stack_against_its_pins_and_its_own_summary(
 ) -> None:
     commit = upstream("rev-parse", "v1.0")
     theirs = plugin(tmp_path / "theirs", commit, made(upstream))
-    assert "not tried        verl/" in patches("import", theirs)
+    assert "not tested       verl/" in patches("import", theirs)
     said = patches("import", theirs, "--repo", upstream.folder, code=1)
     assert "clean            verl/" in said
     assert "says f8 added; the code does not" in said

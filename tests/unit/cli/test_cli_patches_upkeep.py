@@ -126,7 +126,7 @@ def test_a_cell_is_run_without_a_patch_and_what_nothing_noticed_is_said(
     [(), ("row", "--version", "1.0"), ("--check", "loss", "--version", "1"), ("row", "--patches", ".")],
 )
 def test_ablate_is_asked_about_a_cell_or_a_tree(patches: Any, asked: tuple[str, ...]) -> None:
-    assert "name a CELL, or a tree" in patches("ablate", *asked, code=2)
+    assert "give either CELL, or a tree" in patches("ablate", *asked, code=2)
 
 
 def test_a_forecast_names_the_commit_that_will_break_a_patch(patches: Any, upstream: Git) -> None:

@@ -135,7 +135,7 @@ def test_a_file_that_is_no_plan_is_told(command, tmp_path, content):
 def test_an_empty_revision_is_not_taken_for_none(command):
     code, _, err = command("plan", "--changed-since", "")
     assert code == EXIT_BAD_INPUT
-    assert "names no revision" in err
+    assert "needs a git revision" in err
 
 
 def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):

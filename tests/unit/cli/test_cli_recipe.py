@@ -48,7 +48,7 @@ def test_what_the_rules_call_an_error_would_fail():
 
     assert code == 1
     assert 'would fail:\n  one_step_off_policy stops with "NCCL is not available" (HCCL-ONESTEP)' in out
-    assert "to be given in: the root of a checkout of verl" in out
+    assert "run in this folder: the root of a checkout of verl" in out
 
 
 def test_a_setting_can_be_changed():
@@ -73,7 +73,7 @@ def test_a_script_is_told_with_what_its_file_has_to_say():
     code, out = ask("gptoss-infer", "--location", "MODEL_ROOT=/models")
 
     assert code == 0
-    assert "to be said in its own configuration file:\n  model_name: gpt_oss_20b" in out
+    assert "to be set in its own configuration file:\n  model_name: gpt_oss_20b" in out
 
 
 def test_another_recipe_can_be_put_on_a_cell():
