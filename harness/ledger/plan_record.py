@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.outcome import Status, Tier
@@ -72,6 +72,29 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeRecord:
+    """What the code parts of a plan's keys are made of.
+
+    modules: each module or data file with the digest of what is reached of it. reached: the digest of a code
+    part -> which of `modules` are in it. Plans of earlier versions have neither.
+    """
+
+    modules: tuple[tuple[str, str], ...] = ()
+    reached: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def modules_of(self, code_digest: str) -> dict[str, str]:
+        """Module -> digest of what a code part reaches of it; empty when it is not known."""
+        return dict(self.modules[index] for index in self.reached.get(code_digest, ()))
+
+    def changed_modules(self, own: str, later: CodeRecord, other: str) -> tuple[str, ...]:
+        """The modules in which the code part `own` and the code part `other` of a later plan differ."""
+        before, after = self.modules_of(own), later.modules_of(other)
+        if not before or not after:
+            return ()
+        return tuple(sorted({name for name, _digest in before.items() ^ after.items()}))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanRecord:
     """A plan as it was made, in its order; it can be read although checks have changed or are gone since."""
 
@@ -82,6 +105,7 @@ class PlanRecord:
     entries: tuple[Entry, ...] = ()
     tasks: tuple[TaskRecord, ...] = ()
     notices: tuple[str, ...] = ()
+    code: CodeRecord = CodeRecord()
 
     @property
     def entries_by_name(self) -> dict[tuple[str, str], Entry]:

@@ -85,7 +85,7 @@ def impact(plan: Plan, before: PlanRecord) -> Impact:
                 effect=Effect.CHANGED if old else Effect.NEW,
                 cells=cells,
                 compared_with=old,
-                changes=key_changes(earlier[old], task.record()) if old else (),
+                changes=key_changes(earlier[old], task.record(), before.code, plan.code) if old else (),
             )
         )
     present = {(entry.cell_id, entry.check) for entry in plan.entries}

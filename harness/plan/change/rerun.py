@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from harness.ledger.plan_record import PlanRecord
+from harness.ledger.plan_record import CodeRecord, PlanRecord
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
 
@@ -48,7 +48,8 @@ def why_rerun(
         elif (cell_id, entry.check) not in before:
             answers.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
         else:
-            changes = key_changes(before[cell_id, entry.check], plan.tasks[entry.key].record())
+            was, now = before[cell_id, entry.check], plan.tasks[entry.key].record()
+            changes = key_changes(was, now, earlier.code if earlier else CodeRecord(), plan.code)
             reason = "its key changed" if changes else "the same key, but it did not complete"
             answers.append(Rerun(check=entry.check, reused=False, reason=reason, changes=changes))
     return tuple(answers)

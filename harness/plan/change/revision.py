@@ -17,8 +17,6 @@ from harness.errors import InfrastructureError, InputError, Location
 
 #: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
 #: code there, another plan may come out.
-#: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
-#: code there, another plan may come out.
 PLANNING = ("harness.workspace.planning.open_plan:open_plan",)
 PACKAGE = "harness"
 _COMMIT = re.compile(r"[0-9a-f]{40}")

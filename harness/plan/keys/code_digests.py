@@ -26,6 +26,7 @@ from harness.code_graph.module_facts import PACKAGE, mentions
 from harness.code_graph.reachable_code import CodeGraph, Node, ReachedCode
 from harness.code_graph.stored_facts import reached_code
 from harness.digest import canonical_json, digest_json
+from harness.ledger.plan_record import CodeRecord
 from harness.package import PACKAGE_ROOT
 
 CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:leased")
@@ -76,6 +77,16 @@ def code_of_checks(
             digest=digest_json([code.digest, inputs, outside]), modules=code.modules
         )
     return found
+
+
+def record_code(found: Iterable[ReachedCode]) -> CodeRecord:
+    """What code parts are made of, as a plan stores it: a module that several of them share is there once."""
+    places: dict[tuple[str, str], int] = {}
+    reached = {
+        code.digest: tuple(places.setdefault(one, len(places)) for one in code.modules.items())
+        for code in found
+    }
+    return CodeRecord(modules=tuple(places), reached=reached)
 
 
 def check_nodes(graph: CodeGraph, checks: Iterable[Check]) -> Mapping[str, set[Node]]:

@@ -8,7 +8,11 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import digest_bytes, digest_json
-from harness.ledger.plan_record import TaskRecord
+from harness.ledger.plan_record import CodeRecord, TaskRecord
+
+#: How many of the modules that changed a line names.
+MOST_NAMED = 5
+NO_CODE = CodeRecord()
 
 
 def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
@@ -33,21 +37,48 @@ def joined(question: str, facets: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyChange:
-    """One reason why a key is not the one it was: the path that changed, before and after."""
+    """One reason why a key is not the one it was: the path that changed, before and after.
+
+    modules: for the code, the modules and data files in which something that the check can reach changed.
+    """
 
     part: str
     before: Any
     after: Any
+    modules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.part}: {_short(self.before)} -> {_short(self.after)}"
+        return f"{self.part}: {_short(self.before)} -> {_short(self.after)}{self._changed()}"
+
+    def _changed(self) -> str:
+        if not self.modules:
+            return ""
+        more = len(self.modules) - MOST_NAMED
+        return f", changed in {', '.join(self.modules[:MOST_NAMED])}" + (
+            f" and {more} more" if more > 0 else ""
+        )
 
 
-def key_changes(before: TaskRecord, after: TaskRecord) -> tuple[KeyChange, ...]:
-    """What differs between two tasks of one check; empty when their keys are equal."""
+def key_changes(
+    before: TaskRecord,
+    after: TaskRecord,
+    code_before: CodeRecord = NO_CODE,
+    code_after: CodeRecord = NO_CODE,
+) -> tuple[KeyChange, ...]:
+    """What differs between two tasks of one check; empty when their keys are equal.
+
+    code_before, code_after: what the plans of the tasks say of their code; it names the modules that changed.
+    """
     changes: list[KeyChange] = []
     if before.code_digest != after.code_digest:
-        changes.append(KeyChange(part="code", before=before.code_digest[:12], after=after.code_digest[:12]))
+        changes.append(
+            KeyChange(
+                part="code",
+                before=before.code_digest[:12],
+                after=after.code_digest[:12],
+                modules=code_before.changed_modules(before.code_digest, code_after, after.code_digest),
+            )
+        )
     changes.extend(_value_changes("params", before.params, after.params))
     changes.extend(_value_changes("facets", before.facets, after.facets))
     return tuple(changes)

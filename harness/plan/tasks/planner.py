@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
-from harness.ledger.plan_record import CellFacts, Entry, Skip
+from harness.ledger.plan_record import CellFacts, CodeRecord, Entry, Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
@@ -29,9 +29,11 @@ def make_plan(
     host: HostFacts,
     notices: tuple[str, ...] = (),
     without: Mapping[str, str] | None = None,
+    code_record: CodeRecord | None = None,
 ) -> Plan:
     """One entry per (cell, check), one task per distinct key; `checks` must be in order of need.
 
+    code, code_record: check -> digest of its code, and what these digests are made of.
     `without`: checks the profile leaves out, with the reason; they and what needs them are not run.
     """
     left_out = _with_dependents(without or {}, checks)
@@ -68,6 +70,7 @@ def make_plan(
         entries=tuple(entries),
         tasks=dict(sorted(tasks.items(), key=lambda item: item[1].check.tier.rank)),
         notices=notices,
+        code=code_record or CodeRecord(),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.check import Check
 from harness.errors import InputError
-from harness.ledger.plan_record import CellFacts, Entry, PlanRecord, TaskRecord
+from harness.ledger.plan_record import CellFacts, CodeRecord, Entry, PlanRecord, TaskRecord
 from harness.outcome import Status
 
 # After one of these in a tier, the more expensive tiers of the cell are skipped; inconclusive and unsupported
@@ -53,6 +53,7 @@ class Plan:
     entries: tuple[Entry, ...]
     tasks: Mapping[str, Task]
     notices: tuple[str, ...] = ()
+    code: CodeRecord = field(default_factory=CodeRecord)
 
     def record(self) -> PlanRecord:
         """The plan as data, to store it or to print it."""
@@ -63,6 +64,7 @@ class Plan:
             entries=self.entries,
             tasks=tuple(task.record() for task in self.tasks.values()),
             notices=self.notices,
+            code=self.code,
         )
 
 
@@ -97,4 +99,5 @@ def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
             if task.check in checks
         },
         notices=(*record.notices, *(f"the check {name!r} of this run no longer exists" for name in gone)),
+        code=record.code,
     )

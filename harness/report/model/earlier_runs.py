@@ -111,7 +111,9 @@ class Past:
                 continue
             both = (old.key, entry.key)
             if both not in explained:
-                changes = key_changes(before[old.key], after[entry.key].record())
+                changes = key_changes(
+                    before[old.key], after[entry.key].record(), run.plan.code, self._plan.code
+                )
                 explained[both] = tuple(_cause(change) for change in changes[:MAX_CAUSES])
             causes[entry.cell_id, entry.check] = explained[both]
         return causes

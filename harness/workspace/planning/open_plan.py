@@ -83,7 +83,7 @@ def open_plan(
     `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
     """
     from harness.digest import digest_file
-    from harness.plan.keys.code_digests import code_digests
+    from harness.plan.keys.code_digests import code_of_checks, record_code
     from harness.plan.tasks.planner import make_plan
     from harness.workspace.planning.followed_branches import follow_branches
 
@@ -92,13 +92,15 @@ def open_plan(
     wanted = select_checks(checks)
     missed = [glob for glob in split_names(only) if not any(_matches(cell.id, [glob]) for cell in cells)]
     host = host or inspect_this_host()
+    code = code_of_checks(wanted, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(
         cells,
         wanted,
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
         inputs=facet_inputs(settings, matrix, package_root or PACKAGE_ROOT),
-        code=code_digests(wanted, package_root or PACKAGE_ROOT, settings.cache),
+        code={name: one.digest for name, one in code.items()},
+        code_record=record_code(code.values()),
         host=replace(host_facts(host), nodes=tuple(nodes)),
         notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in missed)),
         without={} if checks else checks_left_out(settings, matrix),

@@ -194,7 +194,8 @@ def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict
     places: dict[CellCheck, Any] = {}
     for name, task in context.plan.record().tasks_by_name.items():
         before = earlier.get(name)
-        found = key_changes(before, task) if before and before.key != task.key else ()
+        differs = before is not None and before.key != task.key
+        found = key_changes(before, task, base.code, context.plan.code) if before and differs else ()
         changes[name] = [str(change) for change in found]
         places[name] = place_to_blame(found, task, cells[name[0]], matrix)
     return changes, places

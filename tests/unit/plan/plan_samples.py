@@ -47,7 +47,7 @@ INPUTS = FacetInputs(
 )
 
 
-def plan(cells, checks, host=None, inputs=INPUTS, code=None, without=None):
+def plan(cells, checks, host=None, inputs=INPUTS, code=None, without=None, code_record=None):
     return make_plan(
         cells,
         checks,
@@ -57,4 +57,5 @@ def plan(cells, checks, host=None, inputs=INPUTS, code=None, without=None):
         code=code or {each.name: "code" for each in checks},
         host=host or HostFacts(),
         without=without,
+        code_record=code_record,
     )

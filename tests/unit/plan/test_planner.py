@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -5,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import INPUTS, cell, check, plan
 
-from harness.ledger.plan_record import PlanRecord, TaskRecord
+from harness.code_graph.reachable_code import ReachedCode
+from harness.digest import digest_json
+from harness.ledger.plan_record import CodeRecord, PlanRecord, TaskRecord
 from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Outcome, State, Status, Tier
+from harness.plan.keys.code_digests import record_code
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
@@ -231,3 +235,23 @@ def test_a_commit_names_its_repository():
 def test_the_shipped_checks_are_in_order_of_need():
     names = [each.name for each in all_checks()]
     assert names.index("resolve") < names.index("environment") < names.index("loss") < names.index("grpo")
+
+
+def test_a_change_of_code_names_the_modules_that_changed():
+    probe = check("probe")
+
+    def planned(**modules: str) -> PlanRecord:
+        code = ReachedCode(digest=digest_json(modules), modules=modules)
+        made = plan([cell()], [probe], code={"probe": code.digest}, code_record=record_code([code]))
+        return load(PlanRecord, dumps(made.record()))
+
+    before, after = planned(a="1", b="2", c="3"), planned(a="1", b="4", d="5")
+    (change,) = key_changes(before.tasks[0], after.tasks[0], before.code, after.code)
+    assert change.modules == ("b", "c", "d")
+    assert str(change).endswith("changed in b, c, d")
+    # A plan of an earlier version says nothing of its modules.
+    (change,) = key_changes(before.tasks[0], after.tasks[0], CodeRecord(), after.code)
+    assert change.modules == ()
+    old = json.loads(dumps(before))
+    del old["code"]
+    assert load(PlanRecord, json.dumps(old)).code == CodeRecord()
