@@ -1,4 +1,4 @@
-"""Which commits changed the lines a patch stands on, and which one it broke at."""
+"""Finding the upstream commit that broke a patch, and all commits that changed the lines it touches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.patchstack.format.diff import ChangeKind, FilePatch
 from harness.sources.git.commit_history import Commit, one_commit
 from harness.sources.git.git_repository import GitTree, Repository
 
-#: How far back a commit that still takes a patch is looked for: years of a busy repository.
+#: How many commits to search for one to which the patch applies: years of a busy repository.
 MAX_COMMITS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Touch:
-    """A commit that changed lines of a hunk (from 1) or its context; `hunk` 0: it removed the file."""
+    """A commit that changed lines of a hunk (its number from 1) or its context; 0: it removed the file."""
 
     commit: Commit
     path: str
@@ -28,13 +28,13 @@ class Touch:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakage:
-    """How a patch came to break.
+    """How a patch broke.
 
-    good: the newest commit before the target that takes the patch, be it with other line endings; None when
-      none does.
-    taken: the patch as that commit takes it.
-    broke: the commit after it, at which the patch first failed.
-    touches: commits from there to the target that changed the patch's lines, oldest first.
+    last_good: the newest commit before the target to which the patch applies, if necessary with converted
+    line endings; None if there is none.
+    patch_there: the patch as it applies to that commit.
+    broken_by: the commit after `last_good`, the first to which the patch does not apply.
+    touched_by: commits from there to the target that changed lines of the patch, oldest first.
     """
 
     last_good: Commit | None
@@ -44,7 +44,7 @@ class Breakage:
 
 
 def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> Breakage:
-    """Follow first parents back from `target` to the newest commit that takes the patch, and forward."""
+    """Follow first parents from `target` back to the newest commit to which the patch applies, then forward."""
     patch = loaded.patch
     if patch is None:
         return Breakage(last_good=None, broken_by=None, touched_by=())
@@ -69,7 +69,7 @@ def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> B
 
 
 def _taken(loaded: LoadedPatch, tree: GitTree) -> LoadedPatch | None:
-    """The patch as a commit takes it: as it is, or re-encoded; None when it does not."""
+    """The patch as it applies to a commit, if necessary with converted line endings, otherwise None."""
     found = classify(loaded, tree, tree, explain=False).verdict
     if found is not PatchVerdict.LINE_ENDINGS:
         return loaded if found.applies else None
@@ -107,28 +107,28 @@ def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Seque
         content = tree.read(file.source) if tree.mode(file.source) else b""
         changes = line_edits(data, content)
         for number, span in enumerate(spans, start=1):
-            if any(_meets(edit, span) for edit in changes):
+            if any(_overlaps(edit, span) for edit in changes):
                 found.append(Touch(commit=commit, path=file.source, hunk=number))
         spans = [_moved(span, changes) for span in spans]
         before, data = now, content
     return found
 
 
-def _meets(edit: LineEdit, span: tuple[int, int]) -> bool:
-    """Whether an edit changes lines of a span, or puts lines between them."""
+def _overlaps(edit: LineEdit, span: tuple[int, int]) -> bool:
+    """Whether an edit changes lines of a span, or inserts lines in it."""
     start, end = span
     return edit.start < end and edit.end > start if edit.end > edit.start else start < edit.start < end
 
 
 def _moved(span: tuple[int, int], changes: Sequence[LineEdit]) -> tuple[int, int]:
-    """Where a span is after edits; edits that meet it belong to it afterwards."""
+    """The span after the edits; edits that overlap it belong to it afterwards."""
     start, end = span
     before = grown = 0
     for edit in changes:
         change = len(edit.lines) - (edit.end - edit.start)
-        if edit.end <= start and not _meets(edit, span):
+        if edit.end <= start and not _overlaps(edit, span):
             before += change
-        elif _meets(edit, span):
+        elif _overlaps(edit, span):
             before -= max(0, start - edit.start)
             grown += change + max(0, start - edit.start)
     return start + before, max(start + before, end + before + grown)

@@ -1,4 +1,4 @@
-"""Stacks against the heads of their upstreams: which patch the next release will break."""
+"""Applying a stack to the head of its upstream: shows which patch the next release will break."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from harness.sources.git.git_repository import Repository
 
 @dataclass(frozen=True, kw_only=True)
 class PatchForecast:
-    """A stack on an upstream's head.
+    """The outcome of applying a stack to an upstream's head.
 
-    breakages: for each patch that does not apply, how it came to that.
-    ended: patches that are for no version as new as this -> the versions they are for; they were not tried.
+    breakages: for each patch that does not apply, how it broke.
+    ended: patches for older versions only -> their versions; they were not tried.
     """
 
     upstream: str
@@ -31,11 +31,11 @@ class PatchForecast:
 
     @property
     def all_apply(self) -> bool:
-        """Whether every patch would go into the head, or is in it already."""
+        """Whether every patch applies to the head, or is upstream already."""
         return self.stack.applies
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The stack's verdicts, and the commit that broke each patch."""
+        """The verdicts, and the commit that broke each patch."""
         return {
             "schema": {"name": "npu-matrix/patch-forecast", "version": 1},
             "upstream": self.upstream,
@@ -50,7 +50,7 @@ class PatchForecast:
         }
 
     def to_text(self) -> str:
-        """One line for each patch, the culprit below each that broke."""
+        """One line per patch; below a patch that broke, the commit that broke it."""
         lines = [
             f"{self.upstream} {self.reference}: {self.head.id[:9]} {self.head.date[:10]} {self.head.subject}"
         ]
@@ -73,9 +73,9 @@ def forecast_stack(
     progress: Callable[[int, int], None] | None = None,
     ended: Mapping[str, str] | None = None,
 ) -> PatchForecast:
-    """Apply a stack to `reference`; `progress` is told (done, all).
+    """Apply a stack to `reference`. `progress` is called with (done, total).
 
-    InputError when the repository or the reference cannot be read.
+    InputError if the repository or the reference cannot be read.
     """
     head = one_commit(repository, reference)
     tree = repository.tree(head.id)

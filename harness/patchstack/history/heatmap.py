@@ -1,4 +1,4 @@
-"""Survival drawn: as SVG in an HTML page, and as text for a terminal. Colour never stands alone."""
+"""Drawing patch survival: as SVG, as an HTML page and as text. Letters repeat what the colours say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.patchstack.apply.patch_verdict import MEANING, SEVERITY, PatchVerdi
 from harness.patchstack.history.survival import PatchHistory, Survival, VerdictChange
 from harness.sources.git.commit_history import Commit
 
-#: Letter and colour of each verdict. The colours are Okabe and Ito's, which colour-blind readers tell apart.
+#: Letter and colour of each verdict. Colour-blind readers can distinguish these colours (Okabe and Ito).
 MARKS = {
     PatchVerdict.CLEAN: (".", "#009e73"),
     PatchVerdict.OFFSET: ("o", "#7fd0b8"),
@@ -26,7 +26,7 @@ MARKS = {
 _ROW = 22
 _LABEL = 320
 _WIDTH = 1200
-_ROOM_FOR_A_LETTER = 14
+_MIN_LETTER_WIDTH = 14
 _CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }
 svg text { font: 12px ui-monospace, monospace; fill: currentColor; }
@@ -39,7 +39,7 @@ code { font-family: ui-monospace, monospace; }
 
 
 def heatmap_text(survival: Survival, width: int = 100) -> str:
-    """One line for each patch, oldest commit left; a column of several commits shows their worst verdict."""
+    """One line per patch, oldest commit left. A column of several commits shows their worst verdict."""
     name_width = max((len(patch.patch) for patch in survival.patches), default=0)
     columns = max(10, width - name_width - 8)
     lines = [
@@ -55,10 +55,10 @@ def heatmap_text(survival: Survival, width: int = 100) -> str:
 
 
 def turning_point_lines(survival: Survival) -> list[str]:
-    """For each patch a line on the commit that first broke it, and one on the commit that first mended it."""
+    """For each patch, the commit that first broke it and the commit that first fixed it."""
     lines = []
     for patch in survival.patches:
-        for word, found in (("broken", patch.breaks[:1]), ("mended", patch.fixes[:1])):
+        for word, found in (("broken", patch.breaks[:1]), ("fixed", patch.fixes[:1])):
             lines += [
                 f"{patch.patch} first {word} by {_when(one.commit)} {one.commit.subject}" for one in found
             ]
@@ -66,12 +66,12 @@ def turning_point_lines(survival: Survival) -> list[str]:
 
 
 def _when(commit: Commit) -> str:
-    """A commit's short id with its day; a release has none."""
+    """A commit's short id and date; a release has no date."""
     return f"{commit.id[:9]} ({commit.date[:10]})" if commit.date else commit.id
 
 
 def heatmap_svg(survival: Survival) -> str:
-    """The heat map alone. Every run of equal verdicts is one rectangle with a title."""
+    """The heat map as SVG. Each run of equal verdicts is one rectangle with a title."""
     height = len(survival.patches) * _ROW + 24
     box = f'viewBox="0 0 {_LABEL + _WIDTH + 60} {height}" width="100%"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="patch survival" {box}>']
@@ -100,7 +100,7 @@ def _svg_row(survival: Survival, patch: PatchHistory, top: int) -> Iterator[str]
             f'<rect x="{x:.2f}" y="{top + 2}" width="{max(wide, 0.4):.2f}" height="{_ROW - 4}" '
             f'fill="{colour}"><title>{escape(title)}</title></rect>'
         )
-        if wide > _ROOM_FOR_A_LETTER:
+        if wide > _MIN_LETTER_WIDTH:
             yield f'<text x="{x + 4:.2f}" y="{top + 15}" style="fill:#000">{escape(letter)}</text>'
     yield _svg_text(_LABEL + _WIDTH + 6, top + 15, f"{patch.share:.0%}", "start")
 
@@ -110,17 +110,18 @@ def _svg_text(x: int, y: int, text: str, anchor: str) -> str:
 
 
 def heatmap_page(survival: Survival, title: str = "Patch survival") -> str:
-    """A page that stands alone: heat map, legend, and for each patch the commits that broke and mended it."""
+    """A self-contained page: heat map, legend, and the commits that first broke and fixed each patch."""
     legend = "".join(_legend(verdict) for verdict in _used(survival))
     rows = "".join(_row(patch) for patch in survival.patches)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head><body>'
         f"<h1>{escape(title)}</h1><p>{len(survival.patches)} patches over {len(survival.commits)} commits of "
-        f"<code>{escape(survival.revisions)}</code>, oldest left. Static evidence: nothing was run.</p>"
+        f"<code>{escape(survival.revisions)}</code>, oldest left. "
+        "Static evidence: the patches were applied, no code was run.</p>"
         f"{heatmap_svg(survival)}<h2>Legend</h2><table>{legend}</table>"
         f"<h2>Turning points</h2><table><tr><th>patch</th><th>applies to</th><th>first broken by</th>"
-        f"<th>first mended by</th><th>on the newest commit</th></tr>{rows}</table></body></html>\n"
+        f"<th>first fixed by</th><th>on the newest commit</th></tr>{rows}</table></body></html>\n"
     )
 
 

@@ -1,7 +1,8 @@
-"""Patches against a range of commits: the verdict on every pair, and the commits that broke and mended them.
+"""Survival of patches over a range of commits: the verdict on every pair, and the commits that broke or fixed
+it.
 
-Each verdict is worked out once for every distinct (patch, content of the files it touches); commits that
-leave those files alone cost a table look-up.
+A verdict is computed once for every distinct pair of a patch and the content of its files. A commit that does
+not change those files costs a table look-up.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree
 
 LEGEND = tuple(verdict.value for verdict in PatchVerdict)
 _INDEX = {verdict: number for number, verdict in enumerate(PatchVerdict)}
-#: Files kept in memory while a range is walked; neighbouring commits and patches share most of them.
-_KEPT_FILES = 256
+#: File contents cached while walking a range; neighbouring commits and patches share most of them.
+_CACHED_FILES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictChange:
-    """A commit at which a patch began or ceased to apply."""
+    """A commit at which a patch started or ceased to apply."""
 
     commit: Commit
     before: PatchVerdict
@@ -40,14 +41,14 @@ class VerdictChange:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantHistory:
-    """One body of a patch over the range: its file, the versions it is for, a verdict for each commit."""
+    """One variant of a patch over the range: its file, its versions, and a verdict for each commit."""
 
     file: str
     versions: str
     verdicts: tuple[PatchVerdict, ...]
 
     def to_json(self) -> dict[str, JsonValue]:
-        """One index into the legend for each commit, newest first."""
+        """The verdicts as indexes into the legend, newest commit first."""
         return {
             "file": self.file,
             "versions": self.versions,
@@ -59,8 +60,8 @@ class VariantHistory:
 class PatchHistory:
     """One patch over the range.
 
-    verdicts: one for each commit, newest first; of a patch with several bodies the best of theirs.
-    breaks, fixes: commits that differ from their first parent in whether the patch applies, oldest first.
+    verdicts: one for each commit, newest first; for a patch with several variants the best one.
+    breaks, fixes: commits whose first parent differs in whether the patch applies, oldest first.
     newest: the full verdict on the newest commit.
     """
 
@@ -73,13 +74,13 @@ class PatchHistory:
 
     @property
     def share(self) -> float:
-        """Part of the range's commits the patch applies to, 0 to 1."""
+        """The fraction of the commits to which the patch applies, 0 to 1."""
         return sum(verdict.applies for verdict in self.verdicts) / len(self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survival:
-    """All patches over all commits, newest first. `pairs` were asked for, `distinct` were worked out."""
+    """All patches over all commits, newest first. `distinct` of the `pairs` had to be computed."""
 
     revisions: str
     commits: tuple[Commit, ...]
@@ -88,7 +89,7 @@ class Survival:
     distinct: int
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Commits newest first; for each patch one index into `legend` for each commit."""
+        """Commits, newest first, and for each patch one index into `legend` per commit."""
         return {
             "schema": {"name": "npu-matrix/survival", "version": 1},
             "range": self.revisions,
@@ -120,10 +121,10 @@ def survival_of_commits(
     progress: Callable[[int, int], None] | None = None,
     logical: Sequence[VariantGroup] = (),
 ) -> Survival:
-    """The verdict on every patch at every commit of `revisions` (`A..B`); `progress` is told (done, all).
+    """The verdict on every patch at every commit of `revisions` (`A..B`).
 
-    With `logical` there is one history for each logical patch, with those of its bodies. InputError when the
-    repository or a revision cannot be read, or the range is empty.
+    With `logical`, each group of variants has one history. `progress` is called with (done, total).
+    InputError if the repository or a revision cannot be read, or the range is empty.
     """
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
@@ -142,7 +143,7 @@ def survival_of_releases(
     patches: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup] = (),
 ) -> Survival:
-    """The same over releases, (version, tree) newest first, without a repository: `commits` are versions."""
+    """The same for releases instead of commits: (version, tree) pairs, newest first."""
     commits = tuple(
         Commit(id=version, parents=parents, tree="", date="", subject=f"{name} {version}")
         for (version, _tree), parents in zip(
@@ -169,11 +170,13 @@ def _assembled(
     groups = logical or [VariantGroup(name=one.name, variants=((at, ""),)) for at, one in enumerate(patches)]
     columns = {id(column): tuple(_best(column, group) for group in groups) for column in by_id.values()}
     best = {commit: columns[id(column)] for commit, column in by_id.items()}
-    moves = list(_moves(commits, best))
+    changed = list(_changes(commits, best))
     histories = []
     for number, group in enumerate(groups):
         turns = [
-            turn for commit, before, after in moves if (turn := _turn(commit, before[number], after[number]))
+            turn
+            for commit, before, after in changed
+            if (turn := _turn(commit, before[number], after[number]))
         ]
         histories.append(
             PatchHistory(
@@ -202,7 +205,7 @@ def _assembled(
 
 
 def _best(column: tuple[ClassifiedPatch, ...], group: VariantGroup) -> ClassifiedPatch:
-    """The verdict of the body that asks for the least: whoever has the patch has all its bodies."""
+    """The best verdict of the variants: users of the patch have all of them."""
     return min((column[at] for at, _versions in group.variants), key=lambda one: SEVERITY[one.verdict])
 
 
@@ -214,16 +217,16 @@ def verdicts_at(
 
 
 def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
-    """First parents just outside the range, which its oldest commits are compared with."""
+    """First parents outside the range, for comparison with the oldest commits."""
     inside = {commit.id for commit in commits}
-    wanted = {commit.parents[0] for commit in commits if commit.parents} - inside
-    return [one_commit(repository, commit) for commit in sorted(wanted) if repository.has(commit)]
+    parents = {commit.parents[0] for commit in commits if commit.parents} - inside
+    return [one_commit(repository, commit) for commit in sorted(parents) if repository.has(commit)]
 
 
-def _moves(
+def _changes(
     commits: Sequence[Commit], by_id: Mapping[str, tuple[ClassifiedPatch, ...]]
 ) -> Iterator[tuple[Commit, tuple[ClassifiedPatch, ...], tuple[ClassifiedPatch, ...]]]:
-    """Commits at which anything is different from the first parent, oldest first, with both columns."""
+    """Commits with a verdict that differs from the first parent's, oldest first, with both columns."""
     for commit in reversed(commits):
         before = by_id.get(commit.parents[0]) if commit.parents else None
         after = by_id[commit.id]
@@ -238,7 +241,7 @@ def _turn(commit: Commit, before: ClassifiedPatch, after: ClassifiedPatch) -> Ve
 
 
 class _Table:
-    """Verdicts by (patch, content of the files it touches)."""
+    """Cached verdicts by patch and content of the files that it touches."""
 
     def __init__(
         self, repository: Repository, patches: Sequence[LoadedPatch], *, explain: bool = False
@@ -251,19 +254,19 @@ class _Table:
         self._keys = paths
         self._known: list[dict[tuple[PathEntry | None, ...], ClassifiedPatch]] = [{} for _ in patches]
         self._columns: dict[int, tuple[ClassifiedPatch, ...]] = {}
-        self._blob = lru_cache(maxsize=_KEPT_FILES)(repository.blob)
+        self._blob = lru_cache(maxsize=_CACHED_FILES)(repository.blob)
 
     @property
     def distinct(self) -> int:
-        """How many verdicts were worked out."""
+        """How many verdicts were computed."""
         return sum(len(known) for known in self._known)
 
     def blob(self, blob_id: str) -> bytes | None:
-        """An old content by its id."""
+        """A file content by its blob id."""
         return self._blob(blob_id)
 
     def column(self, commit: Commit) -> tuple[ClassifiedPatch, ...]:
-        """The verdict on every patch at one commit; commits alike in all that matters share one object."""
+        """The verdict on every patch at one commit; commits with equal relevant files share one object."""
         standings = self._finder.find(commit.tree)
         column = self._columns.get(id(standings))
         if column is None:
@@ -283,7 +286,7 @@ class _Table:
 
 @dataclass(frozen=True, kw_only=True)
 class _PartialTree:
-    """The part of a commit's tree that patches can see."""
+    """The part of a commit's tree that the patches read."""
 
     label: str
     standings: Mapping[str, PathEntry]

@@ -30,10 +30,10 @@ _MARKERS = (MARKER[0], MARKER[2])
 
 @dataclass(frozen=True, kw_only=True)
 class RebasedPatch:
-    """One patch at the new base.
+    """The outcome of rebasing one patch.
 
-    body: the patch made for the new base; None when it is upstream already or needs a person.
-    kit: the folder to finish it in, when it needs a person.
+    data: the patch for the new base; None if it is upstream already or conflicts.
+    kit: the folder of the rebase kit, if it conflicts.
     """
 
     patch: str
@@ -43,7 +43,7 @@ class RebasedPatch:
     kit: Path | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Verdict, where the result is, and the commits behind a conflict."""
+        """The verdict, the kit, and the commits that caused a conflict."""
         breakage = self.breakage
         return {
             **self.verdict.to_json(),
@@ -106,9 +106,9 @@ def write_kit(
 
 
 def finish_kit(kit: Path) -> bytes:
-    """The patch a person made of a kit: its work tree against the commit it stands on.
+    """The finished patch of a kit: the differences between its work tree and the tree's commit.
 
-    InputError when conflict markers are left, or nothing was changed.
+    InputError if conflict markers are left, or nothing was changed.
     """
     _check(kit)
     files = changed_files(kit / TREE)
@@ -116,13 +116,13 @@ def finish_kit(kit: Path) -> bytes:
         for number, line in enumerate((after or b"").split(b"\n"), start=1):
             if line.startswith(_MARKERS):
                 raise InputError(
-                    "a conflict marker is left",
+                    "this file still has a conflict marker",
                     where=Location(kit / TREE / path, number),
                     fix="resolve it, then run the same command again",
                 )
     body = diff_files(files)
     if not body:
-        raise InputError("the tree of this kit is its base: nothing was patched", where=Location(kit / TREE))
+        raise InputError("the work tree of this kit has no changes", where=Location(kit / TREE))
     return body
 
 
@@ -132,22 +132,24 @@ def _check(kit: Path) -> None:
         files = [str(path) for path in facts["files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            "this is no rebase kit",
+            "this is not a rebase kit",
             where=Location(kit / KIT),
             why=str(error),
-            fix="make one with `patches rebase`",
+            fix="create one with `npu-matrix patches rebase`",
         ) from error
     for path in files:
         if path_problem(path):
             raise InputError(
-                f"{path!r} is no path of a kit", where=Location(kit / KIT), fix="make the kit again"
+                f"the kit contains the invalid path {path!r}",
+                where=Location(kit / KIT),
+                fix="create the kit again",
             )
 
 
 def _marked(
     loaded: LoadedPatch, tree: Tree, repository: Repository, good: Tree | None
 ) -> dict[str, WorktreeFile]:
-    """Path -> its sides, and the content with the patch in it as far as it goes, markers elsewhere."""
+    """Path -> the sides of the merge, and the merged content with conflict markers."""
     patch = loaded.patch
     both = three_way_inputs(patch, tree, repository, good) if patch else None
     if both:
@@ -171,7 +173,7 @@ def _merged(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
 
 
 def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
-    """Without the original file: hunks that fit are in, others stand between markers where they belong."""
+    """Without the original file: apply the hunks that match, put the others between conflict markers."""
     before = tree.read(file.source) if tree.mode(file.source) else None
     data = before or b""
     for hunk in file.hunks:
@@ -183,11 +185,11 @@ def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
         at = min(len(lines), max(0, hunk.new_start - 1))
         if at and not lines[at - 1].endswith(b"\n"):
             lines[at - 1] += b"\n"
-        wanted = hunk.post if hunk.post.endswith(b"\n") else hunk.post + b"\n"
+        new_text = hunk.post if hunk.post.endswith(b"\n") else hunk.post + b"\n"
         conflict = [
             MARKER[0] + tree.label.encode() + b"\n",
             MARKER[1],
-            wanted,
+            new_text,
             MARKER[2] + name.encode() + b"\n",
         ]
         data = b"".join([*lines[:at], *conflict, *lines[at:]])
@@ -225,5 +227,5 @@ def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path)
 
 
 def _plain(text: str) -> str:
-    """What others wrote, on one line."""
+    """Text from upstream, printable and on one line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,4 +1,4 @@
-"""Moving patches to a new base: the clean part done, and for each conflict everything needed to finish it."""
+"""Rebasing patches to a new base commit; a patch that conflicts gets a rebase kit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def rebase_stack(
     out: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[RebasedPatch, ...]:
-    """Make each patch, in order, for commit `to`, later ones on top of earlier ones; kits go below `out`.
+    """Rebase each patch to commit `to`, on top of the patches before it; rebase kits are written below `out`.
 
-    A patch that conflicts is left out of the base of later ones; `progress` is told (done, all).
-    InputError when a kit's folder is in use.
+    A patch that conflicts is skipped for the patches after it. `progress` is called with (done, total).
+    InputError if the folder of a kit is not empty.
     """
     base = repository.tree(to)
     changes: dict[str, TreeFile | None] = {}
@@ -37,8 +37,8 @@ def rebase_stack(
         tree: Tree = OverlayTree(base=base, changes=dict(changes)) if changes else base
         verdict = classify(loaded, tree, repository)
         if verdict.verdict.applies or verdict.verdict in {PatchVerdict.MERGED, PatchVerdict.LINE_ENDINGS}:
-            body = _made_again(loaded, verdict, tree)
-            done.append(RebasedPatch(patch=loaded.name, verdict=verdict, data=body))
+            data = _regenerated(loaded, verdict, tree)
+            done.append(RebasedPatch(patch=loaded.name, verdict=verdict, data=data))
             changes.update(verdict.files)
         elif verdict.verdict in {PatchVerdict.CONFLICT, PatchVerdict.MISSING_TARGET, PatchVerdict.MISPLACED}:
             breakage = find_breakage(repository, loaded, to)
@@ -51,8 +51,8 @@ def rebase_stack(
     return tuple(done)
 
 
-def _made_again(loaded: LoadedPatch, verdict: ClassifiedPatch, tree: Tree) -> bytes:
-    """The patch with the line numbers and fingerprints of the new base."""
+def _regenerated(loaded: LoadedPatch, verdict: ClassifiedPatch, tree: Tree) -> bytes:
+    """The patch with the line numbers and blob ids of the new base."""
     patch = loaded.patch
     if patch is None or any(file.change is not ChangeKind.MODIFY or file.new_mode for file in patch.files):
         return render_patch(patch) if patch else b""
@@ -66,7 +66,7 @@ def _folder_name(name: str) -> str:
 
 
 def rebased_files(results: Sequence[RebasedPatch]) -> dict[str, TreeFile]:
-    """File name -> content of every patch that was done, ready to be written."""
+    """File name -> content of every patch that was rebased."""
     return {
         f"{_folder_name(result.patch)}.patch": TreeFile(data=result.data)
         for result in results

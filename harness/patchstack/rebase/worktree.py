@@ -1,6 +1,6 @@
-"""A git work tree of a commit, with a half-merged patch in it: objects are shared with the clone it is of.
+"""A git work tree of a commit with a partly merged patch. Its objects are shared with the original clone.
 
-The clone itself is not written to. Files are checked out byte for byte, whatever its attributes say.
+The clone itself is not modified. Files are checked out byte for byte, regardless of git attributes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from harness.errors import InputError, Location
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, TreeFile
 
-#: Conversions of line endings and keywords would make a patch of another file.
+#: Converted line endings or keywords would change the files that the patch is made from.
 _ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
 _WHO = ("npu-matrix", "npu-matrix@localhost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorktreeFile:
-    """One file of a merge: its three sides (None: not known, or no such file), and the merge with markers."""
+    """One merged file: its three sides (None: unknown or no file), and the merge with conflict markers."""
 
     base: bytes | None
     ours: bytes | None
@@ -38,7 +38,7 @@ def make_worktree(
     earlier: Mapping[str, TreeFile | None],
     files: Mapping[str, WorktreeFile],
 ) -> None:
-    """Check `commit` out into a new folder on a new branch, commit `earlier` on top, put `files` in place.
+    """Check out `commit` into a new folder on a new branch, commit `earlier` on top, and write `files`.
 
     Files with conflicts are unmerged in the index, as after `git merge`; the others are staged.
     """
@@ -88,7 +88,7 @@ def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, 
         made.index.add(pygit2.IndexEntry(path, made.create_blob(file.data), mode))
     who = pygit2.Signature(*_WHO)
     head = made.references[f"refs/heads/{branch}"].target
-    message = "The patches before this one\n"
+    message = "Apply the patches before this one\n"
     made.create_commit(f"refs/heads/{branch}", who, who, message, made.index.write_tree(), [head])
 
 
@@ -111,9 +111,9 @@ def _put(file: Path, data: bytes) -> None:
 
 
 def changed_files(folder: Path) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """Path -> content at HEAD and in the work tree (None: no such file), where they differ.
+    """Path -> content at HEAD and in the work tree (None: no file) of every file that differs.
 
-    Files that git ignores do not count. InputError when the folder is no work tree.
+    Files that git ignores are skipped. InputError if the folder is not a work tree.
     """
     import pygit2
 
@@ -123,7 +123,7 @@ def changed_files(folder: Path) -> dict[str, tuple[bytes | None, bytes | None]]:
         states = made.status()
     except (pygit2.GitError, KeyError) as error:
         raise InputError(
-            "this is no git work tree", where=Location(folder), why=str(error), fix="make the kit again"
+            "this is not a git work tree", where=Location(folder), why=str(error), fix="create the kit again"
         ) from error
     found: dict[str, tuple[bytes | None, bytes | None]] = {}
     for path, state in sorted(states.items()):

@@ -1,7 +1,7 @@
 """Monkey patches: code that replaces attributes of another package, found and checked without running it.
 
-Every `package.module.Class.name = replacement`, and `setattr` with a constant name, is a patch whose target
-must be where it was: `check_runtime` looks it up in an upstream tree, `drift` compares two upstream versions.
+Every `package.module.Class.name = replacement`, and every `setattr` with a constant name, is a runtime patch.
+`check_runtime` checks that its target exists in an upstream tree; `target_differences` compares two versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SELF = {"self", "cls"}
 
 
 class TargetState(enum.StrEnum):
-    """Whether the target of a monkey patch is where it is expected."""
+    """Whether the target of a runtime patch exists upstream."""
 
     FOUND = "found"
     ADDED = "added"
@@ -33,7 +33,7 @@ class TargetState(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePatch:
-    """One assignment: where it stands, the dotted name it replaces, and the new signature ("": unknown)."""
+    """One assignment: its place, the dotted name that it replaces, and the new signature ("": unknown)."""
 
     file: str
     line: int
@@ -44,9 +44,10 @@ class RuntimePatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTarget:
-    """What stands at a target upstream. `digest` is of its syntax: comments and layout do not count.
+    """The target of a runtime patch in an upstream tree.
 
-    path, name: the file that defines it, which a re-export leads to, and its name there.
+    path, name: the file that defines it (re-exports are followed), and its name there.
+    digest: of its syntax tree, so that comments and layout do not count.
     """
 
     target: str
@@ -74,7 +75,7 @@ class PatchTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeVerdict:
-    """A monkey patch and its target in one upstream tree; `problem` is "" when it does what it says."""
+    """A runtime patch and its target in one upstream tree. problem: "" if the patch is correct."""
 
     patch: RuntimePatch
     target: PatchTarget
@@ -82,7 +83,7 @@ class RuntimeVerdict:
 
 
 def find_runtime_patches(tree: Tree, folder: str, package: str) -> tuple[RuntimePatch, ...]:
-    """Every assignment to an attribute of `package` in the Python files below `folder`, by file and line."""
+    """Every assignment to an attribute of `package` in the Python files below `folder`, sorted by file."""
     found: list[RuntimePatch] = []
     for path in sorted(tree.paths()):
         if (not folder or path.startswith(f"{folder}/")) and path.endswith(".py"):
@@ -120,7 +121,7 @@ def _assignments(path: str, module: ast.Module, package: str) -> Iterator[Runtim
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(attribute that is replaced, what replaces it)."""
+    """Pairs of the replaced attribute and its replacement."""
     if isinstance(node, ast.Assign):
         yield from ((target, node.value) for target in node.targets if isinstance(target, ast.Attribute))
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
@@ -130,7 +131,7 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _imported(module: ast.Module) -> dict[str, str]:
-    """Local name -> dotted name, of every import wherever it stands."""
+    """Local name -> dotted name, for every import at any place in the module."""
     names: dict[str, str] = {}
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
@@ -144,7 +145,7 @@ def _imported(module: ast.Module) -> dict[str, str]:
 
 
 def _signatures(module: ast.Module) -> dict[str, str]:
-    """Signatures of the functions and methods a module defines, by the name it would use for them."""
+    """Signatures of the functions and methods that a module defines, by qualified name."""
     return {definition.qualified: definition.signature for definition in definitions(module)}
 
 
@@ -162,7 +163,7 @@ _outline = lru_cache(maxsize=64)(outline)
 
 
 def find_target(tree: Tree, target: str, source: str = "") -> PatchTarget:
-    """What stands at a dotted name in a tree whose packages are below `source` ("" for most, "src")."""
+    """The target with a dotted name, in a tree whose packages are in the folder `source` (e.g. "src")."""
     parts = target.split(".")
     for end in range(len(parts) - 1, 0, -1):
         base = "/".join([*([source] if source else []), *parts[:end]])
@@ -179,7 +180,7 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
     defined = _outline(data)
     if defined is None:
         return PatchTarget(
-            target=target, state=TargetState.UNREADABLE, path=path, reason="it is no readable Python"
+            target=target, state=TargetState.UNREADABLE, path=path, reason="the module cannot be parsed"
         )
     found = defined.get(".".join(names))
     if found is not None and not _is_import(data, names[0]):
@@ -195,18 +196,18 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
             target=target,
             state=TargetState.ADDED,
             path=path,
-            reason=f"{names[-1]} is not there: the patch adds it",
+            reason=f"{names[-1]} does not exist: the patch adds it",
         )
     return PatchTarget(
         target=target,
         state=TargetState.MOVED,
         path=path,
-        reason=f"there is no {target.rpartition('.')[0]} any more",
+        reason=f"{target.rpartition('.')[0]} no longer exists",
     )
 
 
 def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: int) -> PatchTarget | None:
-    """Follow a re-export; None when it leads out of the tree."""
+    """Follow a re-export; None if it leads out of the tree."""
     parts = [*origin.split("."), *rest]
     for end in range(len(parts) - 1, 0, -1):
         base = "/".join([*([source] if source else []), *parts[:end]])
@@ -245,7 +246,7 @@ def _import_of(data: bytes, name: str) -> str:
 def check_runtime(
     patches: Iterable[RuntimePatch], upstream: Tree, source: str = ""
 ) -> tuple[RuntimeVerdict, ...]:
-    """Whether every monkey patch still has its target, and takes the arguments its target takes."""
+    """Check that the target of every runtime patch exists, and that the replacement accepts its arguments."""
     return tuple(_verdict(patch, find_target(upstream, patch.target, source)) for patch in patches)
 
 
@@ -254,26 +255,26 @@ def _verdict(patch: RuntimePatch, target: PatchTarget) -> RuntimeVerdict:
     if target.state in {TargetState.MOVED, TargetState.UNREADABLE}:
         problem = f"{patch.target}: {target.reason}"
     elif target.signature and patch.signature and not accepts(patch.signature, target.signature):
-        problem = f"{patch.target} takes {target.signature}, the replacement {patch.signature}"
+        problem = f"{patch.target} takes {target.signature}, but its replacement takes {patch.signature}"
     return RuntimeVerdict(patch=patch, target=target, problem=problem)
 
 
 def accepts(replacement: str, upstream: str) -> bool:
-    """Whether whatever may be passed to a function of signature `upstream` may be passed to `replacement`.
+    """Whether a function with signature `replacement` accepts every call that `upstream` accepts.
 
-    Annotations do not count; a parameter's name does, for callers may use it.
+    Annotations are ignored. Names of parameters matter, because callers may pass them by keyword.
     """
     ours, theirs = _parameters(replacement), _parameters(upstream)
     if ours is None or theirs is None:
         return True
-    mine, wanted = [*ours.posonlyargs, *ours.args], [*theirs.posonlyargs, *theirs.args]
-    for at, parameter in enumerate(wanted):
+    mine, upstream_parameters = [*ours.posonlyargs, *ours.args], [*theirs.posonlyargs, *theirs.args]
+    for at, parameter in enumerate(upstream_parameters):
         if at >= len(mine):
             if not ours.vararg:
                 return False
         elif mine[at].arg != parameter.arg and at >= len(theirs.posonlyargs) and parameter.arg not in _SELF:
             return False
-    extra = len(mine) - len(wanted)
+    extra = len(mine) - len(upstream_parameters)
     if extra > len(ours.defaults) or len(ours.defaults) - max(extra, 0) < len(theirs.defaults) - max(
         -extra, 0
     ):
@@ -294,16 +295,16 @@ def _parameters(signature: str) -> ast.arguments | None:
 def target_differences(
     patches: Iterable[RuntimePatch], old: Tree, new: Tree, source: str = ""
 ) -> tuple[str, ...]:
-    """Sentences on targets that are not in `new` what they were in `old`: their patches need a look."""
+    """Sentences on targets that differ between `old` and `new`; their patches need a review."""
     found = []
     for target in sorted({patch.target for patch in patches}):
         before, after = find_target(old, target, source), find_target(new, target, source)
         if before.state is TargetState.FOUND and after.state is not TargetState.FOUND:
-            found.append(f"{target} is gone: {after.reason}")
+            found.append(f"{target} was removed: {after.reason}")
         elif before.signature != after.signature:
             found.append(
                 f"{target} took {before.signature or 'nothing'}, takes {after.signature or 'nothing'}"
             )
         elif before.digest != after.digest:
-            found.append(f"{target} has another body")
+            found.append(f"the implementation of {target} changed")
     return tuple(found)

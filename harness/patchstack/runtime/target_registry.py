@@ -1,6 +1,6 @@
-"""The registry of runtime patches' targets: what stood at each in every version it was recorded for.
+"""The registry of runtime patch targets: the state of each target in every recorded upstream version.
 
-Written on the host from an upstream tree, read inside a cell by `harness.fixtures.runtime_patches`.
+It is written on the host from an upstream tree and read inside cells by `harness.fixtures.runtime_patches`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _RegistryModel(BaseModel):
 class RegisteredTarget(_RegistryModel):
     """A target in one version: the file that defines it, its name there, and the digest of its source text.
 
-    These are "" where nothing stood.
+    These are "" if the target did not exist.
     """
 
     state: TargetState
@@ -43,7 +43,7 @@ class _Schema(_RegistryModel):
 
 
 class TargetRegistry(_RegistryModel):
-    """Targets in one package: dotted name -> version -> what stood there."""
+    """Targets in one package: dotted name -> version -> the target's state."""
 
     schema_: _Schema = Field(alias="schema")
     package: _Text
@@ -51,7 +51,7 @@ class TargetRegistry(_RegistryModel):
 
 
 def read_registry(file: Path) -> TargetRegistry:
-    """A registry file; InputError when it is something else."""
+    """Read a registry file; InputError if it is not one."""
     try:
         found = TargetRegistry.model_validate_json(file.read_bytes())
     except OSError as error:
@@ -60,27 +60,27 @@ def read_registry(file: Path) -> TargetRegistry:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            "this is no registry of runtime patches",
+            "this is not a registry of runtime patches",
             where=Location(file),
             why=f"{place}: {first['msg']}",
             fix="write it with `npu-matrix patches runtime --record`",
         ) from None
     if found.schema_.model_dump() != SCHEMA:
-        raise InputError("this is no registry of this format", where=Location(file))
+        raise InputError("this is not a registry of this format", where=Location(file))
     return found
 
 
 def record_targets(
     before: TargetRegistry | None, package: str, version: str, verdicts: Sequence[RuntimeVerdict], tree: Tree
 ) -> TargetRegistry:
-    """A registry with this version's targets added.
+    """The registry with the targets of this version added.
 
-    InputError when it is of another package, or nothing says which version this is.
+    InputError if the registry is for another package, or the version is unknown.
     """
     if before and before.package != package:
-        raise InputError(f"this registry is of {before.package}, not of {package}")
+        raise InputError(f"this registry is for {before.package}, not for {package}")
     if not version:
-        raise InputError("nothing says which version this tree is", fix="say it with --version")
+        raise InputError("the version of this tree is unknown", fix="name it with --version")
     targets = {name: dict(versions) for name, versions in (before.targets if before else {}).items()}
     for verdict in verdicts:
         found = verdict.target
@@ -97,7 +97,7 @@ def record_targets(
 
 
 def write_registry(file: Path, registry: TargetRegistry) -> None:
-    """Write a registry, in one order; InputError when that fails."""
+    """Write a registry with sorted keys; InputError if that fails."""
     text = json.dumps(registry.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
     try:
         file.write_text(f"{text}\n", encoding="utf-8")
@@ -108,7 +108,7 @@ def write_registry(file: Path, registry: TargetRegistry) -> None:
 def registry_differences(
     registry: TargetRegistry, verdicts: Sequence[RuntimeVerdict], version: str
 ) -> list[str]:
-    """Sentences on targets that are not what they were in the newest other version recorded."""
+    """Sentences on targets that differ from those in the newest other recorded version."""
     found = []
     for verdict in sorted(verdicts, key=lambda one: one.target.target):
         known = registry.targets.get(verdict.target.target, {})
@@ -118,10 +118,10 @@ def registry_differences(
         before = max(others, key=_order)
         then, now = known[before], verdict.target
         if then.state is TargetState.FOUND and now.state is not TargetState.FOUND:
-            found.append(f"{now.target} was there in {before} and is gone: {now.reason}")
+            found.append(f"{now.target} existed in {before} and was removed: {now.reason}")
         elif then.state is TargetState.FOUND and then.signature != now.signature:
             was, here = then.signature or "nothing", now.signature or "nothing"
-            found.append(f"{now.target} took {was} in {before}, takes {here}")
+            found.append(f"{now.target} took {was} in {before} and now takes {here}")
     return list(dict.fromkeys(found))
 
 

@@ -1,4 +1,4 @@
-"""Is a patch still needed? Leave it out and see what moves."""
+"""Ablation: leave out one patch at a time to find patches that are no longer needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """What leaving one patch out does: `needed`, `dead?`, or `unknown` when too little was run to say."""
+    """The effect of leaving out one patch: `needed`, `dead?`, or `unknown` if too few checks were run."""
 
     patch: str
     result: str
@@ -32,9 +32,9 @@ class Ablation:
 def ablate_statically(
     tree: Tree, patches: Sequence[LoadedPatch], blobs: HasBlobs | None = None
 ) -> tuple[Ablation, ...]:
-    """The part of the answer that costs nothing: does the tree change, do other patches need this one?
+    """Compare trees without running checks: does the tree change, do other patches depend on this one?
 
-    `unknown` where it does: whether any check notices has to be run (`judge_ablation`).
+    The result is `unknown` if the tree changes; `judge_ablation` then compares the statuses of checks.
     """
     whole = apply_stack(tree, patches, blobs)
     found = []
@@ -51,13 +51,13 @@ def ablate_statically(
             reasons, result = (f"{', '.join(broken)} does not apply without it",), NEEDED
         elif not whole.applies:
             reasons, result = (
-                ("the whole stack does not apply, so there is nothing to compare with",),
+                ("the whole stack does not apply, so nothing can be compared",),
                 UNKNOWN,
             )
         elif partial.digests() == whole.digests():
-            reasons, result = ("the tree is the same without it: upstream has the change",), DEAD
+            reasons, result = ("the tree is the same without the patch: upstream has the change",), DEAD
         else:
-            reasons, result = ("it changes the tree; whether a check notices has not been run",), UNKNOWN
+            reasons, result = ("the patch changes the tree; no check was run to see the effect",), UNKNOWN
         found.append(Ablation(patch=loaded.name, result=result, reasons=reasons))
     return tuple(found)
 
@@ -68,35 +68,37 @@ def judge_ablation(
     full: Mapping[str, Status],
     left_out: Mapping[str, Status],
 ) -> Ablation:
-    """Compare a cell's verdicts, check -> status, with the patch and without it.
+    """Compare the statuses of a cell's checks with the patch (`full`) and without it (`left_out`).
 
-    A verdict has moved when a check that passed no longer does; `dead?` when none has and every guard ran.
-    A guard is `check` or `check:case`; one that is a test is not run here and keeps a patch from being dead.
+    The patch is `needed` if a check that passed no longer does, and `dead?` if none changed and every guard
+    ran. Guards that are tests are not run here; a patch with such a guard is never `dead?`.
     """
-    moved = [name for name, status in full.items() if status is Status.PASS and _worse(left_out.get(name))]
+    changed = [name for name, status in full.items() if status is Status.PASS and _worse(left_out.get(name))]
     named = tuple(guarded_by)
     tests = [guard for guard in named if "::" in guard]
     guards = sorted({guard.split(":")[0] for guard in named if guard not in tests})
-    if moved:
-        reasons = [f"{name} is {left_out[name].value} without it" for name in moved]
-        silent = [guard for guard in guards if guard not in moved]
-        reasons += [f"its guard {guard} did not notice" for guard in silent]
+    if changed:
+        reasons = [f"without the patch, {name} is {left_out[name].value}" for name in changed]
+        silent = [guard for guard in guards if guard not in changed]
+        reasons += [f"its guard {guard} still passes" for guard in silent]
         return Ablation(patch=patch, result=NEEDED, reasons=tuple(reasons))
     compared = [
         name for name, status in full.items() if status is Status.PASS and left_out.get(name) is Status.PASS
     ]
     missing = [name for name in guards if name not in compared]
     if missing or not compared:
-        what = f"its guard {', '.join(missing)}" if missing else "no check of this cell"
-        return Ablation(patch=patch, result=UNKNOWN, reasons=(f"{what} did not pass both times",))
+        what = f"not every guard ({', '.join(missing)})" if missing else "no check of this cell"
+        return Ablation(
+            patch=patch, result=UNKNOWN, reasons=(f"{what} passed both with and without the patch",)
+        )
     if tests:
-        same = f"no verdict moved without it: {', '.join(compared)} pass as before"
-        reason = f"its guard {', '.join(tests)} is a test that shows both sides; it is run inside a cell"
+        same = f"no status changes without the patch: {', '.join(compared)} still pass"
+        reason = f"its guard {', '.join(tests)} is a test, which runs inside a cell and was not run here"
         return Ablation(patch=patch, result=UNKNOWN, reasons=(same, reason))
     return Ablation(
         patch=patch,
         result=DEAD,
-        reasons=(f"no verdict moved without it: {', '.join(compared)} pass as before",),
+        reasons=(f"no status changes without the patch: {', '.join(compared)} still pass",),
     )
 
 

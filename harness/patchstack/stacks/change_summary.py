@@ -1,4 +1,4 @@
-"""What patches change, read from the code before and after, not from what somebody wrote about them."""
+"""Which definitions patches change, found by comparing the code before and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.sources.tree import HasBlobs, Tree, TreeFile
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolChange:
-    """One definition added, replaced or deleted; of a replaced callable with both signatures."""
+    """One added, replaced or deleted definition, with both signatures if a callable was replaced."""
 
     action: str
     kind: str
@@ -23,7 +23,7 @@ class SymbolChange:
     now: str = ""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Action, kind and name; both signatures when they differ."""
+        """Action, kind and name, and both signatures if they differ."""
         change: dict[str, JsonValue] = {"action": self.action, "kind": self.kind, "name": self.name}
         if self.was != self.now:
             change["signature"] = {"was": self.was, "now": self.now}
@@ -32,7 +32,7 @@ class SymbolChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassChange:
-    """A class added, updated or deleted, and what changed in it."""
+    """An added, updated or deleted class, and the changes in it."""
 
     name: str
     action: str
@@ -41,7 +41,7 @@ class ClassChange:
 
 @dataclass(frozen=True, kw_only=True)
 class FileChanges:
-    """One file: its module's and its classes' changes, or a note where there are none to name."""
+    """The changes in one file's module and classes, or a note if there are none."""
 
     path: str
     module: tuple[SymbolChange, ...] = ()
@@ -51,7 +51,7 @@ class FileChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchChanges:
-    """One patch on one tree. `files` is empty when the patch does not go in."""
+    """The changes of one patch to one tree. `files` is empty if the patch does not apply."""
 
     patch: str
     verdict: PatchVerdict
@@ -60,7 +60,7 @@ class PatchChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSummary:
-    """Patches on one upstream tree."""
+    """The changes of several patches to one upstream tree."""
 
     upstream: str
     tree: str
@@ -83,7 +83,7 @@ class ChangeSummary:
         }
 
     def to_text(self) -> str:
-        """The form the NPU plugin prints."""
+        """The text in the format of the NPU plugin."""
         lines = [_rule("NPU Patch Summary", 32), "", _rule(f"{self.upstream} Patch Summary", 16)]
         number = 0
         for patch in self.patches:
@@ -98,7 +98,7 @@ class ChangeSummary:
 def summarise_changes(
     upstream: str, patches: Iterable[LoadedPatch], tree: Tree, blobs: HasBlobs | None = None
 ) -> ChangeSummary:
-    """What each patch, alone, changes in `tree`; one that does not go in is listed with its verdict only."""
+    """The changes of each patch alone to `tree`. A patch that does not apply has only a verdict."""
     return ChangeSummary(
         upstream=upstream,
         tree=tree.label,
@@ -116,7 +116,7 @@ def _patch(loaded: LoadedPatch, tree: Tree, blobs: HasBlobs | None) -> PatchChan
 
 
 def summarise_file(path: str, before: bytes | None, after: TreeFile | None) -> FileChanges:
-    """What changed between two contents of a file (None: not there)."""
+    """The changes between two contents of a file (None: no file)."""
     if not path.endswith((".py", ".pyi")):
         return FileChanges(path=path, note=_note(before, after, "not Python"))
     old = {} if before is None else outline(before)

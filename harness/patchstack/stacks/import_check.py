@@ -1,4 +1,4 @@
-"""An imported stack held against the commits it says it was made for, and against what is said of it."""
+"""Checking an imported stack: apply each patch to the commit it pins, and compare the stack's own summary."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from harness.sources.git.git_repository import FULL_ID, MIN_ABBREVIATION, Reposi
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedVerdict:
-    """One patch at its own pin: the commit in full, and the verdict there; "" and None when not at hand."""
+    """A patch, the full id of the commit it pins, and the verdict there; "" and None if unavailable."""
 
     patch: ImportedPatch
     commit: str
     verdict: ClassifiedPatch | None
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Where it is from, what it is for, and the verdict."""
+        """The patch, its pin and commit, and the verdict."""
         return {
             "upstream": self.patch.upstream,
             "name": self.patch.name,
@@ -40,9 +40,10 @@ def check_imported(
     repositories: Sequence[Repository],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[tuple[ImportedVerdict, ...], tuple[Problem, ...]]:
-    """Every patch, in order, at its pin in the first repository that has it; `progress` is told (done, all).
+    """Apply every patch, in order, to its pinned commit in the first repository that has it.
 
-    The problems are claims of the stack's own summary that its code does not bear out, or leaves out.
+    The problems are differences between the stack's own summary and the code, and relations between patches.
+    `progress` is called with (done, total).
     """
     groups: dict[tuple[str, str], list[ImportedPatch]] = {}
     for patch in imported.patches:
@@ -72,7 +73,7 @@ def check_imported(
 
 
 def _has(repository: Repository, pin: str) -> bool:
-    """Whether a pin is a commit here: tags are looked up too, since recipes pin them."""
+    """Whether a pin is a commit or a tag of this repository; the recipes pin tags."""
     if len(pin) >= MIN_ABBREVIATION and repository.has(pin):
         return True
     return bool(pin) and len(pin) < FULL_ID and repository.has_tag(pin)

@@ -1,4 +1,4 @@
-"""Which patches of a folder are meant: of this project's format by upstream and version, of any other all."""
+"""Selecting patches from a folder: by upstream and version in this project's format, otherwise all."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from harness.patchstack.format.patch_header import FILE_NAME
 from harness.patchstack.stacks.patch_stack import SERIES, PatchStack, load_stack, upstreams
 from harness.sources.tree import Tree
 
-#: The upstream that is meant where a folder has the stacks of several and nothing else says which.
+#: The upstream to use if a folder has stacks of several upstreams and none is named.
 DEFAULT_UPSTREAM = "verl"
 _SUFFIXES = (".patch", ".diff")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantGroup:
-    """A logical patch: its name, and of each body its place among the patches and the versions it is for."""
+    """A patch by name, and for each of its variants an index into a list of patches and the variant's
+    versions.
+    """
 
     name: str
     variants: tuple[tuple[int, str], ...]
 
 
 def load_own_stack(folder: Path, upstream: str = "") -> PatchStack | None:
-    """The stack in a folder of this project's format, `patches` or `patches/<upstream>`; else None.
+    """The stack in a folder of this project's format (`patches` or `patches/<upstream>`), otherwise None.
 
-    InputError when it is damaged, or has several upstreams and none is named.
+    InputError if it is damaged, or the folder has several upstreams and none is named.
     """
     if (folder / SERIES).is_file() and any(folder.glob(f"*/{FILE_NAME}")):
         return load_stack(folder.parent, folder.name)
@@ -39,16 +41,16 @@ def load_own_stack(folder: Path, upstream: str = "") -> PatchStack | None:
         return None
     if not upstream and len(stacks) > 1:
         raise InputError(
-            "there are stacks of several upstreams here",
+            "this folder has stacks of several upstreams",
             where=Location(folder),
             fix=f"name one with --upstream: {', '.join(stacks)}",
         )
-    wanted = upstream or stacks[0]
-    if wanted not in stacks:
+    name = upstream or stacks[0]
+    if name not in stacks:
         raise InputError(
-            f"there is no stack of {wanted!r} here", where=Location(folder), fix=f"one of {', '.join(stacks)}"
+            f"this folder has no stack of {name!r}", where=Location(folder), fix=f"one of {', '.join(stacks)}"
         )
-    return load_stack(folder, wanted)
+    return load_stack(folder, name)
 
 
 def stacks_in(folder: Path) -> list[str]:
@@ -58,7 +60,9 @@ def stacks_in(folder: Path) -> list[str]:
 
 
 def choose_upstream(folder: Path, upstream: str, tree: Tree | None = None) -> str:
-    """The upstream whose stack is meant: the named one, else that whose package the tree has, else verl."""
+    """The upstream whose stack to use: `upstream` if given, else the one whose package is in `tree`, else
+    verl.
+    """
     stacks = stacks_in(folder) if not upstream and folder.is_dir() else []
     if len(stacks) < 2:
         return upstream
@@ -71,7 +75,7 @@ def choose_upstream(folder: Path, upstream: str, tree: Tree | None = None) -> st
 def all_variants(
     folder: Path, upstream: str = ""
 ) -> tuple[tuple[LoadedPatch, ...], tuple[VariantGroup, ...]]:
-    """Every body of a stack, and which of them make one patch; of another format all patches and nothing."""
+    """Every variant of a stack, grouped by patch. In another format: all patches, without groups."""
     stack = load_own_stack(folder, upstream) if folder.is_dir() else None
     if stack is None:
         return collect_patches(folder), ()
@@ -85,24 +89,24 @@ def all_variants(
 
 
 def variants_for(folder: Path, version: str, upstream: str = "") -> tuple[LoadedPatch, ...]:
-    """The patches for one version, in order; of a folder of another format all there are.
+    """The patches for one version, in order. In another format: all patches.
 
-    InputError when the stack chooses by version and `version` is "".
+    InputError if the stack selects by version and `version` is "".
     """
     stack = load_own_stack(folder, upstream) if folder.is_dir() else None
     if stack is None:
         return collect_patches(folder)
     if not version:
         raise InputError(
-            "nothing says which version this tree is, so no bodies can be chosen for it",
+            "the version of this tree is unknown, so no patch variants can be selected for it",
             where=Location(stack.folder),
-            fix="say it with --version, e.g. --version 0.9.1",
+            fix="name the version, e.g. --version 0.9.1",
         )
     return tuple(read_patch(patch.id, patch.data) for patch in stack.select(version))
 
 
 def newest_variants(folder: Path, upstream: str = "") -> tuple[LoadedPatch, ...]:
-    """The last body of each patch, which is for its newest versions; of another format all there are."""
+    """The last variant of each patch, which is for the newest versions. In another format: all patches."""
     stack = load_own_stack(folder, upstream) if folder.is_dir() else None
     if stack is None:
         return collect_patches(folder)
@@ -114,16 +118,16 @@ def newest_variants(folder: Path, upstream: str = "") -> tuple[LoadedPatch, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentVariants:
-    """Bodies that somebody still relies on; of patches that have ended, id -> the versions they were for."""
+    """Variants for current versions. ended: id of each patch for older versions only -> its versions."""
 
     variants: tuple[LoadedPatch, ...]
     ended: Mapping[str, str]
 
 
 def current_variants(folder: Path, versions: Sequence[str], upstream: str = "") -> CurrentVariants:
-    """The body of each patch for the first of `versions` it has one for; of another format all there are.
+    """For each patch, its variant for the first of `versions` that it has one for. In another format: all.
 
-    Give the version of a development head, then the newest release: what is for neither has ended.
+    Pass the version of a development head, then the newest release. A patch that is for neither has ended.
     """
     stack = load_own_stack(folder, upstream) if folder.is_dir() else None
     if stack is None:
@@ -140,13 +144,14 @@ def current_variants(folder: Path, versions: Sequence[str], upstream: str = "") 
 
 
 def select_by_name(patches: Sequence[LoadedPatch], names: Sequence[str]) -> tuple[LoadedPatch, ...]:
-    """The patches with these names (or globs); all when there are none. InputError when one names nothing."""
+    """The patches with these names or globs; all without names. InputError if a name matches no patch."""
     known = [patch.name for patch in patches]
     for name in names:
         if not any(_is_named(patch, name) for patch in patches):
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
             raise InputError(
-                f"no patch is called {name!r}", fix=f"one of: {', '.join(near or known) or 'there are none'}"
+                f"no patch has the name {name!r}",
+                fix=f"one of: {', '.join(near or known) or 'there are none'}",
             )
     return tuple(patch for patch in patches if not names or any(_is_named(patch, name) for name in names))
 
@@ -156,9 +161,9 @@ def _is_named(patch: LoadedPatch, name: str) -> bool:
 
 
 def collect_patches(folder: Path) -> tuple[LoadedPatch, ...]:
-    """Every patch file below `folder` (or the one file it is), named by its path below it, in order of names.
+    """Every patch file below `folder`, or the file itself, named by its relative path, sorted by name.
 
-    InputError when there is none, or one cannot be read.
+    InputError if there is none, or one cannot be read.
     """
     if folder.is_file():
         return (read_patch(folder.name, _read(folder)),)
@@ -169,9 +174,9 @@ def collect_patches(folder: Path) -> tuple[LoadedPatch, ...]:
     )
     if not files:
         raise InputError(
-            "there are no patches here",
+            "this folder has no patches",
             where=Location(folder),
-            fix=f"give a folder with {' or '.join('*' + suffix for suffix in _SUFFIXES)} files in it",
+            fix=f"give a folder with {' or '.join('*' + suffix for suffix in _SUFFIXES)} files",
         )
     return tuple(read_patch(file.relative_to(folder).as_posix(), _read(file)) for file in files)
 

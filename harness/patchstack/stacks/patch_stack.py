@@ -1,4 +1,4 @@
-"""Patch stacks: `patches/<upstream>/series`, a folder for each patch, a body for each version range."""
+"""Patch stacks on disk: `patches/<upstream>/series`, a folder per patch, a variant per version range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERIES = "series"
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedPatch:
-    """The body chosen for one version. `series` counts from 1; `file` is relative to the checkout."""
+    """The variant selected for one version. `series` counts from 1; `file` is relative to the checkout."""
 
     id: str
     upstream: str
@@ -48,7 +48,7 @@ class SelectedPatch:
         )
 
     def to_json(self) -> dict[str, JsonValue]:
-        """All but the content."""
+        """Everything except the content."""
         return {
             "id": self.id,
             "version_range": self.version_range,
@@ -60,14 +60,14 @@ class SelectedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchStack:
-    """The patches of one upstream, in the order they are applied."""
+    """The patches of one upstream, in the order in which they are applied."""
 
     upstream: str
     folder: Path
     patches: tuple[PatchHeader, ...]
 
     def select(self, version: str) -> tuple[SelectedPatch, ...]:
-        """The bodies for `version`, in order; patches that do not apply to it are left out."""
+        """The variants for `version`, in order; patches that are not for it are left out."""
         root = self.folder.parent.parent
         chosen = []
         for number, patch in enumerate(self.patches, start=1):
@@ -90,7 +90,7 @@ class PatchStack:
 
 
 def load_stack(patches: Path, upstream: str) -> PatchStack:
-    """The stack of one upstream below the `patches` folder; empty when there is none.
+    """The stack of one upstream in the folder `patches`; empty if there is none.
 
     InputError with every problem, each with file and line.
     """
@@ -101,12 +101,12 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
 
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
-    """The facet `patches[upstream]`: id, range, file, digest and place of every body for `version`."""
+    """The facet `patches[upstream]`: id, range, file, digest and position of every variant for `version`."""
     return [patch.to_json() for patch in load_stack(root / "patches", upstream).select(version)]
 
 
 def upstreams(patches: Path) -> tuple[str, ...]:
-    """Upstreams that have a folder below `patches`."""
+    """The upstreams that have a folder in `patches`."""
     if not patches.is_dir():
         return ()
     return tuple(
@@ -119,7 +119,7 @@ def upstreams(patches: Path) -> tuple[str, ...]:
 def lint_stack(
     patches: Path, upstream: str, versions: Iterable[str] = (), *, today: date | None = None
 ) -> list[Problem]:
-    """All that is wrong with a stack: headers, variants, and ranges over the `versions` of the matrix."""
+    """All problems of a stack: in headers, in variants, and in ranges over the `versions` of the matrix."""
     from harness.patchstack.apply.classify import read_patch
 
     stack, problems = _load(patches, upstream)
@@ -130,10 +130,10 @@ def lint_stack(
         if today and patch.review_by < today:
             problems.append(
                 Problem(
-                    f"{patch.id} was to be reviewed by {patch.review_by}",
+                    f"the review date of {patch.id} has passed: {patch.review_by}",
                     Location(patch.file),
-                    why="a patch that nobody looks at stays for ever",
-                    fix="check whether it is still needed, then move Review-By",
+                    why="without review, patches that are no longer needed stay in the stack",
+                    fix="check whether the patch is still needed, then set a new Review-By date",
                 )
             )
         for variant in patch.variants:
@@ -144,9 +144,9 @@ def lint_stack(
             if loaded.patch:
                 problems += [
                     Problem(
-                        "this change is below the end of its hunk and would be left out",
+                        "this change comes after the end of its hunk and would be ignored",
                         Location(variant.file, line),
-                        fix="correct the counts of the hunk's header",
+                        fix="correct the line counts in the hunk's header",
                     )
                     for line in loaded.patch.stray
                 ]
@@ -169,15 +169,15 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
         return empty, []
     try:
         if series.is_fifo():
-            raise OSError("it is a pipe, which somebody would have to write into")
+            raise OSError("it is a pipe, not a file")
         lines = series.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         return empty, [
             Problem(
-                "this stack has no readable series file",
+                "the series file of this stack cannot be read",
                 Location(series),
                 why=str(error),
-                fix="list one patch id per line",
+                fix="write a file with one patch id per line",
             )
         ]
     problems: list[Problem] = []
@@ -190,13 +190,17 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
         where = Location(series, number)
         if not ID.fullmatch(name):
             problems.append(
-                Problem(f"{name!r} is no patch id", where, fix="lower-case letters, digits, `.`, `_`, `-`")
+                Problem(
+                    f"{name!r} is not a patch id",
+                    where,
+                    fix="use lower-case letters, digits, `.`, `_` and `-`",
+                )
             )
         elif name in seen:
-            problems.append(Problem(f"{name} stands here twice", where, fix="keep one"))
+            problems.append(Problem(f"{name} occurs twice", where, fix="keep one of them"))
         elif not (folder / name / FILE_NAME).is_file():
             problems.append(
-                Problem(f"there is no {name}/{FILE_NAME}", where, fix="add it, or take the line out")
+                Problem(f"there is no {name}/{FILE_NAME}", where, fix="add the file, or remove this line")
             )
         else:
             header, found = parse_header(folder / name / FILE_NAME)
@@ -214,7 +218,7 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
 
 
 def _guard_problems(patch: PatchHeader, root: Path) -> list[Problem]:
-    """Guards that are tests, and are not there."""
+    """Guards that name a test which does not exist."""
     problems = []
     for guard in patch.guarded_by:
         file, colons, test = guard.partition("::")
@@ -227,9 +231,9 @@ def _guard_problems(patch: PatchHeader, root: Path) -> list[Problem]:
         if f"def {test}(" not in text:
             problems.append(
                 Problem(
-                    f"{patch.id} is guarded by {guard}, which is not there",
+                    f"{patch.id} is guarded by {guard}, which does not exist",
                     Location(patch.file),
-                    fix="name a test that is red without the patch",
+                    fix="name a test that fails without the patch",
                 )
             )
     return problems
@@ -243,19 +247,19 @@ def _range_problems(patch: PatchHeader, versions: list[str]) -> list[Problem]:
         if inside and not covering:
             problems.append(
                 Problem(
-                    f"{patch.id} applies to {version} and has no body for it",
+                    f"{patch.id} applies to {version}, but has no variant for it",
                     Location(patch.file),
                     why=f"Applies-To is {patch.applies_to}",
-                    fix="widen a body's range, or narrow Applies-To",
+                    fix="widen the range of a variant, or narrow Applies-To",
                 )
             )
         what = (
-            f"{version} is in {len(covering)} bodies' ranges"
+            f"{version} is in the ranges of {len(covering)} variants"
             if inside
             else f"{version} is outside Applies-To"
         )
         problems += [
-            Problem(what, Location(patch.file, variant.line), fix="make the ranges meet without overlapping")
+            Problem(what, Location(patch.file, variant.line), fix="make the ranges adjacent, without overlap")
             for variant in covering
             if len(covering) > 1 or not inside
         ]
@@ -265,11 +269,13 @@ def _range_problems(patch: PatchHeader, versions: list[str]) -> list[Problem]:
 def _text_problems(file: Path, data: bytes) -> list[Problem]:
     problems = []
     if data.startswith(b"\xef\xbb\xbf"):
-        problems.append(Problem("the body begins with a byte order mark", Location(file, 1), fix="remove it"))
+        problems.append(
+            Problem("the patch starts with a byte order mark", Location(file, 1), fix="remove it")
+        )
     if data and not data.endswith(b"\n"):
         problems.append(
             Problem(
-                "the body does not end with a newline", Location(file, data.count(b"\n") + 1), fix="add it"
+                "the patch does not end with a newline", Location(file, data.count(b"\n") + 1), fix="add it"
             )
         )
     return problems

@@ -1,4 +1,4 @@
-"""Stacks written out: canonical patch files and headers, byte for byte the same every time."""
+"""Writing stacks: as canonical patch files with headers, or an imported one in this project's format."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ _WIDTH = 100
 
 
 def canonical(data: bytes) -> bytes:
-    """A patch in canonical form; InputError with its line when it is none."""
+    """A patch in canonical form; InputError with the line if it is not well-formed."""
     loaded = read_patch("patch", data)
     if loaded.patch is None:
         error = loaded.error
-        raise InputError("this is no well-formed patch", why=str(error), fix="write it again with `git diff`")
+        raise InputError(
+            "this is not a well-formed patch", why=str(error), fix="write it again with `git diff`"
+        )
     return render_patch(loaded.patch)
 
 
 def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
-    """The bodies for `version` as `0001-<id>.patch` ... with their reason on top, and a quilt `series`."""
+    """The variants for `version` as `0001-<id>.patch`, ... with the header on top, and a quilt `series`."""
     headers = {f"{stack.upstream}/{patch.id}": patch for patch in stack.patches}
     files = {}
     for number, patch in enumerate(stack.select(version), start=1):
@@ -38,7 +40,7 @@ def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
 
 
 def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
-    """Write what `exported` gives. The folder must be empty or absent: InputError otherwise."""
+    """Write the files of `exported`. InputError if the folder is not empty."""
     make_empty_folder(folder)
     files = exported(stack, version)
     for name, data in files.items():
@@ -47,14 +49,14 @@ def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, .
 
 
 def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Problem]:
-    """Where a folder differs from what would be exported into it now."""
+    """Differences between a folder and what would be exported into it now."""
     files = exported(stack, version)
     there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     problems = [
         Problem(
-            "this file is not what is exported now" if name in there else "this file is missing",
+            "this file differs from what would be exported" if name in there else "this file is missing",
             Location(folder / name),
-            fix="export again into an empty folder",
+            fix="export into an empty folder again",
         )
         for name, data in files.items()
         if name not in there or (folder / name).read_bytes() != data
@@ -66,14 +68,14 @@ def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Probl
 
 
 def canonical_problems(stack: PatchStack) -> list[Problem]:
-    """Bodies that are not written in canonical form."""
+    """Variants that are not in canonical form."""
     variants = [variant for patch in stack.patches for variant in patch.variants]
     return [
         Problem(
-            "this body is not in canonical form",
+            "this patch is not in canonical form",
             Location(variant.file),
-            why="what is exported would differ from what is reviewed",
-            fix="write it again with `git diff --full-index`, and nothing above it",
+            why="the exported file would differ from the reviewed one",
+            fix="write it again with `git diff --full-index`, without text before the diff",
         )
         for variant in variants
         if canonical(variant.file.read_bytes()) != variant.file.read_bytes()
@@ -83,18 +85,18 @@ def canonical_problems(stack: PatchStack) -> list[Problem]:
 def write_imported(
     imported: ImportedStack, patches: Path, versions: Mapping[str, str], owner: str, today: date
 ) -> tuple[Path, ...]:
-    """Write an imported stack in this project's format below the `patches` folder.
+    """Write an imported stack in this project's format into the folder `patches`.
 
-    versions: pin -> the versions a patch pinned to it is for; InputError names every pin without them.
-    Corrupt patches are left out; existing folders are not touched (InputError).
+    versions: pin -> the versions that a patch with this pin is for; InputError names every pin without
+    versions. Corrupt patches are left out. InputError if the folder of a patch exists already.
     """
     usable = [patch for patch in imported.patches if read_patch(patch.name, patch.data).patch]
     unknown = sorted({patch.pin or patch.name for patch in usable} - set(versions))
     if unknown:
         raise InputError(
-            f"no version range is known for {', '.join(unknown)}",
-            why="bodies are chosen by version, the imported stack pins commits",
-            fix="say which versions each is for, e.g. d62da4950==0.6.1",
+            f"the version range of {', '.join(unknown)} is unknown",
+            why="patch variants are selected by version, but the imported stack pins commits",
+            fix="name the versions of each pin with --for, e.g. --for d62da4950==0.6.1",
         )
     files: dict[Path, bytes] = {}
     groups = _grouped(usable)
@@ -102,7 +104,7 @@ def write_imported(
         folder = patches / upstream / name
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(
-                "a patch of this name is here already",
+                "a patch of this name exists already",
                 where=Location(folder),
                 fix="remove it, or import into another folder",
             )
@@ -124,7 +126,7 @@ def write_imported(
 
 
 def _grouped(patches: Sequence[ImportedPatch]) -> dict[tuple[str, str], list[ImportedPatch]]:
-    """(upstream, id) -> bodies. Files of one name for different pins are bodies of one patch."""
+    """(upstream, id) -> variants. Files of one name for different pins are variants of one patch."""
     pins = Counter((patch.upstream, _id(patch.file.stem), patch.pin) for patch in patches)
     groups: dict[tuple[str, str], list[ImportedPatch]] = {}
     for patch in patches:
@@ -148,7 +150,7 @@ def _header(
     return "\n".join(
         [
             f"Subject: {name}",
-            f"Why: imported from {origin}; the reason was not recorded there",
+            f"Why: imported from {origin}, which does not record the reason",
             f"Owner: {owner}",
             "Upstream-Status: Inactive-Upstream",
             "Upstream-Url: none (not recorded)",
@@ -162,7 +164,7 @@ def _header(
 
 
 def _plain(text: str) -> str:
-    """A file name as one line of a header can hold it."""
+    """A file name as printable text on one line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -192,17 +194,17 @@ def _preamble(header: PatchHeader) -> str:
 
 
 def make_empty_folder(folder: Path) -> None:
-    """Make a folder to write into; InputError when there is something in it, or it cannot be made."""
+    """Create an empty folder; InputError if it is not empty or cannot be created."""
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(
-            "this folder is not empty", where=Location(folder), fix="choose another, or empty it first"
+            "this folder is not empty", where=Location(folder), fix="choose another folder, or empty it"
         )
     make_folder(folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, which may be there; InputError when it cannot be made."""
+    """Create a folder, which may exist already; InputError if it cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError("this folder cannot be made", where=Location(folder), why=str(error)) from error
+        raise InputError("this folder cannot be created", where=Location(folder), why=str(error)) from error

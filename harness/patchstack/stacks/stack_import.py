@@ -1,4 +1,4 @@
-"""Patch stacks of others, read as they are: the NPU plugin's, the Ascend recipes', quilt's, any folder."""
+"""Reading patch stacks in other formats: the NPU plugin, the Ascend recipes, quilt, or any folder."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 class ImportedPatch:
     """One patch file of another stack.
 
-    upstream: the repository it is for, as the stack names it ("" when it does not say).
-    pin: the commit or tag it was made for, as recorded ("" when it is not).
-    claims: what the stack's own documentation says it changes; None when it says nothing of this file.
+    upstream: the repository that it is for, as the stack names it ("" if it does not).
+    pin: the recorded commit or tag that it was made for ("" if none is recorded).
+    claims: the changes that the stack's own documentation lists for it; None if it does not list this file.
     """
 
     upstream: str
@@ -40,9 +40,9 @@ class ImportedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedStack:
-    """A stack as read, in its order, with everything that is wrong with it.
+    """An imported stack, in its order, with all its problems.
 
-    summary: the file in which the stack itself says what it changes, if it has one.
+    summary: the file that documents the changes of the stack, if it has one.
     """
 
     layout: str
@@ -53,15 +53,15 @@ class ImportedStack:
 
 
 def import_patches(folder: Path, layout: str = "") -> ImportedStack:
-    """Read a stack. Without `layout` it is recognised by its files; InputError when there are no patches."""
+    """Read a stack. Without `layout` the format is detected. InputError if the folder has no patches."""
     if not folder.is_dir():
-        raise InputError("there is no such folder to import from", where=Location(folder))
+        raise InputError("the folder to import from does not exist", where=Location(folder))
     root = _plugin_root(folder)
     chosen = layout or _recognised(folder, root)
     if chosen == PLUGIN:
         if root is None:
             raise InputError(
-                "this is no checkout of the NPU plugin",
+                "this is not a checkout of the NPU plugin",
                 where=Location(folder),
                 fix="expected patch/<repository>/<commit>/*.patch",
             )
@@ -76,9 +76,9 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
         raise InputError(f"unknown layout {chosen!r}", fix=f"one of {', '.join(LAYOUTS)}")
     if not found:
         raise InputError(
-            "there are no patches here", where=Location(folder), fix="give the folder that holds them"
+            "this folder has no patches", where=Location(folder), fix="give the folder that contains them"
         )
-    problems += [problem for patch in found for problem in _body_problems(patch)]
+    problems += [problem for patch in found for problem in _patch_problems(patch)]
     summary = root / _SUMMARY if chosen == PLUGIN and root else None
     return ImportedStack(
         layout=chosen,
@@ -98,7 +98,7 @@ def _recognised(folder: Path, root: Path | None) -> str:
 
 
 def _plugin_root(folder: Path) -> Path | None:
-    """The folder that holds `patch/` and `patch_summary/`: the checkout, or one or two levels below."""
+    """The folder that contains `patch/` and `patch_summary/`: the checkout, or up to two levels below it."""
     for candidate in (folder, folder / "verl_npu", folder / "verl_npu" / "verl_npu"):
         if any(candidate.glob("patch/*/*/*.patch")):
             return candidate
@@ -125,9 +125,11 @@ def _plugin(root: Path) -> tuple[list[ImportedPatch], list[Problem]]:
             what = (
                 "is applied but not in the summary"
                 if applied
-                else "is for a commit the summary does not know"
+                else "is for a commit that is not in the summary"
             )
-            why = "the plugin applies every file of the folder, listed or not" if applied else ""
+            why = (
+                "the plugin applies every file in the folder, whether it is listed or not" if applied else ""
+            )
             problems.append(
                 Problem(f"{patch.upstream}/{patch.pin}/{patch.file.name} {what}", Location(summary), why=why)
             )
@@ -139,7 +141,8 @@ def _plugin(root: Path) -> tuple[list[ImportedPatch], list[Problem]]:
         if (claim.repository, claim.folder, claim.file) not in there:
             problems.append(
                 Problem(
-                    f"{claim.repository}/{claim.folder}/{claim.file}.patch is in the summary but not there",
+                    f"{claim.repository}/{claim.folder}/{claim.file}.patch is in the summary "
+                    "but does not exist",
                     Location(summary, claim.line),
                 )
             )
@@ -153,7 +156,7 @@ def _unique(problems: list[Problem]) -> list[Problem]:
 
 
 def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
-    """Recipes pin verl in `REQUIRED_VERL.txt`; patches of other repositories say so in their names."""
+    """The recipes pin verl in `REQUIRED_VERL.txt`; the file names of other patches tell the repository."""
     patches: list[ImportedPatch] = []
     problems: list[Problem] = []
     for file in _patch_files(folder):
@@ -169,7 +172,7 @@ def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
         if not pin:
             problems.append(
                 Problem(
-                    f"nothing says which {upstream or 'repository'} commit this patch is for",
+                    f"the {upstream or 'upstream'} commit that this patch is for is not recorded",
                     Location(file),
                     why=f"{required.name} pins another repository"
                     if required
@@ -197,7 +200,7 @@ def _settings(file: Path) -> tuple[dict[str, str], list[Problem]]:
             continue
         found = _SETTING.fullmatch(line.strip())
         if found is None:
-            problems.append(Problem("this line is no NAME=value", Location(file, number)))
+            problems.append(Problem("this line does not have the form NAME=value", Location(file, number)))
         elif found[1] in settings:
             problems.append(Problem(f"{found[1]} is set twice", Location(file, number)))
         else:
@@ -205,7 +208,7 @@ def _settings(file: Path) -> tuple[dict[str, str], list[Problem]]:
     return settings, problems
 
 
-#: Longest first: `vllm-ascend.patch` is not one of vllm.
+#: Longest names first, so that `vllm-ascend.patch` is not taken for a patch of vllm.
 _REPOSITORIES = (
     "vllm-ascend",
     "vllm_ascend",
@@ -239,9 +242,7 @@ def _series(folder: Path) -> Path | None:
 def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
     series = _series(folder)
     if series is None:
-        raise InputError(
-            "this folder has no quilt series", where=Location(folder), fix="expected a file `series`"
-        )
+        raise InputError("this folder has no quilt series", where=Location(folder), fix="add a file `series`")
     patches: list[ImportedPatch] = []
     problems = []
     named = set()
@@ -252,13 +253,15 @@ def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
         file = (series.parent / words[0]).resolve()
         where = Location(series, number)
         if not file.is_relative_to(series.parent.resolve()):
-            problems.append(Problem(f"{words[0]} lies outside the folder", where))
+            problems.append(Problem(f"{words[0]} is outside the folder", where))
         elif not file.is_file():
             problems.append(Problem(f"there is no {words[0]}", where))
         else:
             if len(words) > 1 and words[1] != "-p1":
                 problems.append(
-                    Problem(f"{words[0]} is to be applied with {words[1]}", where, fix="remake it for -p1")
+                    Problem(
+                        f"{words[0]} has to be applied with {words[1]}", where, fix="write it again for -p1"
+                    )
                 )
             named.add(file)
             patches.append(_read(file, "", "", series.parent.resolve()))
@@ -290,20 +293,20 @@ def _read(file: Path, upstream: str, pin: str, top: Path) -> ImportedPatch:
     )
 
 
-def _body_problems(patch: ImportedPatch) -> list[Problem]:
+def _patch_problems(patch: ImportedPatch) -> list[Problem]:
     loaded = read_patch(patch.name, patch.data)
     if loaded.patch is None:
         error = loaded.error
-        why = "git refuses such a patch; GNU patch guesses" if error else ""
+        why = "git rejects such a patch; GNU patch would guess" if error else ""
         return [
             Problem(
-                error.why if error else "unreadable",
+                error.why if error else "this patch cannot be parsed",
                 Location(patch.file, error.line if error else 0),
                 why=why,
             )
         ]
     problems = [
-        Problem("this change is below the end of its hunk and is left out", Location(patch.file, line))
+        Problem("this change comes after the end of its hunk and is ignored", Location(patch.file, line))
         for line in loaded.patch.stray
     ]
     if any(
@@ -315,8 +318,8 @@ def _body_problems(patch: ImportedPatch) -> list[Problem]:
             Problem(
                 "a hunk has no context lines",
                 Location(patch.file),
-                why="git applies it with --unidiff-zero only, wherever its line number says",
-                fix="make the patch with context",
+                why="git applies it only with --unidiff-zero, at its line number, without any check",
+                fix="write the patch again with context lines",
             )
         )
     return problems

@@ -1,4 +1,4 @@
-"""What the NPU plugin's `patch_summary.yaml` says its patches change, with the line of every claim."""
+"""The changes that the NPU plugin's `patch_summary.yaml` claims for its patches, compared with the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.patchstack.stacks.change_summary import PatchChanges
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One line of the summary: in `owner` ("" for the module) the name was added, replaced or deleted.
+    """One change in the summary: `name` was added, replaced or deleted in `owner` ("" for the module).
 
     name is "" for a file that is listed without changes.
     """
@@ -31,12 +31,12 @@ class Claim:
 
 
 def read_claims(file: Path) -> tuple[list[Claim], list[Problem]]:
-    """Every claim of a summary, and what is wrong with it as YAML: keys given twice, a revision not there."""
+    """Every claim of a summary, and its problems: duplicate keys, a current revision without a version."""
     problems: list[Problem] = []
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        return [], [Problem("this summary is no YAML", Location(file), why=str(error).split("\n")[0])]
+        return [], [Problem("this summary is not valid YAML", Location(file), why=str(error).split("\n")[0])]
     top = _mapping(root, file, problems)
     claims = []
     for patch in _items(top.get("patches")):
@@ -93,13 +93,13 @@ def _claim(base: Claim, owner: str, node: yaml.Node, file: Path, problems: list[
 
 
 def disagreements(claims: tuple[Claim, ...], summary: PatchChanges, file: Path) -> list[Problem]:
-    """Where claims and code differ: what is claimed and not so, and what is so and not claimed.
+    """Differences between claims and code, in both directions.
 
-    Owners are compared by their last name, and a claimed owner that is the file's own name is the module: the
-    plugin writes module changes so. Kinds are not compared, since it calls functions methods.
+    Owners are compared by their last name. A claimed owner that equals the file's name is the module, as the
+    plugin writes it. Kinds are not compared, because the plugin calls functions methods.
     """
     if not summary.files:
-        what = f"{summary.patch} is {summary.verdict}, so what is said of it cannot be checked"
+        what = f"{summary.patch} is {summary.verdict}, so its summary cannot be checked"
         return [Problem(what, Location(file))]
     stems = {found.path.rsplit("/", 1)[-1].removesuffix(".py") for found in summary.files}
     stems |= {claim.file for claim in claims}
@@ -118,12 +118,15 @@ def disagreements(claims: tuple[Claim, ...], summary: PatchChanges, file: Path) 
             owner = "" if claim.owner in stems else claim.owner
             claimed[owner, claim.name, claim.action] = claim.line
     problems = [
-        Problem(f"{summary.patch}: says {_named(*key)}; the code does not", Location(file, line))
+        Problem(
+            f"{summary.patch}: the summary says {_named(*key)}, but the code does not have this change",
+            Location(file, line),
+        )
         for key, line in claimed.items()
         if key not in real
     ]
     problems += [
-        Problem(f"{summary.patch}: the code has {_named(*key)}; the summary does not say so", Location(file))
+        Problem(f"{summary.patch}: the code has {_named(*key)}, but the summary does not", Location(file))
         for key in real
         if key not in claimed and not _inside_new_class(key, real)
     ]
@@ -131,7 +134,7 @@ def disagreements(claims: tuple[Claim, ...], summary: PatchChanges, file: Path) 
 
 
 def _inside_new_class(key: tuple[str, str, str], real: dict[tuple[str, str, str], str]) -> bool:
-    """Members of a class that is added or deleted whole need no words of their own."""
+    """Whether it is a member of a class that is added or deleted as a whole."""
     return bool(key[0]) and ("", key[0], key[2]) in real
 
 
@@ -140,7 +143,7 @@ def _named(owner: str, name: str, action: str) -> str:
 
 
 def _mapping(node: yaml.Node | None, file: Path, problems: list[Problem]) -> dict[str, yaml.Node]:
-    """A mapping node's values by key; a key given twice is a problem, and its last value counts."""
+    """The values of a mapping node by key. A duplicate key is a problem; its last value is used."""
     if not isinstance(node, yaml.MappingNode):
         return {}
     found: dict[str, yaml.Node] = {}
@@ -149,9 +152,9 @@ def _mapping(node: yaml.Node | None, file: Path, problems: list[Problem]) -> dic
         if name in found:
             problems.append(
                 Problem(
-                    f"the key {name!r} is given twice",
+                    f"the key {name!r} occurs twice",
                     Location(file, key.start_mark.line + 1),
-                    why="YAML keeps the last one, so what the first one held is not in the summary",
+                    why="YAML keeps the last value, so the first one is lost",
                 )
             )
         found[name] = value

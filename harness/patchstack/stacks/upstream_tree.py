@@ -1,4 +1,4 @@
-"""What commands work on: patches chosen from a folder, and the upstream tree they are held against."""
+"""The upstream tree that patches are applied to: a folder, an archive, a commit or a published release."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TreeSource:
 
 @dataclass(frozen=True, kw_only=True)
 class UpstreamTree:
-    """An upstream tree. version: which one it is, "" when neither it nor the user says."""
+    """An upstream tree. version: "" if neither the tree nor the user states it."""
 
     tree: Tree
     version: str
@@ -49,25 +49,25 @@ class UpstreamTree:
 
 
 def folder_target(path: Path, package: str, version: str = "") -> UpstreamTree:
-    """A working folder, an installed package's parent folder, a wheel or an sdist."""
+    """The tree of a working folder, of the parent folder of an installed package, of a wheel or an sdist."""
     tree = open_folder(path)
     return UpstreamTree(tree=tree, version=version or version_in(tree, package))
 
 
 def open_folder(path: Path) -> Tree:
-    """The tree of a folder, a wheel or an sdist; InputError when there is none."""
+    """The tree of a folder, a wheel or an sdist; InputError if it does not exist."""
     from harness.sources.packages.archive import open_archive
     from harness.sources.tree import DirectoryTree
 
     if not path.exists():
         raise InputError(
-            "there is no such tree", where=Location(path), fix="give a folder, a wheel or an sdist"
+            "this tree does not exist", where=Location(path), fix="give a folder, a wheel or an sdist"
         )
     return DirectoryTree(root=path) if path.is_dir() else open_archive(path)
 
 
 def commit_target(repository: Repository, reference: str, package: str, version: str = "") -> UpstreamTree:
-    """One commit. Its version is what its own tree says, with the commit behind it."""
+    """The tree of a commit. Its version is the one stated in the tree, followed by `@` and the commit."""
     tree = repository.tree(reference)
     found = version or version_in(tree, package)
     return UpstreamTree(
@@ -112,7 +112,7 @@ def upstream_tree(
 
 
 def version_in(tree: Tree, package: str) -> str:
-    """The version a tree says it is, or ""."""
+    """The version that a tree states in its version file or metadata, or ""."""
     name = package.replace("-", "_")
     wheel = re.compile(rf"{re.escape(name)}-[^/]+\.dist-info/METADATA")
     metadata = sorted(path for path in tree.paths() if wheel.fullmatch(path))

@@ -198,7 +198,7 @@ def test_rebase_makes_what_it_can_and_a_kit_for_the_rest(patches: Any, upstream:
     out = tmp_path / "out"
     assert "patches rebase --continue" in patches(*asked, "v2.0", "--out", out, code=1)
     kit = out / "verl-seven"
-    assert "a conflict marker is left" in patches("rebase", "--continue", kit, code=2)
+    assert "still has a conflict marker" in patches("rebase", "--continue", kit, code=2)
     (kit / "tree" / "verl" / "mod.py").write_text(BROKEN.replace("'upstream'", "70"))
     patches("rebase", "--continue", kit)
     upstream("checkout", "-q", "-f", "v2.0")
@@ -229,8 +229,8 @@ def test_import_holds_a_stack_against_its_pins_and_its_own_summary(
     assert "not tested       verl/" in patches("import", theirs)
     said = patches("import", theirs, "--repo", upstream.folder, code=1)
     assert "clean            verl/" in said
-    assert "says f8 added; the code does not" in said
-    assert "the code has f7 replaced; the summary does not say so" in said
+    assert "the summary says f8 added" in said
+    assert "the code has f7 replaced, but the summary does not" in said
     found = json.loads(patches("import", theirs, "--json"))
     assert found["layout"] == "verl_npu"
     assert found["problems"] == []
@@ -247,7 +247,7 @@ def test_what_is_imported_is_a_stack_of_ours(patches: Any, upstream: Git, tmp_pa
     assert "clean  verl/seven" in patches("check", "--patches", ours, *repo, "v1.0")
     patches("check", "--patches", ours, *repo, "main", code=3)
     patches("export", "--patches", ours, "--check")
-    assert "here already" in patches("import", theirs, "--out", ours, "--owner", "us", code=2)
+    assert "exists already" in patches("import", theirs, "--out", ours, "--owner", "us", code=2)
 
 
 def test_export_is_compared_byte_for_byte(patches: Any, checkout: Path, tmp_path: Path) -> None:

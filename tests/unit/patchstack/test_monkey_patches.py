@@ -92,8 +92,11 @@ def test_targets_are_looked_up_through_re_exports() -> None:
     assert states["v1.core.Scheduler.brand_new"].target.state is TargetState.ADDED
     assert states["model.layer.Attention"].target.kind == "class"
     assert states["model.layer.gone.Thing.forward"].target.state is TargetState.MOVED
-    assert "there is no vllm.model.layer.gone.Thing" in states["model.layer.gone.Thing.forward"].problem
-    assert "takes (self, x), the replacement (self, x, extra)" in states["v1.core.Scheduler.step"].problem
+    assert "vllm.model.layer.gone.Thing no longer exists" in states["model.layer.gone.Thing.forward"].problem
+    assert (
+        "takes (self, x), but its replacement takes (self, x, extra)"
+        in states["v1.core.Scheduler.step"].problem
+    )
     json.dumps([verdict.target.to_json() for verdict in verdicts])
 
 
@@ -119,13 +122,13 @@ def test_what_moved_between_two_versions_is_said_loudly() -> None:
     comment = UPSTREAM["vllm/worker.py"] + b"# a comment\n"
     assert target_differences(found, tree(), tree(vllm__worker_py=comment)) == ()
     body = target_differences(found, tree(), tree(vllm__worker_py=b"def run(self, x):\n    return -x\n"))
-    assert body == ("vllm.worker.run has another body",)
+    assert body == ("the implementation of vllm.worker.run changed",)
     signature = target_differences(
         found, tree(), tree(vllm__worker_py=b"def run(self, x, y):\n    return x\n")
     )
     assert signature == ("vllm.worker.run took (self, x), takes (self, x, y)",)
     gone = target_differences(found, tree(), tree(vllm__worker_py=None))
-    assert gone[0].startswith("vllm.worker.run is gone")
+    assert gone[0].startswith("vllm.worker.run was removed")
 
 
 @pytest.mark.parametrize(

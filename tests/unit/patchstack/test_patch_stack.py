@@ -116,7 +116,7 @@ def test_all_problems_come_together(tmp_path: Path) -> None:
 SERIES = {
     "no folder": ("fix\nother\n", "no other/PATCH", 2),
     "twice": ("fix\n# a comment\nfix\n", "twice", 3),
-    "escape": ("fix\n../fix\n", "no patch id", 2),
+    "escape": ("fix\n../fix\n", "not a patch id", 2),
     "not listed": ("", "not in the series", 0),
 }
 
@@ -148,8 +148,8 @@ def test_no_series_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ((">=2.0,<3.0\n", ">=2.1,<3.0\n"), "has no body"),
-        (("one.patch >=1.0,<2.0", "one.patch >=1.0,<=2.0"), "in 2 bodies"),
+        ((">=2.0,<3.0\n", ">=2.1,<3.0\n"), "has no variant"),
+        (("one.patch >=1.0,<2.0", "one.patch >=1.0,<=2.0"), "of 2 variants"),
         (("Applies-To: >=1.0", "Applies-To: >=1.5"), "outside Applies-To"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_bad_body_is_reported_with_its_line(tmp_path: Path, variant: bytes, li
 
 def test_a_guard_that_is_a_test_must_be_there(tmp_path: Path) -> None:
     patches = make(tmp_path, HEADER.replace("loss:case, grpo", "tests/npu/test_x.py::test_y"))
-    assert "which is not there" in lint_stack(patches, "up")[0].what
+    assert "which does not exist" in lint_stack(patches, "up")[0].what
     (tmp_path / "tests" / "npu").mkdir(parents=True)
     (tmp_path / "tests" / "npu" / "test_x.py").write_text("def test_y(): pass\n")
     assert lint_stack(patches, "up") == []
@@ -190,7 +190,7 @@ def test_a_guard_that_is_a_test_must_be_there(tmp_path: Path) -> None:
 def test_an_overdue_review_is_reported(tmp_path: Path) -> None:
     patches = make(tmp_path)
     assert lint_stack(patches, "up", today=date(2027, 1, 31)) == []
-    assert "reviewed by 2027-01-31" in lint_stack(patches, "up", today=date(2027, 2, 1))[0].what
+    assert "has passed: 2027-01-31" in lint_stack(patches, "up", today=date(2027, 2, 1))[0].what
 
 
 @given(text=st.text(alphabet="ABa: -\n\t#\x00é>=,.", max_size=200))

@@ -108,7 +108,7 @@ def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path
     kit, _repository = kit_of(tmp_path, first, new, gone)
     tree = kit / "tree"
     assert git(tree, "log", "--format=%s", "-2").splitlines() == [
-        "The patches before this one",
+        "Apply the patches before this one",
         "the same <line>?[2J".replace("?", "\x1b"),
     ]
     assert (tree / OTHER).read_bytes() == b"a\nB\nc\n"
@@ -135,7 +135,7 @@ def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     (kit / "tree" / PATH).write_bytes(FIXED)
     (kit / "tree" / OTHER).write_bytes(b"a\n<<<<<<< x\n")
-    with pytest.raises(InputError, match="marker is left") as caught:
+    with pytest.raises(InputError, match="still has a conflict marker") as caught:
         finish_kit(kit)
     assert "other.py:2" in str(caught.value.problems[0])
 
@@ -143,5 +143,5 @@ def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
 def test_a_kit_whose_tree_is_gone_is_refused(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     (kit / "tree" / ".git").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="no git work tree"):
+    with pytest.raises(InputError, match="not a git work tree"):
         finish_kit(kit)

@@ -72,9 +72,9 @@ def test_a_checkout_of_the_plugin(tmp_path: Path) -> None:
         ("verl", COMMIT, "verl/d62da4950/mod.patch"),
     ]
     problems = said(found)
-    assert "the key 'files' is given twice @9" in problems
+    assert "the key 'files' occurs twice @9" in problems
     assert any("adaptor.patch is applied but not in the summary" in problem for problem in problems)
-    assert "verl/d62da4950/absent.patch is in the summary but not there @26" in problems
+    assert "verl/d62da4950/absent.patch is in the summary but does not exist @26" in problems
 
 
 def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
     assert patch.claims is not None
     found = disagreements(patch.claims, summary.patches[0], Path("summary.yaml"))
     assert [str(problem).split(": ", 1)[1] for problem in found] == [
-        "verl/d62da4950/mod.patch: says A.h replaced; the code does not",
-        "verl/d62da4950/mod.patch: the code has A.h added; the summary does not say so",
+        "verl/d62da4950/mod.patch: the summary says A.h replaced, but the code does not have this change",
+        "verl/d62da4950/mod.patch: the code has A.h added, but the summary does not",
     ]
     assert found[0].where is not None
     assert found[0].where.line == 19
@@ -132,9 +132,9 @@ def test_recipes_pin_what_they_require(tmp_path: Path) -> None:
         ("vllm", ""),
     }
     problems = said(found)
-    assert "this line is no NAME=value @5" in problems
+    assert "this line does not have the form NAME=value @5" in problems
     assert "MODE is set twice @4" in problems
-    assert any("which vllm commit" in problem for problem in problems)
+    assert any("the vllm commit" in problem for problem in problems)
 
 
 def test_a_quilt_series_gives_order_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_quilt_series_gives_order_and_says_what_is_wrong(tmp_path: Path) -> No
     assert found.layout == QUILT
     assert [patch.name for patch in found.patches] == ["b.patch", "a.patch"]
     assert said(found) == [
-        "a.patch is to be applied with -p0 @3",
-        "../x.patch lies outside the folder @4",
+        "a.patch has to be applied with -p0 @3",
+        "../x.patch is outside the folder @4",
         "there is no none.patch @5",
         "c.patch is not in the series @0",
     ]
@@ -181,7 +181,7 @@ def test_an_imported_stack_passes_our_own_lint(tmp_path: Path) -> None:
 
 def test_versions_of_every_pin_are_asked_for(tmp_path: Path) -> None:
     imported = import_patches(plugin(tmp_path / "theirs"))
-    with pytest.raises(InputError, match="no version range is known for d62da4950"):
+    with pytest.raises(InputError, match="the version range of d62da4950"):
         write_imported(imported, tmp_path / "patches", {}, "us", date(2027, 1, 1))
     assert not (tmp_path / "patches").exists()
 
@@ -235,5 +235,5 @@ def test_the_canonical_form_says_the_same_and_is_its_own_canonical_form(data: by
 
 
 def test_no_canonical_form_of_garbage() -> None:
-    with pytest.raises(InputError, match="no well-formed patch"):
+    with pytest.raises(InputError, match="not a well-formed patch"):
         canonical(b"garbage")

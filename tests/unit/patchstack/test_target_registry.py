@@ -70,9 +70,12 @@ def test_targets_that_are_where_they_were_are_counted(runtime: Any) -> None:
 @pytest.mark.parametrize(
     ("core", "what"),
     [
-        (CORE.replace(b"def run", b"def go"), "up.core.run was there in 1.0 and is gone"),
-        (CORE.replace(b"run(self, x)", b"run(self)"), "up.core.run took (self, x) in 1.0, takes (self)"),
-        (CORE.replace(b"class Engine", b"class Motor"), "there is no up.core.Engine any more"),
+        (CORE.replace(b"def run", b"def go"), "up.core.run existed in 1.0 and was removed"),
+        (
+            CORE.replace(b"run(self, x)", b"run(self)"),
+            "up.core.run took (self, x) in 1.0 and now takes (self)",
+        ),
+        (CORE.replace(b"class Engine", b"class Motor"), "up.core.Engine no longer exists"),
     ],
     ids=["renamed", "other arguments", "class gone"],
 )
@@ -99,7 +102,7 @@ def test_wrong_input_is_told(runtime: Any, tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     for text in ("{}", "[", '{"schema": {"name": "x", "version": 1}, "package": "up", "targets": {}}'):
         registry.write_text(text)
-        assert "this is no registry" in runtime(V1, "--registry", registry, code=2)
+        assert "this is not a registry" in runtime(V1, "--registry", registry, code=2)
     nameless = {path: data for path, data in V1.items() if "METADATA" not in path}
     assert "--version" in runtime(nameless, "--record", tmp_path / "new.json", code=2)
     assert "nothing in" in runtime(V1, "--below", "elsewhere", code=3)
