@@ -44,7 +44,7 @@ class Breakage:
 
 
 def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> Breakage:
-    """Follow first parents from `target` back to the newest commit to which the patch applies, then forward."""
+    """Follow first parents from `target` back to the newest commit where the patch applies."""
     patch = loaded.patch
     if patch is None:
         return Breakage(last_good=None, broken_by=None, touched_by=())
