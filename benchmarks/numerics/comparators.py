@@ -14,7 +14,8 @@ from harness.numerics.arithmetic.precision_contract import round_to
 from harness.numerics.loss.candidate import CandidateResult
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.expected_result import ExpectedResult
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import LossStatus
 
 IO = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RELATIVE_L2 = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}

@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.numerics.loss.candidate import load_results
+from harness.numerics.loss.candidate import load_facts, load_results
 from harness.numerics.loss.cases.loss_battery import default_battery
 from harness.numerics.loss.cases.loss_case import LossCase, save_cases
 from harness.numerics.loss.loss_compare import compare
+from harness.numerics.loss.loss_measurements import LossStatus
 from harness.numerics.loss.loss_reference_program import references
 from harness.numerics.loss.release_objectives import release_objective
 
@@ -71,23 +72,19 @@ def evaluate(tree: Path, pythons: Sequence[Path], battery: Path, out: Path) -> t
 
 def judged(version: str, cases: Sequence[LossCase], results_file: Path) -> dict[str, Any]:
     """Counts, findings and failures of one release."""
-    results, facts = load_results(results_file)
-    if facts["verl"] != version:
-        raise RuntimeError(f"verl {facts['verl']} was imported instead of {version}")
+    facts = load_facts(results_file)
+    if facts.verl != version:
+        raise RuntimeError(f"verl {facts.verl} was imported instead of {version}")
     profile = release_objective(version)
-    found = compare(cases, results, references(cases, profile), profile)
-    failed = [
-        entry["name"]
-        for entry in found["cases"]
-        if entry["status"] == "fail" and entry["severity"] == "required"
-    ]
+    found = compare(cases, load_results(results_file), references(cases, profile), profile)
+    failed = [case.name for case in found.cases if case.status is LossStatus.FAIL and case.is_required]
     return {
-        "counts": found["counts"],
+        "counts": dict(found.counts),
         "failed": failed,
-        "findings": {entry["id"]: len(entry["cases"]) for entry in found["findings"]},
-        "worst_budget": found["worst_budget"],
-        "missed_faults": [entry["fault"] for entry in found["self_test"] if not entry["caught"]],
-        "seconds": facts["seconds"],
+        "findings": {finding.id: len(finding.cases) for finding in found.findings},
+        "worst_budget": found.worst_budget,
+        "missed_faults": [fault.fault for fault in found.self_test if not fault.caught],
+        "seconds": dict(facts.seconds),
     }
 
 

@@ -29,9 +29,9 @@ from harness.numerics.arithmetic.precision_contract import (
 )
 from harness.numerics.loss.candidate import Candidate, evaluate_one
 from harness.numerics.loss.cases.loss_battery import battery
-from harness.numerics.loss.cases.loss_case import REQUIRED
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 UPCAST = (FP32, BF16_IO, FP16_IO)

@@ -24,9 +24,10 @@ from mutants import REGRESSIONS
 from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS, Contract, round_to
 from harness.numerics.loss.candidate import CandidateResult, evaluate_one
 from harness.numerics.loss.cases.loss_battery import battery
-from harness.numerics.loss.cases.loss_case import REQUIRED, LossCase
+from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import REQUIRED
 from harness.numerics.loss.plain_losses import Floats, PlainCandidate
 
 

@@ -18,6 +18,7 @@ from harness.package import IMPORT_ROOT
 
 SHOWN_CHARACTERS = 1000
 STORED_CHARACTERS = 4000
+CPU_REFERENCE = "the CPU reference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,15 @@ def run_in_cell(
     timeout: float,
     env: Mapping[str, str] | None = None,
     on: str = "",
+    progress: Path | None = None,
 ) -> Completed | ProgramFailure | Unsupported:
     """Run `python -m module args` in the cell, which writes `out`. `what` names it in an error message.
 
+    on: the device. progress: a file in which the program notes what it is working on.
     InfrastructureError when the program could not be set up.
     """
-    return program_end(context.in_cell(module, *args, env=env, timeout=timeout), out=out, what=what, on=on)
+    completed = context.in_cell(module, *args, env=env, timeout=timeout)
+    return program_end(completed, out=out, what=what, on=on, progress=progress)
 
 
 def run_reference(
@@ -96,18 +100,18 @@ def run_reference(
         **(env or {}),
     }
     completed = context.command([environment.python, "-m", module, *args], env=variables, timeout=timeout)
-    return program_end(completed, out=out, what=what, on="the CPU reference")
+    return program_end(completed, out=out, what=what, on=CPU_REFERENCE)
 
 
 def program_end(
-    completed: Completed, *, out: Path, what: str, on: str = ""
+    completed: Completed, *, out: Path, what: str, on: str = "", progress: Path | None = None
 ) -> Completed | ProgramFailure | Unsupported:
     """How a program that should write `out` ended: `completed` itself when it did.
 
     InfrastructureError when the program said that it could not be set up.
     """
     if completed.timed_out:
-        return _failure(completed, on)
+        return _failure(completed, on, progress)
     if completed.returncode == EXIT_NOTHING_SELECTED:
         return Unsupported(why=completed.tail[-SHOWN_CHARACTERS:].strip())
     if completed.returncode in {EXIT_BAD_INPUT, EXIT_INCOMPLETE}:
@@ -117,7 +121,7 @@ def program_end(
             fix="correct what the message names, then run again",
         )
     if completed.returncode != 0 or not out.is_file():
-        return _failure(completed, on)
+        return _failure(completed, on, progress)
     return completed
 
 
@@ -126,10 +130,11 @@ def cell_device(context: TaskContext) -> str:
     return "cpu" if context.facets.get("device", {}).get("kind") == "cpu" else "npu:0"
 
 
-def _failure(completed: Completed, on: str) -> ProgramFailure:
+def _failure(completed: Completed, on: str, progress: Path | None) -> ProgramFailure:
     return ProgramFailure(
         state="hung" if completed.timed_out else "crashed",
         returncode=completed.returncode,
         tail=completed.tail[-STORED_CHARACTERS:],
+        during=progress.read_text(encoding="utf-8") if progress and progress.is_file() else "",
         on=on,
     )

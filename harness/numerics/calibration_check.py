@@ -1,102 +1,110 @@
-"""Calibration: what a device's arithmetic is, recorded and not judged.
+"""Calibration: records what a device's arithmetic is, without judging it.
 
-The first thing to run on hardware nobody measured before. The contracts' constants come from documents; a
-calibration says how far from them the device is, and which share of its tolerance each group of cases uses.
+Run it first on hardware that nobody has measured yet. The contracts' constants come from documents; a
+calibration shows how far the device is from them, and which share of its tolerance each group of cases uses.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.cell_program.ending import LAST_WORDS, MEASURED
-from harness.cell_program.torch_device import device_name
+from harness.cell_program.program_run import ProgramFailure, Unsupported, cell_device, run_in_cell
 from harness.check import Check, TaskContext
+from harness.errors import InfrastructureError
+from harness.measurements import json_object, read_shape
+from harness.numerics.arithmetic.calibration_measurements import (
+    CALIBRATION_FORMAT,
+    BudgetGroup,
+    CalibrationMeasured,
+    CalibrationRecord,
+    DeviceConstants,
+)
 from harness.numerics.checks import FACETS
 from harness.numerics.loss import loss_check
+from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.outcome import Judgement, Measured, Status, Tier
 
-SCHEMA = {"name": "npu-matrix.numerics-calibration", "version": 1}
 ARTIFACT = "calibration.json"
+CONSTANTS_PROGRAM = "harness.numerics.arithmetic.constants_program"
 CONSTANTS_TIMEOUT_S = 120.0
 
 
-def run(context: TaskContext) -> Measured:
-    """The loss battery and the device's constants; the artifact `calibration.json` holds both."""
-    from harness.errors import InfrastructureError
-
-    measured = loss_check.run(context)
-    constants = context.workdir / "constants.json"
-    device = device_name(context.facets.get("device", {}))
-    completed = context.in_cell(
-        "harness.numerics.arithmetic.constants_program",
-        *("--device", device, "--out", str(constants)),
-        timeout=CONSTANTS_TIMEOUT_S,
+def run(context: TaskContext) -> Measured[CalibrationMeasured]:
+    """The loss battery and the device's constants; the artifact `calibration.json` holds the record."""
+    battery = loss_check.run(context)
+    record = calibration(battery.measurements, _constants(context))
+    (context.workdir / ARTIFACT).write_text(json.dumps(json_object(record), indent=2), encoding="utf-8")
+    return Measured(
+        measurements=CalibrationMeasured(loss=battery.measurements, calibration=record),
+        evidence=battery.evidence,
+        artifacts={**battery.artifacts, ARTIFACT: ARTIFACT},
+        environment=battery.environment,
     )
-    if completed.returncode != 0 or not constants.is_file():
+
+
+def _constants(context: TaskContext) -> DeviceConstants:
+    out, device = context.workdir / "constants.json", cell_device(context)
+    end = run_in_cell(
+        context,
+        CONSTANTS_PROGRAM,
+        *("--device", device, "--out", str(out)),
+        out=out,
+        what="the measurement of the device's constants",
+        timeout=CONSTANTS_TIMEOUT_S,
+        on=device,
+    )
+    if isinstance(end, (ProgramFailure, Unsupported)):
         raise InfrastructureError(
             "the device's constants could not be measured",
-            why=completed.tail[-LAST_WORDS:].strip() or f"exit code {completed.returncode}",
-            fix="run it by hand in the cell: "
-            "python -m harness.numerics.arithmetic.constants_program --device ... --out ...",
+            why=end.why if isinstance(end, Unsupported) else f"{end.ending}: {end.tail.strip()}",
+            fix=f"run it by hand in the cell: python -m {CONSTANTS_PROGRAM} --device {device} --out FILE",
         )
-    record = calibration(measured.measurements, json.loads(constants.read_text(encoding="utf-8")))
-    (context.workdir / ARTIFACT).write_text(json.dumps(record, indent=2), encoding="utf-8")
-    return Measured(
-        measurements={**measured.measurements, "calibration": record},
-        evidence=measured.evidence,
-        artifacts={**measured.artifacts, ARTIFACT: ARTIFACT},
-        environment=measured.environment,
+    return read_shape(DeviceConstants, out.read_bytes())
+
+
+def calibration(battery: LossMeasured | ProgramFailure, constants: DeviceConstants) -> CalibrationRecord:
+    """The record: device, constants, and the budget of each group of cases."""
+    measured = battery if isinstance(battery, LossMeasured) else None
+    return CalibrationRecord(
+        device=constants.device,
+        verl=measured.verl if measured else "",
+        state=battery.state,
+        constants=constants.constants,
+        groups=budgets(measured.cases) if measured else (),
     )
 
 
-def calibration(measurements: Mapping[str, Any], constants: Mapping[str, Any]) -> dict[str, Any]:
-    """The record: device, constants, budget per group of cases (`schema` names its form)."""
-    return {
-        "schema": SCHEMA,
-        "device": measurements["device"],
-        "verl": measurements.get("verl", ""),
-        "state": measurements["state"],
-        "constants": list(constants["constants"]),
-        "groups": budgets(measurements.get("cases", ())),
-    }
+def budgets(cases: Sequence[LossCaseOutcome]) -> tuple[BudgetGroup, ...]:
+    """The required cases that were compared, grouped by operation and contract."""
+    groups: dict[tuple[str, str], list[LossCaseOutcome]] = defaultdict(list)
+    for case in cases:
+        if case.status in {LossStatus.PASS, LossStatus.FAIL} and case.is_required:
+            groups[case.kind, case.name.partition("@")[2] or "fp32"].append(case)
+    return tuple(
+        BudgetGroup(
+            group=kind,
+            contract=contract,
+            cases=len(members),
+            outside=sum(case.status is LossStatus.FAIL for case in members),
+            median_budget=sorted(case.budget for case in members)[len(members) // 2],
+            worst_budget=max(case.budget for case in members),
+            worst_case=max(members, key=lambda case: case.budget).name,
+        )
+        for (kind, contract), members in sorted(groups.items())
+    )
 
 
-def budgets(cases: Any) -> list[dict[str, Any]]:
-    """Share of its tolerance that each group of cases uses: operation and contract, worst and median.
-
-    Cases outside their interval count with what they are, so a budget above 1 is a defect or a constant that
-    is wrong.
-    """
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for entry in cases:
-        if entry["status"] in {"pass", "fail"} and entry["severity"] == "required":
-            contract = entry["name"].partition("@")[2] or "fp32"
-            groups[entry["kind"], contract].append(entry)
-    return [
-        {
-            "group": kind,
-            "contract": contract,
-            "cases": len(entries),
-            "outside": sum(entry["status"] == "fail" for entry in entries),
-            "median_budget": sorted(entry["budget"] for entry in entries)[len(entries) // 2],
-            "worst_budget": max(entry["budget"] for entry in entries),
-            "worst_case": max(entries, key=lambda entry: entry["budget"])["name"],
-        }
-        for (kind, contract), entries in sorted(groups.items())
-    ]
-
-
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Nothing is judged: a calibration that was recorded has done what it is for."""
-    if measurements["state"] != MEASURED:
-        return loss_check.judge(measurements, {})
-    constants = measurements["calibration"]["constants"]
-    beyond = [row["constant"] for row in constants if not row["holds"]]
-    told = f"beyond the contract: {', '.join(beyond)}" if beyond else "all within the contract"
-    return Judgement(status=Status.PASS, reasons=(f"{len(constants)} constants recorded, {told}.",))
+def judge(measurements: CalibrationMeasured, _params: Mapping[str, Any]) -> Judgement:
+    """Pass once everything was recorded: nothing is judged."""
+    if isinstance(measurements.loss, ProgramFailure):
+        return loss_check.judge(measurements.loss, {})
+    constants = measurements.calibration.constants
+    beyond = [constant.constant for constant in constants if not constant.holds]
+    compared = f"beyond the contract: {', '.join(beyond)}" if beyond else "all within the contract"
+    return Judgement(status=Status.PASS, reasons=(f"{len(constants)} constants recorded, {compared}.",))
 
 
 CALIBRATION = Check(
@@ -104,11 +112,13 @@ CALIBRATION = Check(
     tier=Tier.NUMERICS,
     question="What is this device's arithmetic?",
     facets=FACETS,
+    sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
     run=run,
     judge=judge,
+    measurements=CALIBRATION_FORMAT,
     needs=("environment",),
     device=True,
-    timeout_s=loss_check.EMIT_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0 + CONSTANTS_TIMEOUT_S,
+    timeout_s=loss_check.PROGRAM_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0 + CONSTANTS_TIMEOUT_S,
     expected_s=20.0,
 )
-"""Run by `npu-matrix numerics calibrate`; no part of a plan, for it cannot fail."""
+"""Run by `npu-matrix numerics calibrate`; no part of a plan, since it cannot fail."""

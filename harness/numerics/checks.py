@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.check import Check
 from harness.numerics.actor import actor_check
 from harness.numerics.loss import loss_check
+from harness.numerics.loss.loss_measurements import LOSS_FORMAT
 from harness.numerics.twin import twin_check
 from harness.outcome import Tier
 
@@ -26,9 +27,10 @@ CHECKS = (
         facets=FACETS,
         run=loss_check.run,
         judge=loss_check.judge,
+        measurements=LOSS_FORMAT,
         needs=("environment",),
         device=True,
-        timeout_s=loss_check.EMIT_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0,
+        timeout_s=loss_check.PROGRAM_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0,
         expected_s=15.0,
     ),
     Check(

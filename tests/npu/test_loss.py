@@ -6,9 +6,10 @@ import pytest
 
 from harness.numerics.loss.candidate import CandidateResult, evaluate_one
 from harness.numerics.loss.cases.loss_battery import default_battery
-from harness.numerics.loss.cases.loss_case import REQUIRED, LossCase
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, LossFault, inject_fault
+from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
 from harness.numerics.loss.release_objectives import release_objective
 from harness.numerics.loss.verl_adapters import VerlCandidate
 

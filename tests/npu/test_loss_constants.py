@@ -10,7 +10,7 @@ from harness.numerics.arithmetic.constants_program import LENGTHS, measure  # no
 
 
 def test_the_device_keeps_the_contracts_constants(npu_device: str) -> None:
-    beyond = [row for row in measure(npu_device) if not row["holds"]]
+    beyond = [row for row in measure(npu_device) if not row.holds]
     assert beyond == []
 
 
@@ -30,4 +30,4 @@ def test_each_function_in_bf16_is_seen(
 ) -> None:
     function = getattr(holder, name)
     monkeypatch.setattr(holder, name, lambda *given: function(*given).bfloat16().float())
-    assert {row["constant"] for row in measure(npu_device) if not row["holds"]} == broken
+    assert {row.constant for row in measure(npu_device) if not row.holds} == broken

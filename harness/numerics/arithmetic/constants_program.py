@@ -20,6 +20,7 @@ import numpy as np
 
 from harness.cell_program.torch_device import device_facts
 from harness.measurements import json_object
+from harness.numerics.arithmetic.calibration_measurements import DeviceConstant, DeviceConstants
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 
 POINTS = 1 << 16
@@ -29,8 +30,8 @@ LENGTHS = (16, 256, 4096, 65536)
 ROWS = 16
 
 
-def measure(device: str) -> list[dict[str, Any]]:
-    """One object per constant: `constant`, `measured`, `contract`, `holds`."""
+def measure(device: str) -> list[DeviceConstant]:
+    """The constants of the device."""
     if device.startswith("npu"):
         import_module("torch_npu")
     torch = import_module("torch")
@@ -54,7 +55,7 @@ def measure(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _exponential(exp: Callable[[Array], Array]) -> list[dict[str, Any]]:
+def _exponential(exp: Callable[[Array], Array]) -> list[DeviceConstant]:
     """Error next to zero, and how it grows with the exponent."""
     near = _float32(np.linspace(-1, 1, POINTS))
     far = _float32(np.concatenate([np.linspace(-20, -1, POINTS // 2), np.linspace(1, 20, POINTS // 2)]))
@@ -66,27 +67,27 @@ def _exponential(exp: Callable[[Array], Array]) -> list[dict[str, Any]]:
     ]
 
 
-def _function(name: str, ulps: Array) -> dict[str, Any]:
+def _function(name: str, ulps: Array) -> DeviceConstant:
     return _constant(f"{name}_ulp", ulps.max(), FP32.function_ulp)
 
 
-def _sum(length: int, terms: Array, sums: Array) -> dict[str, Any]:
+def _sum(length: int, terms: Array, sums: Array) -> DeviceConstant:
     """Growth of the error of a sum, in unit roundoffs of the sum of magnitudes."""
     exact = terms.sum(-1)
     growth = np.abs(sums - exact) / (FP32.unit_sum * exact)
     return _constant(f"sum_growth_{length}", growth.max(), FP32.growth(length) + 1.0)
 
 
-def _constant(name: str, measured: float, contract: float) -> dict[str, Any]:
+def _constant(name: str, measured: float, contract: float) -> DeviceConstant:
     found = float(f"{float(measured):.4g}")
-    # Whatever is not finite is not within any contract, and has no JSON.
+    # What is not finite is outside every contract, and JSON has no number for it.
     known = found if np.isfinite(found) else None
-    return {
-        "constant": name,
-        "measured": known,
-        "contract": round(float(contract), 4),
-        "holds": known is not None and known <= float(contract),
-    }
+    return DeviceConstant(
+        constant=name,
+        measured=known,
+        contract=round(float(contract), 4),
+        holds=known is not None and known <= float(contract),
+    )
 
 
 def _ulps(got: Array, exact: Array, at_least: float = 0.0) -> Array:
@@ -107,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args(argv)
     rows = measure(arguments.device)
-    report = {"device": json_object(device_facts(arguments.device)), "constants": rows}
-    arguments.out.write_text(json.dumps(report), encoding="utf-8")
-    print(f"{len(rows)} constants on {arguments.device}, {sum(row['holds'] for row in rows)} as promised")
+    report = DeviceConstants(device=device_facts(arguments.device), constants=tuple(rows))
+    arguments.out.write_text(json.dumps(json_object(report)), encoding="utf-8")
+    print(f"{len(rows)} constants on {arguments.device}, {sum(row.holds for row in rows)} as promised")
     return 0
 
 

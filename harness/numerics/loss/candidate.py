@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.measurements import read_shape, to_json
 from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
+from harness.numerics.loss.loss_measurements import LossProgramFacts
 
 FORMAT = "npu-matrix-loss-results/1"
 LONGEST_MESSAGE = 400
@@ -97,8 +99,10 @@ def _shortened(text: str) -> str:
     return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 3] + "..."
 
 
-def save_results(file: Path, results: Mapping[str, CandidateResult], facts: Mapping[str, Any]) -> None:
-    """Write results by name with facts about how they were obtained."""
+def save_results(
+    file: Path, results: Mapping[str, CandidateResult], facts: LossProgramFacts | None = None
+) -> None:
+    """Write results by case name, with facts about how they were obtained."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
     for number, (name, result) in enumerate(results.items()):
@@ -111,13 +115,13 @@ def save_results(file: Path, results: Mapping[str, CandidateResult], facts: Mapp
             "unsupported": result.unsupported,
             "seconds": result.seconds,
         }
-    write_npz(file, {"format": FORMAT, "facts": dict(facts), "results": entries}, arrays)
+    write_npz(file, {"format": FORMAT, "facts": to_json(facts), "results": entries}, arrays)
 
 
-def load_results(file: Path) -> tuple[dict[str, CandidateResult], dict[str, Any]]:
-    """Results by name, and the facts; InputError when the file is not one of ours."""
+def load_results(file: Path) -> dict[str, CandidateResult]:
+    """Results by case name; InputError when the file was not written by `save_results`."""
     index, arrays = read_npz(file, FORMAT)
-    results = {
+    return {
         name: CandidateResult(
             error=entry["error"],
             unsupported=entry["unsupported"],
@@ -126,4 +130,9 @@ def load_results(file: Path) -> tuple[dict[str, CandidateResult], dict[str, Any]
         )
         for name, entry in index["results"].items()
     }
-    return results, dict(index["facts"])
+
+
+def load_facts(file: Path) -> LossProgramFacts:
+    """The facts in a file of results. Host side: it needs pydantic."""
+    index, _ = read_npz(file, FORMAT)
+    return read_shape(LossProgramFacts, index["facts"])

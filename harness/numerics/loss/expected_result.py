@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.measurements import read_shape, to_json
 from harness.numerics.arithmetic.error_bounds import Bounded
 from harness.numerics.arithmetic.precision_contract import Array, Mask, round_to
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
+from harness.numerics.loss.loss_measurements import LossReferenceFacts
 
 FORMAT = "npu-matrix-loss-reference/1"
 
@@ -136,8 +138,8 @@ VALUE_ARRAYS = ("value", "value_low", "value_high")
 GRADIENT_ARRAYS = ("exact", "low", "high", "full", "tolerance", "zero", "undecided", "rows")
 
 
-def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: Mapping[str, Any]) -> None:
-    """Write reference intervals by case name; `facts` say which process computed them."""
+def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: LossReferenceFacts) -> None:
+    """Write reference intervals by case name; `facts` describe the process that computed them."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
     for number, (name, entry) in enumerate(expected.items()):
@@ -150,11 +152,11 @@ def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: Map
             "undecided_share": entry.undecided_share,
             "overflow": entry.overflow,
         }
-    write_npz(file, {"format": FORMAT, "facts": dict(facts), "expected": entries}, arrays)
+    write_npz(file, {"format": FORMAT, "facts": to_json(facts), "expected": entries}, arrays)
 
 
-def load_expected(file: Path) -> tuple[dict[str, ExpectedResult], dict[str, Any]]:
-    """Reference intervals by case name, and the facts; InputError when the file is not one."""
+def load_expected(file: Path) -> dict[str, ExpectedResult]:
+    """Reference intervals by case name; InputError when the file was not written by `save_expected`."""
     index, arrays = read_npz(file, FORMAT)
     expected = {}
     for name, entry in index["expected"].items():
@@ -166,4 +168,10 @@ def load_expected(file: Path) -> tuple[dict[str, ExpectedResult], dict[str, Any]
             undecided_share=entry["undecided_share"],
             overflow=entry["overflow"],
         )
-    return expected, dict(index["facts"])
+    return expected
+
+
+def load_reference_facts(file: Path) -> LossReferenceFacts:
+    """The facts in a file of reference intervals. Host side: it needs pydantic."""
+    index, _ = read_npz(file, FORMAT)
+    return read_shape(LossReferenceFacts, index["facts"])

@@ -139,7 +139,7 @@ def _collect(workdir: Path, cases: Sequence[LossCase], first: int) -> dict[str, 
         file = workdir / f"{number}.npz"
         if not file.is_file():
             break
-        found.update(load_results(file)[0])
+        found.update(load_results(file))
     return found
 
 
@@ -154,7 +154,7 @@ def _serve(candidate: str, workdir: Path, first: int, memory_bytes: int) -> None
     cases = load_cases(workdir / CASES_FILE)
     for number, case in enumerate(cases[first:], start=first):
         (workdir / CURRENT).write_text(case.name, encoding="utf-8")
-        save_results(workdir / f"{number}.npz", {case.name: evaluate_one(evaluator, case)}, {})
+        save_results(workdir / f"{number}.npz", {case.name: evaluate_one(evaluator, case)})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from harness.numerics.loss.candidate import CandidateResult
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.expected_result import ExpectedGradient, ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.loss_measurements import LossStatus
 
 MOST_UNDECIDED = 0.2
 """Share of tokens whose clip decision is noise above which a dtype cannot carry the loss. A convention, on
@@ -24,15 +24,6 @@ HUGE = 1e300
 
 TIE_PARTS = (0.0, 0.5, 1.0)
 """A token passes no gradient, all of it, or at a floating-point tie of `maximum` half of it."""
-
-
-class LossStatus(str, enum.Enum):
-    """Outcome of one case. Ill-posed is neither right nor wrong: this dtype cannot carry this loss."""
-
-    PASS = "pass"  # noqa: S105 - a verdict, not a credential
-    FAIL = "fail"
-    ILL_POSED = "ill-posed"
-    UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,23 @@
-"""Results against references: verdict per case, findings, self-test; all as JSON measurements."""
+"""Compares results with references: a verdict for each case, findings, and the self-test."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 from harness.numerics.loss.candidate import CandidateResult
-from harness.numerics.loss.cases.loss_case import ROBUSTNESS, LossCase
+from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.expected_result import ExpectedResult
-from harness.numerics.loss.judge_case import LossStatus, LossVerdict, judge
+from harness.numerics.loss.judge_case import LossVerdict, judge
 from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, SEPARATOR
+from harness.numerics.loss.loss_measurements import (
+    ROBUSTNESS,
+    LossCaseOutcome,
+    LossFinding,
+    LossInjectedFault,
+    LossStatus,
+)
 from harness.numerics.loss.loss_reference_program import ACTUAL
 from harness.numerics.loss.release_objectives import (
     MISSING_CAPABILITIES,
@@ -21,47 +28,61 @@ from harness.numerics.loss.release_objectives import (
 SIGNIFICANT_DIGITS = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatteryComparison:
+    """What follows from results and references; the fields are those of `LossMeasured`."""
+
+    cases: tuple[LossCaseOutcome, ...]
+    counts: Mapping[str, int]
+    findings: tuple[LossFinding, ...]
+    worst_budget: float
+    self_test: tuple[LossInjectedFault, ...]
+
+
 def compare(
     cases: Sequence[LossCase],
     results: Mapping[str, CandidateResult],
     intervals: Mapping[str, ExpectedResult],
-    profile: ReleaseObjective,
-) -> dict[str, Any]:
-    """Measurements of one run: `cases` (one object each), `counts`, `findings`, `worst_budget`, `self_test`.
+    objective: ReleaseObjective,
+) -> BatteryComparison:
+    """Judge the results of one run.
 
-    A case passes when the result is what the release is known to compute or what the standard objective is;
-    where those two differ, which one it was is a finding.
+    A case passes when the result is what the release is known to compute or what the standard objective is.
+    Where those two differ, a finding says which one the result agrees with.
     """
-    entries = []
+    outcomes = []
     findings = _Findings()
     for case in cases:
         result = results.get(case.name, CandidateResult(error="was not evaluated"))
         standard = judge(case, result, intervals[case.name])
-        actual, differences = profile.actual(case)
+        actual, differences = objective.actual(case)
         verdict = standard
         if differences:
             recorded = judge(actual, result, intervals[case.name + ACTUAL])
             findings.objective(case, standard, recorded, differences)
             verdict = standard if standard.ok else recorded
         findings.case(case, verdict)
-        entries.append(_entry(case, verdict))
-    required = [entry for entry in entries if entry["severity"] != ROBUSTNESS]
-    judged = [entry["budget"] for entry in required if entry["status"] == LossStatus.PASS.value]
-    return {
-        "cases": entries,
-        "counts": dict(Counter(entry["status"] for entry in required)),
-        "findings": findings.to_json(),
-        "worst_budget": max(judged, default=0.0),
-        "self_test": self_test(cases, results, intervals),
-    }
+        outcomes.append(_outcome(case, verdict))
+    required = [outcome for outcome in outcomes if outcome.is_required]
+    return BatteryComparison(
+        cases=tuple(outcomes),
+        counts=dict(Counter(outcome.status.value for outcome in required)),
+        findings=findings.sorted(),
+        worst_budget=max(
+            (outcome.budget for outcome in required if outcome.status is LossStatus.PASS), default=0.0
+        ),
+        self_test=self_test(cases, results, intervals),
+    )
 
 
 def self_test(
-    cases: Sequence[LossCase], results: Mapping[str, CandidateResult], intervals: Mapping[str, ExpectedResult]
-) -> list[dict[str, Any]]:
-    """Each seeded fault: whether it was caught in every self-test case that was evaluated under it.
+    cases: Sequence[LossCase],
+    results: Mapping[str, CandidateResult],
+    intervals: Mapping[str, ExpectedResult],
+) -> tuple[LossInjectedFault, ...]:
+    """Each injected fault: whether every self-test case that was evaluated with it caught it.
 
-    A fault that was evaluated nowhere, or whose cases are wrong without it already, counts as not caught.
+    A fault that was not evaluated, or whose cases fail without it too, counts as missed.
     """
     by_name = {case.name: case for case in cases}
     report = []
@@ -72,19 +93,19 @@ def self_test(
             if name in by_name and (key := f"{fault.id}{SEPARATOR}{name}") in results
             if not results[key].unsupported
         }
-        seen = [name for name, verdict in verdicts.items() if _is_caught(verdict)]
-        clean = [name for name in seen if judge(by_name[name], results[name], intervals[name]).ok]
+        caught = [name for name, verdict in verdicts.items() if _is_caught(verdict)]
+        clean = [name for name in caught if judge(by_name[name], results[name], intervals[name]).ok]
         report.append(
-            {
-                "fault": fault.id,
-                "what": fault.what,
-                "caught": bool(verdicts) and len(clean) == len(verdicts),
-                "caught_in": clean,
-                "missed_in": sorted(set(verdicts) - set(clean)),
-                "scale": {name: _rounded(verdict.scale) for name, verdict in verdicts.items()},
-            }
+            LossInjectedFault(
+                fault=fault.id,
+                what=fault.what,
+                caught=bool(verdicts) and len(clean) == len(verdicts),
+                caught_in=tuple(clean),
+                missed_in=tuple(sorted(set(verdicts) - set(clean))),
+                scale={name: _rounded_scale(verdict.scale) for name, verdict in verdicts.items()},
+            )
         )
-    return report
+    return tuple(report)
 
 
 def _is_caught(verdict: LossVerdict) -> bool:
@@ -93,33 +114,37 @@ def _is_caught(verdict: LossVerdict) -> bool:
     )
 
 
-def _entry(case: LossCase, verdict: LossVerdict) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "kind": case.operation,
-        "severity": case.severity,
-        "status": verdict.status.value,
-        "reasons": list(verdict.reasons),
-        "budget": _rounded(verdict.budget),
-        "scale": _rounded(verdict.scale),
-    }
+def _outcome(case: LossCase, verdict: LossVerdict) -> LossCaseOutcome:
+    return LossCaseOutcome(
+        name=case.name,
+        kind=case.operation,
+        severity=case.severity,
+        status=verdict.status,
+        reasons=verdict.reasons,
+        budget=_rounded(verdict.budget),
+        scale=_rounded_scale(verdict.scale),
+    )
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.{SIGNIFICANT_DIGITS}g}")
+def _rounded_scale(scale: float | None) -> float | None:
+    return None if scale is None else _rounded(scale)
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{SIGNIFICANT_DIGITS}g}")
 
 
 class _Findings:
     """Collects findings by id, each with the cases that show it."""
 
     def __init__(self) -> None:
-        self.what: dict[str, dict[str, Any]] = {}
+        self.found: dict[str, LossFinding] = {}
 
     def add(self, identifier: str, kind: str, what: str, source: str, case: LossCase) -> None:
-        entry = self.what.setdefault(
-            identifier, {"id": identifier, "kind": kind, "what": what, "source": source, "cases": []}
+        finding = self.found.get(identifier) or LossFinding(
+            id=identifier, kind=kind, what=what, source=source, cases=()
         )
-        entry["cases"].append(case.name)
+        self.found[identifier] = replace(finding, cases=(*finding.cases, case.name))
 
     def objective(
         self,
@@ -134,20 +159,22 @@ class _Findings:
                 self.add(difference.id, "objective", difference.what, difference.source, case)
             elif standard.ok and not recorded.ok:
                 what = (
-                    f"computes the standard objective although its release is known not to: {difference.what}"
+                    "computes the standard objective although this release is known to differ from it: "
+                    f"{difference.what}"
                 )
                 self.add(f"standard-despite-{difference.id}", "objective", what, difference.source, case)
 
     def case(self, case: LossCase, verdict: LossVerdict) -> None:
-        """What a release does not offer, and what it does not promise but would be good to have."""
+        """What a release does not offer, and numbers that leak from padding."""
         if verdict.status is LossStatus.UNSUPPORTED:
-            for need in case.requires:
-                if verdict.reasons and verdict.reasons[0].endswith(f"has no {need}"):
-                    what = MISSING_CAPABILITIES.get(need, f"does not offer {need}")
-                    self.add(f"no-{need}", "capability", what, "signatures of the installed package", case)
+            for capability in case.requires:
+                if verdict.reasons and verdict.reasons[0].endswith(f"has no {capability}"):
+                    what = MISSING_CAPABILITIES.get(capability, f"does not offer {capability}")
+                    source = "signatures of the installed package"
+                    self.add(f"no-{capability}", "capability", what, source, case)
         elif verdict.status is LossStatus.FAIL and case.severity == ROBUSTNESS:
             what = "numbers that are not finite leak from padding into the loss or its gradient"
             self.add("padding-leaks", "robustness", what, "measured", case)
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [self.what[identifier] for identifier in sorted(self.what)]
+    def sorted(self) -> tuple[LossFinding, ...]:
+        return tuple(self.found[identifier] for identifier in sorted(self.found))

@@ -3,9 +3,10 @@
     python -m harness.numerics.loss.loss_program --cases cases.npz --out results.npz --device npu:0
 
 The results file holds a value and a gradient per case and the facts: device, versions, the file of verl's
-losses and its digest, seconds. With `--faults` the self-test cases are evaluated again under each seeded
-fault. Beside the results a `.progress` file names the case being evaluated, so that a hang can be told apart
-from a crash, and where. Exit code 0 when it could measure, also when what it measured is bad.
+losses and its digest, seconds. With `--faults` the self-test cases are evaluated again with each fault
+injected. Next to the results a `.progress` file names the case that is being evaluated, so that a hang or a
+crash can be attributed to it. The exit code is 0 whenever the battery was evaluated, also when results are
+wrong.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from harness.cell_program.torch_device import device_facts
 from harness.errors import HarnessError
-from harness.measurements import json_object
 from harness.numerics.loss.candidate import evaluate, save_results
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.loss_faults import evaluate_faulty
+from harness.numerics.loss.loss_measurements import LossProgramFacts
 from harness.numerics.loss.verl_adapters import VerlCandidate
 
 AUTO = "auto"
@@ -36,10 +36,10 @@ def progress_file(out: Path) -> Path:
     return out.with_name(out.name + ".progress")
 
 
-def emit(
+def evaluate_battery(
     cases: Sequence[LossCase], out: Path, *, device: str, verl_version: str, faults: bool
-) -> dict[str, Any]:
-    """Evaluate `cases`, write `out`, return the facts."""
+) -> LossProgramFacts:
+    """Evaluate `cases`, write `out`, return the facts. faults: whether the self-test runs too."""
     started = time.monotonic()
     candidate = VerlCandidate(device)
     loaded = time.monotonic()
@@ -49,19 +49,19 @@ def emit(
     if faults:
         _note(progress, "self-test")
         results.update(evaluate_faulty(candidate, cases))
-    facts = {
-        "device": json_object(device_facts(device)),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        **candidate.facts(),
-        "seconds": {
+    facts = LossProgramFacts(
+        device=device_facts(device),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        verl=candidate.version if verl_version == AUTO else verl_version,
+        core_algos=candidate.source,
+        capabilities=tuple(sorted(candidate.capabilities)),
+        seconds={
             "import": round(loaded - started, 3),
             "battery": round(evaluated - loaded, 3),
             "faults": round(time.monotonic() - evaluated, 3),
         },
-    }
-    if verl_version != AUTO:
-        facts["verl"] = verl_version
+    )
     save_results(out, results, facts)
     progress.unlink(missing_ok=True)
     return facts
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         cases = load_cases(arguments.cases)
-        facts = emit(
+        facts = evaluate_battery(
             cases,
             arguments.out,
             device=arguments.device,
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"{len(cases)} cases with verl {facts['verl']} on {arguments.device}: {facts['seconds']}")
+    print(f"{len(cases)} cases with verl {facts.verl} on {arguments.device}: {dict(facts.seconds)}")
     return 0
 
 

@@ -22,6 +22,7 @@ from harness.errors import HarnessError, InfrastructureError
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.expected_result import ExpectedResult, save_expected
 from harness.numerics.loss.formulas.loss_reference import reference
+from harness.numerics.loss.loss_measurements import LossReferenceFacts
 from harness.numerics.loss.release_objectives import ReleaseObjective, release_objective
 
 BLOCKED = ("torch", "torch_npu", "verl", "tensordict", "transformers")
@@ -70,14 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    facts = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "frameworks_loaded": [name for name in BLOCKED if sys.modules.get(name) is not None],
-        "seconds": round(time.monotonic() - started, 3),
-    }
+    facts = LossReferenceFacts(
+        python=platform.python_version(),
+        numpy=np.__version__,
+        frameworks_loaded=tuple(name for name in BLOCKED if sys.modules.get(name) is not None),
+        seconds=round(time.monotonic() - started, 3),
+    )
     save_expected(arguments.out, intervals, facts)
-    print(f"{len(intervals)} references for {len(cases)} cases in {facts['seconds']} s")
+    print(f"{len(intervals)} references for {len(cases)} cases in {facts.seconds} s")
     return 0
 
 

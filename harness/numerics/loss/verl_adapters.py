@@ -20,6 +20,7 @@ import numpy as np
 from harness.digest import digest_file
 from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError
 from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.loss_measurements import SourceFile
 
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
@@ -45,14 +46,11 @@ class VerlCandidate:
         self.version = version("verl")
         self.capabilities = self._capabilities()
 
-    def facts(self) -> dict[str, Any]:
-        """Which verl was loaded: version, file and digest of its losses, capabilities."""
+    @property
+    def source(self) -> SourceFile:
+        """The file of verl's losses."""
         file = Path(str(self.core_algos.__file__))
-        return {
-            "verl": self.version,
-            "core_algos": {"file": str(file), "digest": digest_file(file)},
-            "capabilities": sorted(self.capabilities),
-        }
+        return SourceFile(file=str(file), digest=digest_file(file))
 
     def __call__(self, case: LossCase) -> CandidateResult:
         """Forward and backward of one case; UnsupportedCaseError where this release does not offer it."""

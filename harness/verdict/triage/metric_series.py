@@ -54,7 +54,7 @@ class Series:
         if step in self.lines or len(self.lines) >= MOST_STEPS:
             return
         self.lines[step] = line
-        for name, value in read_values(raw, self.names).items():
+        for name, value in read_shapes(raw, self.names).items():
             self.values.setdefault(name, {})[step] = value
 
     def first_of(self, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
@@ -72,7 +72,7 @@ def step_of(raw: bytes) -> int | None:
     return int(step[1]) if step else None
 
 
-def read_values(raw: bytes, names: Iterable[str]) -> dict[str, float]:
+def read_shapes(raw: bytes, names: Iterable[str]) -> dict[str, float]:
     """Metric -> value on a line; a name that ends in `/` stands for the first metric that begins so."""
     values = ((name, _value(raw, name.encode(), name.endswith("/"))) for name in names)
     return {name: value for name, value in values if value is not None}

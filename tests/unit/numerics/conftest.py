@@ -15,11 +15,15 @@ import pytest
 from mutants import MUTANTS, REGRESSIONS
 
 from harness.check import Completed
+from harness.evidence import DeviceFacts
+from harness.measurements import json_object
+from harness.numerics.arithmetic.calibration_measurements import DeviceConstant, DeviceConstants
 from harness.numerics.loss.candidate import Candidate, CandidateResult, evaluate, save_results
 from harness.numerics.loss.cases.loss_battery import default_battery
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
 from harness.numerics.loss.expected_result import save_expected
 from harness.numerics.loss.loss_faults import SELF_TEST_CASES, SEPARATOR
+from harness.numerics.loss.loss_measurements import LossProgramFacts, LossReferenceFacts, SourceFile
 from harness.numerics.loss.loss_reference_program import references
 from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.numerics.loss.release_objectives import release_objective
@@ -34,17 +38,17 @@ AS_FAULTS = {
 }
 
 
+DEVICE = DeviceFacts(device="npu:0", kind="npu", simulated=True)
+
+
 @dataclass
 class Cell:
     """What happens inside: which candidate answers, which faults it notices, how the program ends."""
 
     candidate: Candidate = field(default_factory=PlainCandidate)
     faulty: Mapping[str, Callable[[], Candidate]] = field(default_factory=lambda: AS_FAULTS)
-    facts: Mapping[str, Any] = field(
-        default_factory=lambda: {"device": "npu:0", "kind": "npu", "simulated": True}
-    )
-    constants: Sequence[Mapping[str, Any]] = (
-        {"constant": "exp_ulp", "measured": 0.5, "contract": 4.0, "holds": True},
+    constants: tuple[DeviceConstant, ...] = (
+        DeviceConstant(constant="exp_ulp", measured=0.5, contract=4.0, holds=True),
     )
     returncode: int = 0
     timed_out: bool = False
@@ -61,15 +65,15 @@ class Cell:
         for fault, make in self.faulty.items():
             found = evaluate(make(), chosen)
             results.update({f"{fault}{SEPARATOR}{name}": result for name, result in found.items()})
-        facts = {
-            "device": dict(self.facts),
-            "python": "3.11",
-            "numpy": "2",
-            "verl": "0.9.1",
-            "core_algos": {"file": "core_algos.py", "digest": "0" * 64},
-            "capabilities": ["gspo", "vanilla"],
-            "seconds": {"import": 1.0, "battery": 0.1, "faults": 0.1},
-        }
+        facts = LossProgramFacts(
+            device=DEVICE,
+            python="3.11",
+            numpy="2",
+            verl="0.9.1",
+            core_algos=SourceFile(file="core_algos.py", digest="0" * 64),
+            capabilities=("gspo", "vanilla"),
+            seconds={"import": 1.0, "battery": 0.1, "faults": 0.1},
+        )
         save_results(out, results, facts)
 
 
@@ -89,7 +93,8 @@ class Context:
     def in_cell(self, module: str, *args: str, env: Any = None, timeout: Any = None) -> Completed:
         options = dict(zip(args[::2], args[1::2], strict=False))
         if module == "harness.numerics.arithmetic.constants_program":
-            Path(options["--out"]).write_text(json.dumps({"constants": list(self.cell.constants)}))
+            report = DeviceConstants(device=DEVICE, constants=self.cell.constants)
+            Path(options["--out"]).write_text(json.dumps(json_object(report)))
             return Completed(argv=args, returncode=0, tail="", seconds=1.0)
         assert module == "harness.numerics.loss.loss_program"
         self.cell.run(load_cases(Path(options["--cases"])), Path(options["--out"]))
@@ -120,7 +125,8 @@ class Context:
         options = dict(zip(argv[3::2], argv[4::2], strict=True))
         cases = load_cases(Path(options["--cases"]))
         intervals = references(cases, release_objective(options["--verl-version"]))
-        save_expected(Path(options["--out"]), intervals, {"frameworks_loaded": [], "seconds": 0.1})
+        facts = LossReferenceFacts(python="3.11", numpy="2", frameworks_loaded=(), seconds=0.1)
+        save_expected(Path(options["--out"]), intervals, facts)
         return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.1)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from mutants import REGRESSIONS
 
-from harness.numerics.calibration_check import ARTIFACT, budgets, judge, run
+from harness.numerics.arithmetic.calibration_check import ARTIFACT, budgets, judge, run
+from harness.numerics.arithmetic.calibration_measurements import DeviceConstant
+from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS, LossCaseOutcome, LossStatus
 from harness.outcome import Status
 
 
@@ -24,16 +27,16 @@ def test_a_calibration_records_constants_and_budgets_as_an_artifact(context):
 def test_a_device_out_of_contract_is_recorded_not_failed(context):
     context.cell.candidate = REGRESSIONS["exp-bf16"]()
     context.cell.constants = (
-        {"constant": "exp_ulp", "measured": 9e4, "contract": 4.0, "holds": False},
-        {"constant": "sqrt_ulp", "measured": None, "contract": 3.0, "holds": False},
+        DeviceConstant(constant="exp_ulp", measured=9e4, contract=4.0, holds=False),
+        DeviceConstant(constant="sqrt_ulp", measured=None, contract=3.0, holds=False),
     )
     measured = run(context)
     judgement = judge(measured.measurements, {})
     assert judgement.status is Status.PASS
     assert "beyond the contract: exp_ulp, sqrt_ulp" in judgement.reasons[0]
-    worst = {row["group"]: row for row in measured.measurements["calibration"]["groups"]}["policy"]
-    assert worst["outside"] > 0
-    assert worst["worst_budget"] > 1
+    worst = {row.group: row for row in measured.measurements.calibration.groups}["policy"]
+    assert worst.outside > 0
+    assert worst.worst_budget > 1
 
 
 def test_a_device_that_hangs_is_no_calibration(context):
@@ -43,11 +46,13 @@ def test_a_device_that_hangs_is_no_calibration(context):
 
 
 def test_cases_nobody_promised_do_not_count():
-    entry = {
-        "name": "policy/x",
-        "kind": "policy",
-        "severity": "robustness",
-        "status": "fail",
-        "budget": 1e300,
-    }
-    assert budgets([entry, {**entry, "severity": "required", "status": "unsupported"}]) == []
+    case = LossCaseOutcome(
+        name="policy/x",
+        kind="policy",
+        severity=ROBUSTNESS,
+        status=LossStatus.FAIL,
+        reasons=(),
+        budget=1e300,
+        scale=None,
+    )
+    assert budgets([case, replace(case, severity=REQUIRED, status=LossStatus.UNSUPPORTED)]) == ()

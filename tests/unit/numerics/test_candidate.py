@@ -14,7 +14,8 @@ from harness.numerics.loss.candidate import (
     save_results,
 )
 from harness.numerics.loss.cases.loss_battery import battery
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import LossStatus
 
 
 def raises(case):
@@ -76,9 +77,8 @@ def test_results_survive_their_file(tmp_path):
         "b": CandidateResult(error="raised"),
         "c": CandidateResult(unsupported="no"),
     }
-    save_results(tmp_path / "r.npz", results, {"device": "cpu"})
-    loaded, facts = load_results(tmp_path / "r.npz")
-    assert facts == {"device": "cpu"}
+    save_results(tmp_path / "r.npz", results)
+    loaded = load_results(tmp_path / "r.npz")
     assert loaded["a"].value == 1.5
     assert loaded["a"].gradient.tolist() == [[1.0, 2.0]]
     assert (loaded["b"].error, loaded["c"].unsupported) == ("raised", "no")

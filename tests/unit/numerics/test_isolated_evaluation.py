@@ -14,7 +14,8 @@ from harness.errors import InputError
 from harness.numerics.loss import isolated_evaluation
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.isolated_evaluation import evaluate_isolated
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import LossStatus
 
 CASES = [case for case in battery(seed=1) if case.name.startswith("policy/grpo-near/")][:3]
 

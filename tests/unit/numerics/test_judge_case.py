@@ -12,7 +12,8 @@ from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, FP1
 from harness.numerics.loss.candidate import CandidateResult, evaluate
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import LossStatus
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 CONTRACTS = (FP32, BF16_IO, FP16_IO)

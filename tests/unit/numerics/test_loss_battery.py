@@ -5,9 +5,9 @@ import pytest
 
 from harness.numerics.arithmetic.precision_contract import BF16_IO, CONTRACTS, FP32, round_to
 from harness.numerics.loss.cases.loss_battery import battery, default_battery
-from harness.numerics.loss.cases.loss_case import REQUIRED
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.judge_case import LossStatus, judge
+from harness.numerics.loss.judge_case import judge
+from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
 from harness.numerics.loss.plain_losses import PlainCandidate
 
 

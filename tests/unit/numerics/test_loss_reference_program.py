@@ -6,7 +6,7 @@ import sys
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.cases.loss_case import save_cases
-from harness.numerics.loss.expected_result import load_expected
+from harness.numerics.loss.expected_result import load_expected, load_reference_facts
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.loss_reference_program import ACTUAL
 
@@ -22,8 +22,8 @@ def test_intervals_survive_the_process_and_its_file(tmp_path):
     out = tmp_path / "reference.npz"
     done = run("--cases", str(tmp_path / "cases.npz"), "--out", str(out), "--verl-version", "0.6.1")
     assert done.returncode == 0, done.stderr
-    intervals, facts = load_expected(out)
-    assert facts["frameworks_loaded"] == []
+    intervals = load_expected(out)
+    assert load_reference_facts(out).frameworks_loaded == ()
     assert "policy/gspo-near/token-mean" + ACTUAL in intervals
     assert "policy/grpo-near/token-mean" + ACTUAL not in intervals
     for case in cases:

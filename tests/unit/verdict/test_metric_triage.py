@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.verdict.triage.catalogue import shipped_catalogue
 from harness.verdict.triage.diagnosis import Compared, triage_text
 from harness.verdict.triage.log_scan import scan
-from harness.verdict.triage.metric_series import read_values, step_of
+from harness.verdict.triage.metric_series import read_shapes, step_of
 
 METRICS = {one.id: one for one in shipped_catalogue().metrics}
 STEPS = 15
@@ -152,7 +152,7 @@ def scan_of(text):
 @given(st.binary(max_size=200))
 def test_any_bytes_on_a_step_line_are_no_traceback(data):
     line = b"training/global_step:3 - " + data + b"critic/rewards/mean:" + data
-    read_values(line, ["critic/rewards/mean", "val-core/"])
+    read_shapes(line, ["critic/rewards/mean", "val-core/"])
     step_of(data + line)
 
 
@@ -161,12 +161,12 @@ def test_any_bytes_on_a_step_line_are_no_traceback(data):
     [("0.5", 0.5), ("np.float64(-2e-3)", -0.002), ("1.2.3", 1.2), ("nan", None), (" .5", 0.5), ("x", "none")],
 )
 def test_numbers_are_read_however_they_are_written(text, value):
-    found = read_values(f"critic/rewards/mean:{text} -".encode(), ["critic/rewards/mean"])
+    found = read_shapes(f"critic/rewards/mean:{text} -".encode(), ["critic/rewards/mean"])
     assert found.get("critic/rewards/mean", "none") == value or value is None
 
 
 def test_a_name_within_a_longer_one_is_not_that_metric():
-    assert read_values(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
+    assert read_shapes(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
 
 
 def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept():

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from harness.numerics.arithmetic.precision_contract import FP32, Contract
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.loss_case import REQUIRED, ROBUSTNESS, LossCase
+from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS
 
 FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

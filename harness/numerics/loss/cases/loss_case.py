@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from harness.errors import InputError, Location
 from harness.numerics.arithmetic.precision_contract import Contract
+from harness.numerics.loss.loss_measurements import REQUIRED
 
 FORMAT = "npu-matrix-loss-cases/1"
 INDEX = "index.json"
 
 OPERATIONS = ("policy", "aggregation", "kl", "advantage", "entropy", "logprob", "weights")
-REQUIRED = "required"
-ROBUSTNESS = "robustness"
 
 
 @dataclass(frozen=True, kw_only=True)

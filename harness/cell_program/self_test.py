@@ -1,0 +1,51 @@
+"""Self-tests: a check injects faults and must catch each of them before its pass counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.outcome import Judgement, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectedFault:
+    """One fault of a self-test.
+
+    legal: what was injected is within tolerance, so that it must not be reported; it counts as caught then.
+    """
+
+    fault: str
+    what: str
+    caught: bool
+    legal: bool = False
+
+
+def judge_self_test(faults: Sequence[InjectedFault], *extra_missed: str) -> Judgement | None:
+    """Inconclusive when a fault was missed or none was injected, else None. `extra_missed`: names of more."""
+    missed = [fault.fault for fault in faults if not fault.caught and not fault.legal]
+    missed += extra_missed
+    reported = [fault.fault for fault in faults if not fault.caught and fault.legal]
+    if faults and not missed and not reported:
+        return None
+    if not faults:
+        what = "injected no fault"
+    else:
+        parts = [f"missed {', '.join(missed)}"] if missed else []
+        parts += [f"reported {', '.join(reported)}, which is within tolerance"] if reported else []
+        what = " and ".join(parts)
+    return Judgement(
+        status=Status.INCONCLUSIVE,
+        reasons=(f"The self-test {what}, so a pass would prove nothing.",),
+        remedies=("Read self_test in the measurements, and report it together with the artifacts.",),
+    )
+
+
+def self_test_summary(faults: Sequence[InjectedFault]) -> str:
+    """A clause for a pass: how many injected faults were caught."""
+    injected = sum(not fault.legal for fault in faults)
+    legal = len(faults) - injected
+    caught = (
+        "the injected fault was caught" if injected == 1 else f"all {injected} injected faults were caught"
+    )
+    return f"{caught}, and a deviation within tolerance was not reported" if legal else caught

@@ -1,0 +1,80 @@
+"""The record of a device's arithmetic, as `npu-matrix numerics calibrate` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.cell_program.program_run import ProgramFailure
+from harness.evidence import DeviceFacts
+from harness.measurements import measurement_format
+from harness.numerics.loss.loss_measurements import LossMeasured
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConstant:
+    """One arithmetic constant of a device.
+
+    measured: None when it is not finite. contract: what fp32 allows. holds: whether it is within.
+    """
+
+    constant: str
+    measured: float | None
+    contract: float
+    holds: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConstants:
+    """What the program that measures the constants writes."""
+
+    device: DeviceFacts
+    constants: tuple[DeviceConstant, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetGroup:
+    """The cases of one operation and one contract: the share of their tolerance that they use.
+
+    outside: cases that failed; a budget above 1 is a defect, or a constant of the contract that is wrong.
+    """
+
+    group: str
+    contract: str
+    cases: int
+    outside: int
+    median_budget: float
+    worst_budget: float
+    worst_case: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSchema:
+    """Name and version of the record's format."""
+
+    name: str = "npu-matrix.numerics-calibration"
+    version: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRecord:
+    """What a device's arithmetic is. state: how the loss battery ended; only `measured` gives groups."""
+
+    schema: RecordSchema = field(default_factory=RecordSchema)
+    device: DeviceFacts
+    verl: str
+    state: Literal["measured", "hung", "crashed"]
+    constants: tuple[DeviceConstant, ...]
+    groups: tuple[BudgetGroup, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationMeasured:
+    """The loss battery as measured, and the record."""
+
+    state: Literal["calibrated"] = "calibrated"
+    loss: LossMeasured | ProgramFailure
+    calibration: CalibrationRecord
+
+
+CALIBRATION_FORMAT = measurement_format(CalibrationMeasured, version=1)

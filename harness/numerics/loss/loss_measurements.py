@@ -1,0 +1,132 @@
+"""What the check `loss` measures, and what its programs report. Needs the standard library only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.cell_program.program_run import ProgramFailure
+from harness.cell_program.self_test import InjectedFault
+from harness.evidence import DeviceFacts
+from harness.measurements import measurement_format
+
+REQUIRED = "required"
+ROBUSTNESS = "robustness"
+
+
+class LossStatus(str, enum.Enum):
+    """Status of one case. Ill-posed is neither right nor wrong: the format is too coarse for this case."""
+
+    PASS = "pass"  # noqa: S105 - a status, not a credential
+    FAIL = "fail"
+    ILL_POSED = "ill-posed"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A file of an installed package, by its content."""
+
+    file: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossProgramFacts:
+    """What the program in the cell reports besides the results.
+
+    verl: the installed version. core_algos: the file with its losses. capabilities: what they offer. seconds:
+    by stage.
+    """
+
+    device: DeviceFacts
+    python: str
+    numpy: str
+    verl: str
+    core_algos: SourceFile
+    capabilities: tuple[str, ...]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossReferenceFacts:
+    """What the reference process reports. frameworks_loaded: of those that it must not import."""
+
+    python: str
+    numpy: str
+    frameworks_loaded: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCaseOutcome:
+    """One case as judged.
+
+    kind: the operation, for example `policy`. budget: the largest error over its tolerance. scale: the
+    gradient's component along the reference gradient, relative to it: 1 when right, 2 when doubled; None
+    without a gradient.
+    """
+
+    name: str
+    kind: str
+    severity: str
+    status: LossStatus
+    reasons: tuple[str, ...]
+    budget: float
+    scale: float | None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the check's status depends on it."""
+        return self.severity == REQUIRED
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFinding:
+    """A deviation that is no failure, with the cases that show it.
+
+    kind: `objective`, `capability` or `robustness`.
+    """
+
+    id: str
+    kind: str
+    what: str
+    source: str
+    cases: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInjectedFault(InjectedFault):
+    """A fault of the self-test, with the cases that caught and missed it and the gradient's scale in each."""
+
+    caught_in: tuple[str, ...]
+    missed_in: tuple[str, ...]
+    scale: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossMeasured:
+    """The battery as evaluated in the cell and judged against the reference.
+
+    verl: the release whose objective was expected. counts: required cases by status. worst_budget: the
+    largest budget among the required cases that passed. seconds: by stage.
+    """
+
+    state: Literal["measured"] = "measured"
+    seed: int
+    verl: str
+    cases: tuple[LossCaseOutcome, ...]
+    counts: Mapping[str, int]
+    findings: tuple[LossFinding, ...]
+    worst_budget: float
+    self_test: tuple[LossInjectedFault, ...]
+    device: DeviceFacts
+    core_algos: SourceFile
+    capabilities: tuple[str, ...]
+    reference: LossReferenceFacts
+    seconds: Mapping[str, float]
+
+
+LOSS_FORMAT = measurement_format(LossMeasured, ProgramFailure, version=1)
