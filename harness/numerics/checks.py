@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from harness.check import Check
 from harness.numerics.actor import actor_check
+from harness.numerics.actor.actor_measurements import ACTOR_FORMAT
 from harness.numerics.loss import loss_check
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT
 from harness.numerics.twin import twin_check
+from harness.numerics.twin.twin_measurements import TWIN_FORMAT
 from harness.outcome import Tier
 
 FACETS = (
@@ -40,6 +42,7 @@ CHECKS = (
         facets=FACETS,
         run=actor_check.run,
         judge=actor_check.judge,
+        measurements=ACTOR_FORMAT,
         needs=("environment",),
         device=True,
         timeout_s=actor_check.REFERENCE_TIMEOUT_S + actor_check.DEVICE_TIMEOUT_S + 60.0,
@@ -52,6 +55,7 @@ CHECKS = (
         facets=FACETS,
         run=actor_check.run,
         judge=actor_check.judge,
+        measurements=ACTOR_FORMAT,
         needs=("environment",),
         params={"compute": "bfloat16"},
         device=True,
@@ -65,6 +69,7 @@ CHECKS = (
         facets=FACETS,
         run=twin_check.run,
         judge=twin_check.judge,
+        measurements=TWIN_FORMAT,
         needs=("environment",),
         device=True,
         timeout_s=twin_check.REFERENCE_TIMEOUT_S + twin_check.DEVICE_TIMEOUT_S + 60.0,

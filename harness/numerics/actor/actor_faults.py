@@ -1,4 +1,4 @@
-"""Faults that the check `actor` must find in one update, with the module they sit in."""
+"""Faults that the check `actor` injects into one update, with the module each is in."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class ActorFault:
-    """A defect in one place. product: it shows in a matrix product, recomputed from the device's operands;
-    otherwise in what an update leaves behind."""
+    """A defect in one place. matmul: it shows in a matmul that is recomputed from the device's operands;
+    otherwise in the tensors of an update."""
 
     id: str
     what: str
     place: str
     breaks: Callable[[Any, str], Any]
-    product: bool = False
+    matmul: bool = False
 
     @contextmanager
     def broken(self, model: Any) -> Iterator[None]:
@@ -79,7 +79,7 @@ ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
             what="the partial sums of one matrix product are kept in bf16",
             place="model.layers.1.mlp.down_proj",
             breaks=_summed_in_bfloat16,
-            product=True,
+            matmul=True,
         ),
     ),
 }

@@ -4,22 +4,21 @@
     python -m harness.numerics.actor.actor_program --role device --reference reference.npz --out device.json
 
 The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
-every operation off by what the contract permits; how far those scatter is each tensor's tolerance. The
-device runs twice, once more while operators are traced, once under each seeded fault, and with packed rows
-and fused attention. In bf16 (autocast by verl) every product of a linear layer is recomputed besides.
+every operator perturbed by up to what the contract allows; their scatter gives each tensor's tolerance. The
+device runs twice, once more with operators traced, once with each fault injected, and with packed rows and
+fused attention. In bf16 (autocast by verl) every matmul of a linear layer is recomputed too.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.numerics.actor import actor_device, actor_reference
 from harness.numerics.actor.actor_case import DEFAULT_SEED
-from harness.numerics.actor.actor_update import CONTRACTS, run_role
+from harness.numerics.actor.actor_update import CONTRACTS, ProgramFacts, run_role
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     given = {"compute": arguments.compute, "path": arguments.path}
 
-    def work() -> Mapping[str, Any]:
+    def work() -> ProgramFacts:
         if arguments.role == "reference":
             return actor_reference.compute_reference(arguments.out, arguments.seed, **given)
         return actor_device.measure_on_device(

@@ -1,17 +1,20 @@
-"""The update on a CPU in float64: exact values, and how far roundings may take each tensor."""
+"""The update on a CPU in float64: exact values, and how far rounding errors may move each tensor."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.actor.actor_case import ActorCase
+from harness.measurements import json_object, read_shape
+from harness.numerics.actor.actor_case import ActorCase, Arrays
+from harness.numerics.actor.actor_measurements import ActorReference, ActorReferenceFacts
 from harness.numerics.actor.actor_update import CONTRACTS, TensorPlacement, run_update, start_torch
 from harness.numerics.actor.clip_decisions import ClipDecisions
 from harness.numerics.actor.tensor_recorder import (
@@ -19,18 +22,31 @@ from harness.numerics.actor.tensor_recorder import (
     TensorRecorder,
     TensorValues,
     distances,
-    permitted,
     require_comparable,
+    tolerances,
 )
-from harness.numerics.loss.cases.loss_case import write_npz
+from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 
-ACTOR_REFERENCE_FORMAT = "npu-matrix-actor-reference/1"
+ACTOR_REFERENCE_FORMAT = "npu-matrix-actor-reference/2"
 SAMPLES = 8
-"""Perturbed runs. The largest of eight and the contract's safety of two leave a legal device far below: its
-errors are not all at their limits at once."""
+"""Perturbed runs. The largest distance of eight, times the contract's safety factor of two, leaves a correct
+device far below its tolerance: its errors are not all at their limits at once."""
+
+EXACT, TARGET = "exact:", "target:"
+"""Prefixes of the arrays in the file: exact tensors by label, and targets of the update by name."""
 
 
-def compute_reference(out: Path, seed: int, *, compute: str = "float32", path: str = "") -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ReferenceTensors:
+    """exact: float64 values of every tensor by label. targets: what the update was trained on."""
+
+    exact: Mapping[str, NDArray[np.float64]]
+    targets: Arrays
+
+
+def compute_reference(
+    out: Path, seed: int, *, compute: str = "float32", path: str = ""
+) -> ActorReferenceFacts:
     """Exact values and tolerances of every tensor; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
@@ -40,8 +56,7 @@ def compute_reference(out: Path, seed: int, *, compute: str = "float32", path: s
     started = time.monotonic()
     contract = CONTRACTS[compute]
     case = ActorCase(seed=seed, compute=compute)
-    setting = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
-    paths = [known.name for known in actor_classes()]
+    placement = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
     exact: TensorValues = {}
 
     def keep(event: TensorEvent, values: NDArray[np.float64]) -> None:
@@ -50,10 +65,10 @@ def compute_reference(out: Path, seed: int, *, compute: str = "float32", path: s
     clips = ClipDecisions(case=case)
     with clips.watched():
         mode = stochastic_arithmetic.exact(contract)
-        targets = run_update(case, setting, None, TensorRecorder(sink=keep), mode=mode, path=path)
-    unmodelled: set[str] = set()
+        targets = run_update(case, placement, None, TensorRecorder(sink=keep), mode=mode, path=path)
+    unbounded: set[str] = set()
 
-    def tolerances(*, guesses: bool) -> dict[str, float]:
+    def measured_tolerances(*, guesses: bool) -> dict[str, float]:
         scatter = dict.fromkeys(exact, 0.0)
         for sample in range(SAMPLES):
             errors: dict[str, float] = {}
@@ -62,34 +77,56 @@ def compute_reference(out: Path, seed: int, *, compute: str = "float32", path: s
             )
             recorder = TensorRecorder(sink=distances(errors, exact))
             with clips.watched():
-                run_update(case, setting, targets, recorder, mode=mode, path=path)
+                run_update(case, placement, targets, recorder, mode=mode, path=path)
             scatter = {label: max(scatter[label], errors.get(label, np.inf)) for label in scatter}
-            unmodelled.update(mode.unmodelled)
+            unbounded.update(mode.unbounded)
         require_comparable(scatter)
-        return permitted(scatter, exact, contract)
+        return tolerances(scatter, exact, contract)
 
-    index: dict[str, Any] = {"format": ACTOR_REFERENCE_FORMAT, "tolerances": tolerances(guesses=True)}
-    if unmodelled:
-        index["strict"] = tolerances(guesses=False)
-    facts = {
-        "verl": version("verl"),
-        "torch": torch.__version__,
-        "samples": SAMPLES,
-        "contract": contract.to_json(),
-        "paths": paths,
-        "slack": clips.slack(contract.safety),
-        "unmodelled": sorted(unmodelled),
-        "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    index |= {
-        "facts": facts,
-        "norms": {label: float(np.linalg.norm(values)) for label, values in exact.items()},
-        "labels": list(exact),
-        "targets": list(targets),
-    }
-    arrays: dict[str, NDArray[Any]] = {
-        f"exact.{place}": values for place, values in enumerate(exact.values())
-    }
-    write_npz(out, index, {**arrays, **{f"target.{name}": array for name, array in targets.items()}})
+    with_guesses = measured_tolerances(guesses=True)
+    strict = measured_tolerances(guesses=False) if unbounded else {}
+    facts = ActorReferenceFacts(
+        verl=version("verl"),
+        torch=str(torch.__version__),
+        samples=SAMPLES,
+        contract=contract.name,
+        paths=tuple(known.name for known in actor_classes()),
+        slack=clips.slack(contract.safety),
+        unbounded_operators=tuple(sorted(unbounded)),
+        frameworks_loaded=tuple(name for name in ("torch_npu",) if sys.modules.get(name) is not None),
+        seconds=round(time.monotonic() - started, 3),
+    )
+    reference = ActorReference(
+        facts=facts,
+        labels=tuple(exact),
+        tolerances=with_guesses,
+        strict=strict,
+        norms={label: float(np.linalg.norm(values)) for label, values in exact.items()},
+    )
+    save_reference(out, reference, ReferenceTensors(exact=exact, targets=targets))
     return facts
+
+
+def save_reference(file: Path, reference: ActorReference, tensors: ReferenceTensors) -> None:
+    """Write a reference with its tensors."""
+    arrays = {
+        **{f"{EXACT}{label}": values for label, values in tensors.exact.items()},
+        **{f"{TARGET}{name}": values for name, values in tensors.targets.items()},
+    }
+    write_npz(file, {"format": ACTOR_REFERENCE_FORMAT, "reference": json_object(reference)}, arrays)
+
+
+def load_reference(file: Path) -> ActorReference:
+    """A reference without its tensors. Host side: it needs pydantic."""
+    return read_shape(ActorReference, read_npz(file, ACTOR_REFERENCE_FORMAT)[0]["reference"])
+
+
+def load_tensors(file: Path) -> ReferenceTensors:
+    """The tensors of a reference, in the order of their making."""
+    _, arrays = read_npz(file, ACTOR_REFERENCE_FORMAT)
+    return ReferenceTensors(
+        exact={name.removeprefix(EXACT): array for name, array in arrays.items() if name.startswith(EXACT)},
+        targets={
+            name.removeprefix(TARGET): array for name, array in arrays.items() if name.startswith(TARGET)
+        },
+    )

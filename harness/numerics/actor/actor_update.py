@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,23 +42,25 @@ class TensorPlacement:
 
 def run_update(
     case: ActorCase,
-    setting: TensorPlacement,
+    placement: TensorPlacement,
     targets: Arrays | None,
     recorder: TensorRecorder,
     *,
     mode: Any,
     fault: ActorFault | None = None,
     path: str = "",
-    products: MatmulRecorder | None = None,
+    matmuls: MatmulRecorder | None = None,
 ) -> Arrays:
-    """Log-probabilities, then the update by the path of that name; everything goes to the recorder, matrix
-    products to `products`. Returns the targets used."""
+    """Log-probabilities, then the update by the actor class named `path`. Returns the targets used.
+
+    Every tensor goes to `recorder`, matmuls of linear layers to `matmuls`.
+    """
     from harness.numerics.actor.verl_workers import actor_class
 
-    torch = setting.torch
-    model = build_model(case, setting)
+    torch = placement.torch
+    model = build_model(case, placement)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
-    actor = actor_class(path)(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    actor = actor_class(path)(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     parameters = list(model.named_parameters())
 
     def before_step(*_: Any) -> None:
@@ -68,9 +70,9 @@ def run_update(
     optimizer.register_step_pre_hook(before_step)
     _keep_optimizer_in_fp32(optimizer, mode)
     broken = fault.broken(model) if fault else nullcontext()
-    watched = products.watching(model) if products else nullcontext()
-    tokens = {name: setting.tensor(array) for name, array in case.tokens().items()}
-    # The recorder looks first: to watch products each layer gets an input of its own.
+    watched = matmuls.watching(model) if matmuls else nullcontext()
+    tokens = {name: placement.tensor(array) for name, array in case.tokens().items()}
+    # The recorder comes first: watching matmuls gives each layer an input tensor of its own.
     with broken, recorder.watching(model), watched, mode:
         log_probs, entropy = actor.log_probs(tokens)
         valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
@@ -80,7 +82,7 @@ def run_update(
             recorder.note(OUTPUT, name, tensor)
         if targets is None:
             targets = case.targets(log_probs.detach().cpu().double().numpy())
-        metrics = actor.update(tokens, {name: setting.tensor(array) for name, array in targets.items()})
+        metrics = actor.update(tokens, {name: placement.tensor(array) for name, array in targets.items()})
     for name in sorted(metrics):
         recorder.note(OUTPUT, name, torch.tensor(metrics[name], dtype=torch.float64))
     for name, parameter in parameters:
@@ -97,15 +99,15 @@ def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
     optimizer.register_step_post_hook(lambda *_: setattr(mode, "contract", contract))
 
 
-def build_model(case: ActorCase, setting: TensorPlacement) -> Any:
+def build_model(case: ActorCase, placement: TensorPlacement) -> Any:
     """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
     transformers = import_module("transformers")
     config = transformers.Qwen2Config(**case.model)
     config._attn_implementation = case.attention  # noqa: SLF001 - transformers has no other way before construction
     model = transformers.Qwen2ForCausalLM(config)
     for name, parameter in model.named_parameters():
-        parameter.data = setting.torch.from_numpy(case.draw(name, tuple(parameter.shape)))
-    return model.to(device=setting.device, dtype=setting.dtype)
+        parameter.data = placement.torch.from_numpy(case.draw(name, tuple(parameter.shape)))
+    return model.to(device=placement.device, dtype=placement.dtype)
 
 
 def tracing(torch: Any, names: list[str]) -> Any:
@@ -141,10 +143,22 @@ def start_torch(kind: str = "cpu") -> Any:
     return torch
 
 
-def run_role(what: str, work: Callable[[], Mapping[str, Any]]) -> int:
-    """Do the work and say how long it took; what stops it goes to stderr, with its own exit code.
+class ProgramFacts(Protocol):
+    """What every role of a program returns."""
 
-    work: returns facts, of which `verl` and `seconds` are told.
+    @property
+    def verl(self) -> str:
+        """The installed version."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+
+
+def run_role(what: str, work: Callable[[], ProgramFacts]) -> int:
+    """Run one role of a program and print how long it took; returns the exit code.
+
+    An error of the harness goes to stderr and gives its own exit code.
     """
     try:
         facts = work()
@@ -155,5 +169,5 @@ def run_role(what: str, work: Callable[[], Mapping[str, Any]]) -> int:
         distributed = import_module("torch").distributed
         if distributed.is_initialized():
             distributed.destroy_process_group()
-    print(f"{what} with verl {facts['verl']} in {facts['seconds']} s")
+    print(f"{what} with verl {facts.verl} in {facts.seconds} s")
     return 0

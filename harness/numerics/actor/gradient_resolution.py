@@ -1,12 +1,12 @@
-"""How large an error of a gradient has to be to show: what a green of the actor's update is worth.
+"""How large an error of a gradient must be to be detected, that is, what a pass of the actor's update proves.
 
-Two limits follow from what an update is, and no share of gradients is chosen:
+Two limits follow from what an update is, so that no share of gradients has to be chosen:
 
-- An error smaller than the gradient leaves it a direction of descent: g.(g + e) >= |g|^2 - |g||e| > 0. Where
-  the tolerances of all parameters together are as large as the whole gradient, a pass would not even
-  exclude a step that undoes learning.
-- The same operators make the gradient of one kind of parameter in every layer and step, so one of them that
-  is observable shows a wrong operator. A kind of which none is observable was not judged.
+- An error smaller than the gradient leaves it a direction of descent: g.(g + e) >= |g|^2 - |g||e| > 0. If the
+  tolerances of all parameters together are as large as the whole gradient, a pass would not even exclude a
+  step that undoes learning.
+- The same operators compute the gradient of one kind of parameter in every layer and step, so one observable
+  gradient of a kind shows a wrong operator. A kind without an observable gradient was not judged.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from harness.numerics.arithmetic.precision_contract import FORMATS, Contract
+from harness.numerics.actor.actor_measurements import ActorMeasured, ActorReference, GradientResolution
+from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS
 from harness.outcome import Judgement, Status
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 _LAYER = re.compile(r"\.\d+\.")
 
 
-def resolution(reference: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of an update's gradients, by the reference's tolerances and norms:
+def resolution(reference: ActorReference, labels: Sequence[str]) -> GradientResolution:
+    """The resolution of an update's gradients `labels`, by the reference's tolerances and norms.
 
-    steps: the tolerances of all parameters together, relative to the whole gradient, by step.
-    unobservable: gradients that could be anything of their size, even zero, within their tolerance. Not among
-    them are those that are zero by nature, as that of a bias which softmax does not see: what float64 leaves
-    of them is within float64's own share of the tolerance.
-    unjudged: kinds of parameters (`model.layers.*.mlp.up_proj.weight`) of which no gradient is observable.
+    Gradients that are zero by nature, such as that of a bias that softmax cancels, do not count as
+    unobservable: what float64 leaves of them is within float64's own share of the tolerance.
     """
-    tolerances, norms = reference["tolerances"], reference["norms"]
-    contract = Contract.from_json(reference["facts"]["contract"])
-    exactness = FORMATS["fp64"].unit_roundoff / contract.unit
-    labels = [event["label"] for event in events if event["kind"] == "gradient"]
+    tolerances, norms = reference.tolerances, reference.norms
+    exactness = FORMATS["fp64"].unit_roundoff / CONTRACTS[reference.facts.contract].unit
     hidden = [label for label in labels if exactness * tolerances[label] < norms[label] <= tolerances[label]]
     seen = {_kind(label) for label in labels if norms[label] > tolerances[label]}
-    return {
-        "steps": {
+    return GradientResolution(
+        steps={
             str(int(step) + 1): _together(
                 [label for label in labels if _step(label) == step], tolerances, norms
             )
             for step in dict.fromkeys(map(_step, labels))
         },
-        "unobservable": [label.split("/", 1)[1].rstrip("/") for label in hidden],
-        "unjudged": sorted({_kind(label) for label in hidden} - seen),
-    }
+        unobservable=tuple(label.split("/", 1)[1].rstrip("/") for label in hidden),
+        unjudged=tuple(sorted({_kind(label) for label in hidden} - seen)),
+    )
 
 
 def _step(label: str) -> str:
@@ -55,58 +50,59 @@ def _step(label: str) -> str:
 
 
 def _kind(label: str) -> str:
+    """The parameter without the number of its layer: `model.layers.*.mlp.up_proj.weight`."""
     return _LAYER.sub(".*.", label.split("/")[2])
 
 
 def _together(
     labels: Sequence[str], tolerances: Mapping[str, float], norms: Mapping[str, float]
 ) -> float | None:
-    """None where the whole gradient is zero: there is nothing to see."""
-    permitted = math.hypot(*(tolerances[label] for label in labels))
+    """None where the whole gradient is zero: nothing can be detected."""
+    tolerance = math.hypot(*(tolerances[label] for label in labels))
     whole = math.hypot(*(norms[label] for label in labels))
-    return float(f"{permitted / whole:.4g}") if whole else None
+    return float(f"{tolerance / whole:.4g}") if whole else None
 
 
-def judge_resolution(measurements: Mapping[str, Any]) -> Judgement | None:
-    """No green where a pass would say too little; see the module."""
-    known, compute = measurements["resolution"], measurements["compute"]
-    lost = [step for step, share in known["steps"].items() if share is None or share >= 1]
-    if lost or not known["steps"]:
+def judge_resolution(measurements: ActorMeasured) -> Judgement | None:
+    """Inconclusive when a pass would prove too little, else None; see the module."""
+    known, compute = measurements.resolution, measurements.compute
+    lost = [step for step, share in known.steps.items() if share is None or share >= 1]
+    if lost:
         reason = (
-            f"What {compute} permits is as large as the whole gradient of step {', '.join(lost)}: even a "
-            "step against it would pass."
-            if lost
-            else "The update made no gradient, so there is nothing to judge."
+            f"The {compute} tolerance is as large as the whole gradient of step {', '.join(lost)}: even a "
+            "step in the opposite direction would pass."
         )
-    elif known["unjudged"]:
+    elif not known.steps:
+        reason = "The update computed no gradient, so nothing was judged."
+    elif known.unjudged:
         reason = (
-            f"Nothing judges the gradient of {', '.join(known['unjudged'][:MOST_NAMED])}: in every layer and "
-            f"step what {compute} permits is as large as it."
+            f"The gradient of {', '.join(known.unjudged[:MAX_NAMED])} was not verified: in every layer and "
+            f"step the {compute} tolerance is as large as the gradient itself."
         )
     else:
         return None
     return Judgement(status=Status.INCONCLUSIVE, reasons=(reason,), remedies=("Compute in fp32.",))
 
 
-def detectable_error(measurements: Mapping[str, Any]) -> str:
-    """From which error on the whole gradient, and each that is observable at all, would have shown it."""
-    bounds = [entry["tolerance"] for entry in measurements["gradients"] if entry["tolerance"] < 1]
-    whole = max(measurements["resolution"]["steps"].values())
+def detectable_error(measurements: ActorMeasured) -> str:
+    """A clause on the smallest errors of gradients that would have been detected."""
+    bounds = [entry.tolerance for entry in measurements.gradients if entry.tolerance < 1]
+    whole = max((share for share in measurements.resolution.steps.values() if share is not None), default=0.0)
     return (
-        f"a gradient shows errors above {max(bounds, default=1.0):.1g} of its norm, all of them together "
-        f"above {whole:.1g}"
+        f"an error above {max(bounds, default=1.0):.1g} of a gradient's norm would have been detected, in "
+        f"all gradients together one above {whole:.1g}"
     )
 
 
-def unobservable_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence on the gradients that are not observable, if any."""
-    hidden = measurements["resolution"]["unobservable"]
+def unobservable_reason(measurements: ActorMeasured) -> tuple[str, ...]:
+    """A sentence on gradients that are smaller than their tolerance, if there are any."""
+    hidden = measurements.resolution.unobservable
     if not hidden:
         return ()
-    names = ", ".join(name.split("/")[1] for name in hidden[:MOST_NAMED])
+    names = ", ".join(name.split("/")[1] for name in hidden[:MAX_NAMED])
     sentence = (
-        f"Not observable: {len(hidden)} of {len(measurements['gradients'])} gradients, for what "
-        f"{measurements['compute']} permits is as large as they are ({names}); the same operators are judged "
-        "in other layers or steps."
+        f"{len(hidden)} of {len(measurements.gradients)} gradients were not verified, because the "
+        f"{measurements.compute} tolerance is as large as they are ({names}). The same operators were "
+        "verified in other layers or steps."
     )
     return (sentence,)

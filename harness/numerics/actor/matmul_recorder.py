@@ -1,8 +1,8 @@
-"""Matrix products of a model's linear layers, each recomputed in float64 from the operands the device had.
+"""Recomputes the matmuls of a model's linear layers in float64, from the operands that the device had.
 
-A whole update in bf16 scatters by more than a product with coarse partial sums is off. One product by itself
-is rounded once: with bf16 operands and fp32 accumulation nearly every element is a single number, which the
-device gives or does not.
+The rounding errors of a whole update in bf16 are larger than the error of one matmul with coarse partial
+sums. A single matmul is rounded only once: with bf16 operands and fp32 accumulation nearly every element has
+exactly one correct value.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.numerics.actor.actor_measurements import Matmul
 from harness.numerics.arithmetic.precision_contract import FORMATS, Array, Contract, round_to
 
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = "the output", "the gradient for the input", "the weight's gradient"
@@ -25,24 +26,9 @@ OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = "the output", "the gradient for the in
 Interval = tuple[Array, Array, Array]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Matmul:
-    """One product: the layer's name, what it gives, which call, its elements and how many are outside.
-
-    worst: the largest distance from the exact result, in units in the last place of the io format.
-    """
-
-    name: str
-    what: str
-    call: int
-    elements: int
-    wrong: int
-    worst: float
-
-
 @dataclass(kw_only=True)
 class MatmulRecorder:
-    """Judges every product of the layers it watches; they round to the contract's io format."""
+    """Judges every matmul of the layers that it watches; results are rounded to the contract's io format."""
 
     contract: Contract
     found: list[Matmul] = field(default_factory=list)
@@ -50,7 +36,7 @@ class MatmulRecorder:
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Judge the forward and backward products of all linear layers."""
+        """Judge the forward and backward matmuls of all linear layers."""
         handles = []
         for name, module in model.named_modules():
             if type(module).__name__ != "Linear":
@@ -125,7 +111,7 @@ def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
 
 @dataclass(kw_only=True)
 class _Layer:
-    """Hooks of one linear layer; `given` and `arrived` are the operands of its backward products."""
+    """Hooks of one linear layer; `given` and `arrived` are the operands of its backward matmuls."""
 
     name: str
     module: Any
@@ -140,7 +126,7 @@ class _Layer:
         return (args[0].view_as(args[0]), *args[1:])
 
     def after(self, module: Any, args: Any, output: Any) -> None:
-        """Judge the forward product, keep operands for the backward ones."""
+        """Judge the forward matmul, and keep the operands of the backward ones."""
         self.given = batched(args[0])
         weight, bias = values(module.weight).T, None if module.bias is None else values(module.bias)
         self.judge(

@@ -153,8 +153,10 @@ def distances(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]
 
 
 def require_comparable(scatter: Mapping[str, float]) -> None:
-    """InfrastructureError when a perturbed run lacks a tensor or has another shape: no tolerance follows from
-    that, and an infinite one would let everything pass."""
+    """InfrastructureError when a perturbed run lacks a tensor or has another shape.
+
+    No tolerance follows from that, and an infinite one would let everything pass.
+    """
     strange = [label for label, distance in scatter.items() if not np.isfinite(distance)]
     if strange:
         raise InfrastructureError(
@@ -164,11 +166,11 @@ def require_comparable(scatter: Mapping[str, float]) -> None:
         )
 
 
-def permitted(
+def tolerances(
     scatter: Mapping[str, float], exact: Mapping[str, NDArray[np.float64]], contract: Contract
 ) -> dict[str, float]:
-    """By label how far a device may be: the farthest that perturbed runs go (`scatter`), times the contract's
-    safety, and one rounding of the exact tensor."""
+    """Tolerance by label: the largest distance of the perturbed runs (`scatter`), times the contract's safety
+    factor, plus one rounding of the exact tensor."""
     return {
         label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
         for label, values in exact.items()
@@ -176,5 +178,10 @@ def permitted(
 
 
 def json_number(error: float) -> float | None:
-    """JSON has no infinity: None is a tensor that is missing, misshapen or not finite."""
+    """An error for JSON, which has no infinity: None for what is missing, misshapen or not finite."""
     return float(f"{error:.6g}") if np.isfinite(error) else None
+
+
+def error_budget(error: float | None, tolerance: float) -> float | None:
+    """Error over tolerance; None where the tensor is missing, misshapen or not finite."""
+    return None if error is None else float(f"{error / max(tolerance, 1e-300):.4g}")

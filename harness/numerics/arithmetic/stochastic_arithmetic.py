@@ -50,7 +50,7 @@ SUMS = frozenset(["sum", "mean", "linalg_vector_norm", "embedding_dense_backward
 
 
 class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
-    """The mode behind `exact` and `perturbed`; `unmodelled` counts operations it has no bound of their own
+    """The mode behind `exact` and `perturbed`; `unbounded` counts operations it has no bound of their own
     for.
 
     contract: what is permitted now; an optimizer that keeps to another one sets it. casts: whether matrix
@@ -66,7 +66,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         self.contract = contract
         self.casts = casts
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
-        self.unmodelled: Counter[str] = Counter()
+        self.unbounded: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operation: casts widened, result perturbed."""
@@ -112,7 +112,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
             return lambda result: self._sum_bound(name, args, operands, result, scale)
         if name in FUNCTIONS:
             return FUNCTIONS[name](self, args)
-        self.unmodelled[name] += 1
+        self.unbounded[name] += 1
         if not self.guesses:
             return None
         return lambda result: contract.function_ulp * ulp * result.abs()

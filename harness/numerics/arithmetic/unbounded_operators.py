@@ -1,59 +1,52 @@
-"""Operations without an error bound: their share of a tolerance is a guess, and no green may lean on it.
+"""Operators without an error bound: their share of a tolerance is a guess, and no pass may depend on it.
 
-`stochastic` moves the result of an operation it does not know by as much as that of an elementary function.
-That may be too little, and then what is right is flagged; or too much, and then it hides a fault. So wherever
-such an operation ran, the reference is made a second time with those results left alone. What lies within
-these strict tolerances owes nothing to a guess.
+`stochastic_arithmetic` perturbs the result of an operator that it does not know as much as that of an
+elementary function. That may be too little, and then a right result is reported; or too much, and then a
+fault is hidden. So wherever such an operator ran, the reference is computed a second time without perturbing
+these results. A tensor within these strict tolerances does not depend on the guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from harness.outcome import Judgement, Status
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 
 
-def explained_only_by_guess(reference: Mapping[str, Any], errors: Mapping[str, float | None]) -> list[str]:
-    """Labels whose error is larger than what operations with a bound explain, in the order of `errors`.
+def explained_only_by_guess(
+    strict: Mapping[str, float], errors: Mapping[str, float | None]
+) -> tuple[str, ...]:
+    """Labels whose error is larger than what operators with a bound explain, in the order of `errors`.
 
-    reference: with `strict`, tolerances without guesses by label, where there was anything to guess.
+    strict: tolerances without guesses by label, empty when nothing was guessed.
     """
-    strict = reference.get("strict", {})
-    return [
+    return tuple(
         label
         for label, error in errors.items()
         if label in strict and (error is None or error > strict[label])
-    ]
-
-
-def operators(measurements: Mapping[str, Any]) -> tuple[str, ...]:
-    """The operations that ran without a bound."""
-    return tuple(measurements.get("reference", {}).get("unmodelled", ()))
-
-
-def caveat_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a red says of them: there the tolerances may be too narrow."""
-    if not operators(measurements):
-        return ()
-    said = (
-        f"No error bound is known here for {_listed(operators(measurements))}: what comes out of it may be "
-        "right and outside of its tolerance."
     )
-    return (said,)
 
 
-def judge_guessed(measurements: Mapping[str, Any]) -> Judgement | None:
-    """No green where something lies within its tolerance by a guess alone."""
-    leaning = measurements["guessed"]
-    if not leaning:
+def caveat_reason(operators: Sequence[str]) -> tuple[str, ...]:
+    """For a fail: the tolerances of what these operators compute may be too narrow."""
+    if not operators:
+        return ()
+    sentence = (
+        f"No error bound is known for {_listed(operators)}: what they compute may be correct although it is "
+        "outside of its tolerance."
+    )
+    return (sentence,)
+
+
+def judge_guessed(operators: Sequence[str], guessed: Sequence[str]) -> Judgement | None:
+    """Inconclusive when tensors are within their tolerance only by a guess, else None."""
+    if not guessed:
         return None
     reason = (
-        f"No error bound is known here for {_listed(operators(measurements))}, and {len(leaning)} tensors "
-        f"lie within their tolerance only by a guess for it, first {leaning[0]}: a fault of that size would "
-        "look the same."
+        f"No error bound is known for {_listed(operators)}. {len(guessed)} tensors are within their "
+        f"tolerance only by a guess for it, the first is {guessed[0]}: a fault of that size would pass too."
     )
     return Judgement(
         status=Status.INCONCLUSIVE,
@@ -62,17 +55,14 @@ def judge_guessed(measurements: Mapping[str, Any]) -> Judgement | None:
     )
 
 
-def agreement_reason(measurements: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a green says of them."""
-    if not operators(measurements):
+def agreement_reason(operators: Sequence[str]) -> tuple[str, ...]:
+    """For a pass: these operators have no bound, and the pass does not depend on it."""
+    if not operators:
         return ()
-    said = (
-        f"No error bound is known here for {_listed(operators(measurements))}; everything agrees without one."
-    )
-    return (said,)
+    return (f"No error bound is known for {_listed(operators)}; everything agrees without one.",)
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The latest ones: the tensor came out of them."""
-    latest = names[-MOST_NAMED:]
-    return ", ".join(latest) if len(latest) == len(names) else f"..., {', '.join(latest)}"
+    """The last ones: the tensor was computed by them."""
+    last = names[-MAX_NAMED:]
+    return ", ".join(last) if len(last) == len(names) else f"..., {', '.join(last)}"

@@ -1,8 +1,8 @@
-"""The check `twin`: ten steps of sampling and training on the device beside a float64 twin on the CPU.
+"""The check `twin`: ten steps of sampling and training on the device against a float64 twin on the CPU.
 
-Both draw the host's random numbers, so within the horizon (`twin_run.horizon`) they sample the same tokens
-and every number of every step has a tolerance, measured as for the check `actor`. The first number outside
-names step and module.
+Both use random numbers drawn on the host, so within the horizon (`twin_program.horizon`) they sample the same
+tokens, and every number of every step has a tolerance, measured as for the check `actor`. The first number
+outside its tolerance names the step and the module.
 """
 
 from __future__ import annotations
@@ -11,110 +11,142 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from harness.cell_program.ending import MEASURED, ended, failure, last_words, require_setup
-from harness.cell_program.torch_device import device_name
+from harness.cell_program.program_run import (
+    ProgramFailure,
+    Unsupported,
+    cell_device,
+    run_in_cell,
+    run_reference,
+)
+from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import TaskContext
-from harness.numerics.actor import actor_check
-from harness.numerics.actor.tensor_recorder import FORWARD
-from harness.numerics.arithmetic import unbounded_operators
-from harness.numerics.arithmetic.unbounded_operators import explained_only_by_guess
-from harness.outcome import Judgement, Measured, Status
+from harness.evidence import evidence_of
+from harness.measurements import json_object, read_shape
+from harness.numerics.actor.actor_check import not_measured
+from harness.numerics.actor.tensor_recorder import FORWARD, error_budget
+from harness.numerics.arithmetic.unbounded_operators import (
+    agreement_reason,
+    caveat_reason,
+    explained_only_by_guess,
+    judge_guessed,
+)
+from harness.numerics.twin.twin_measurements import (
+    TwinDeviceRun,
+    TwinDivergence,
+    TwinErrors,
+    TwinInjectedFault,
+    TwinMeasured,
+    TwinReference,
+    TwinRefused,
+)
+from harness.outcome import Evidence, Judgement, Measured, Status
 
 PROGRAM = "harness.numerics.twin.twin_program"
 REFERENCE_TIMEOUT_S = 900.0
 DEVICE_TIMEOUT_S = 900.0
-"""Twenty times what both take on a quiet machine: a busy one is not a device that hangs."""
-BLIND = "blind"
+"""Twenty times what each takes on an idle machine, so that a busy machine does not look like a hang."""
 PARAMS = ("seed", "steps", "dtype", "sampling", "update")
-MOST_NAMED = 8
+MAX_NAMED = 8
+
+TwinOutcome = TwinMeasured | TwinRefused | ProgramFailure | Unsupported
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[TwinOutcome]:
     """The exact twin on a CPU without torch_npu, then the twin on the device, with the same packages."""
-    from harness.errors import EXIT_NOTHING_SELECTED
     from harness.numerics.twin.twin_case import cannot_compare_reason
-    from harness.numerics.twin.twin_program import TWIN_REFERENCE_FORMAT, case_of
+    from harness.numerics.twin.twin_program import case_of, load_twin_reference
 
     settings = {name: context.params[name] for name in PARAMS if name in context.params}
     refused = cannot_compare_reason(case_of(settings))
     if refused:
-        return actor_check.without(context, {"state": BLIND, "why": refused})
+        return Measured(measurements=TwinRefused(why=refused), evidence=Evidence.CPU)
     reference_file, device_file = (context.workdir / name for name in ("twin.npz", "twin.json"))
-    given = ("--case", json.dumps(settings))
-    referenced = actor_check.reference_process(
-        context, PROGRAM, *("--out", str(reference_file)), *given, timeout=REFERENCE_TIMEOUT_S
+    case = ("--case", json.dumps(settings))
+    referenced = run_reference(
+        context,
+        PROGRAM,
+        *("--role", "reference", "--out", str(reference_file)),
+        *case,
+        out=reference_file,
+        what="the CPU twin",
+        timeout=REFERENCE_TIMEOUT_S,
     )
-    if referenced.returncode == EXIT_NOTHING_SELECTED:
-        return actor_check.without(
-            context, {"state": actor_check.UNSUPPORTED, "why": referenced.tail.strip()}
-        )
-    require_setup(referenced, "the CPU twin")
-    if referenced.returncode != 0 or not reference_file.is_file():
-        return actor_check.without(context, {**failure(referenced), "on": "the CPU twin"})
-    device = device_name(context.facets.get("device", {}))
-    followed = context.in_cell(
+    if isinstance(referenced, (ProgramFailure, Unsupported)):
+        return not_measured(referenced)
+    device = cell_device(context)
+    followed = run_in_cell(
+        context,
         PROGRAM,
         *("--role", "device", "--device", device, "--reference", str(reference_file)),
-        *("--out", str(device_file), *given),
+        *("--out", str(device_file), *case),
+        out=device_file,
+        what="the twin run",
         timeout=DEVICE_TIMEOUT_S,
+        on=device,
     )
-    require_setup(followed, "the twin run")
-    if followed.returncode != 0 or not device_file.is_file():
-        return actor_check.without(context, {**failure(followed), "on": device}, reference_file)
+    if isinstance(followed, (ProgramFailure, Unsupported)):
+        return not_measured(followed, reference_file)
+    found = read_shape(TwinDeviceRun, device_file.read_bytes())
     seconds = referenced.seconds + followed.seconds
-    return actor_check.held_together(reference_file, device_file, seconds, TWIN_REFERENCE_FORMAT, compare)
+    return Measured(
+        measurements=compare(load_twin_reference(reference_file), found, seconds),
+        evidence=evidence_of(found.device),
+        artifacts={file.name: file.name for file in (reference_file, device_file)},
+        environment={"verl": found.verl, "device": json_object(found.device)},
+    )
 
 
-def compare(reference: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Which numbers of which step are outside their tolerance, the first of them, and each step's worst."""
-    found = _outside(reference, facts["twin"])
-    told, twin = reference["facts"], facts["twin"]
-    worst = _worst_by_step(reference, twin)
-    return {
-        "steps": facts["steps"],
-        "wanted": len(told["slack"]),
-        "horizon": told["horizon"],
-        "limited_by": told["limited_by"],
-        "slack": told["slack"],
-        "noise": told["noise"],
-        "growth": told["growth"],
-        "worst_by_step": worst,
-        "worst_budget": None if None in worst else max((step for step in worst if step), default=0.0),
-        "tensors": len(twin["errors"]),
-        "bypassed": sum(_is_bypassed(label) for label in twin["missing"]),
-        "diverged": len(found),
-        "first": found[0] if found else None,
-        "named": found[:MOST_NAMED],
-        "guessed": [
-            _said(_entry(label, None)) for label in explained_only_by_guess(reference, twin["errors"])
-        ],
-        "self_test": self_test(reference, facts["faults"]),
-    }
+def compare(reference: TwinReference, run: TwinDeviceRun, seconds: float) -> TwinMeasured:
+    """Which numbers of which step are outside their tolerance, the first of them, and each step's worst.
+
+    seconds: both programs together.
+    """
+    found = _outside(reference, run.twin)
+    worst = _worst_by_step(reference, run.twin)
+    guessed = explained_only_by_guess(reference.strict, run.twin.errors)
+    return TwinMeasured(
+        verl=run.verl,
+        path=run.path,
+        device=run.device,
+        steps=run.steps,
+        planned_steps=len(reference.facts.horizon.slack),
+        worst_by_step=worst,
+        worst_budget=None if None in worst else max((step for step in worst if step), default=0.0),
+        tensors=len(run.twin.errors),
+        bypassed=sum(_is_bypassed(label) for label in run.twin.missing),
+        diverged=len(found),
+        first=found[0] if found else None,
+        named=found[:MAX_NAMED],
+        guessed=tuple(_divergence(label, None).title for label in guessed),
+        self_test=self_test(reference, run.faults),
+        reference=reference.facts,
+        seconds={"reference": reference.facts.seconds, "device": run.seconds, "all": round(seconds, 3)},
+    )
 
 
-def _outside(reference: Mapping[str, Any], twin: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _outside(reference: TwinReference, twin: TwinErrors) -> tuple[TwinDivergence, ...]:
     """What is outside its tolerance, in the order of its making; other tokens come first in their step."""
     found = [
-        {"step": step, "kind": "tokens", "name": "the sampled tokens", "part": "", "budget": None}
-        for step, rows in enumerate(twin["tokens"], start=1)
+        TwinDivergence(step=step, kind="tokens", name="the sampled tokens", part="", budget=None)
+        for step, rows in enumerate(twin.tokens, start=1)
         if rows
     ]
-    missing = {label for label in twin["missing"] if not _is_bypassed(label)}
-    for label in reference["labels"]:
+    missing = {label for label in twin.missing if not _is_bypassed(label)}
+    for label in reference.labels:
         if label in missing:
-            found.append(_entry(label, None))
-        elif label in twin["errors"]:
-            budget = _budget(twin["errors"][label], reference["tolerances"][label])
+            found.append(_divergence(label, None))
+        elif label in twin.errors:
+            budget = error_budget(twin.errors[label], reference.tolerances[label])
             if budget is None or budget > 1:
-                found.append(_entry(label, budget))
-    return sorted(found, key=lambda entry: (entry["step"], entry["kind"] == "tokens"))
+                found.append(_divergence(label, budget))
+    return tuple(sorted(found, key=lambda entry: (entry.step, entry.kind != "tokens")))
 
 
-def _entry(label: str, budget: float | None) -> dict[str, Any]:
-    # A metric's name may have slashes of its own.
+def _divergence(label: str, budget: float | None) -> TwinDivergence:
+    # A metric's name may contain slashes.
     step, kind, _, named = label.split("/", 3)
     name, _, part = named.rpartition("/")
-    return {"step": int(step) + 1, "kind": kind, "name": name, "part": part, "budget": budget}
+    return TwinDivergence(step=int(step) + 1, kind=kind, name=name, part=part, budget=budget)
 
 
 def _is_bypassed(label: str) -> bool:
@@ -122,23 +154,19 @@ def _is_bypassed(label: str) -> bool:
     return label.split("/")[1] == FORWARD
 
 
-def _budget(error: float | None, tolerance: float) -> float | None:
-    return None if error is None else float(f"{error / max(tolerance, 1e-300):.4g}")
-
-
-def _worst_by_step(reference: Mapping[str, Any], twin: Mapping[str, Any]) -> list[float | None]:
+def _worst_by_step(reference: TwinReference, twin: TwinErrors) -> tuple[float | None, ...]:
     """Largest error over tolerance in each step; None where something is not finite or missing."""
-    worst: list[float | None] = [0.0] * len(twin["tokens"])
-    for label, error in twin["errors"].items():
+    worst: list[float | None] = [0.0] * len(twin.tokens)
+    for label, error in twin.errors.items():
         step = int(label.split("/")[0])
-        budget, so_far = _budget(error, reference["tolerances"][label]), worst[step]
+        budget, so_far = error_budget(error, reference.tolerances[label]), worst[step]
         worst[step] = None if budget is None or so_far is None else max(so_far, budget)
-    return worst
+    return tuple(worst)
 
 
-def self_test(reference: Mapping[str, Any], faults: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each seeded fault within the horizon: caught means found at its very step and place, or, where the
-    contract permits it, not flagged."""
+def self_test(reference: TwinReference, faults: Mapping[str, TwinErrors]) -> tuple[TwinInjectedFault, ...]:
+    """Each injected fault within the horizon: caught means found at its very step and place, or, if it is
+    within the contract, not found."""
     from harness.numerics.twin.twin_faults import TWIN_FAULTS
 
     report = []
@@ -146,116 +174,104 @@ def self_test(reference: Mapping[str, Any], faults: Mapping[str, Any]) -> list[d
         if fault.id not in faults:
             continue
         found = _outside(reference, faults[fault.id])
-        located = bool(found) and found[0]["step"] == fault.first + 1 and found[0]["name"] == fault.place
+        located = bool(found) and found[0].step == fault.first + 1 and found[0].name == fault.place
         report.append(
-            {
-                "fault": fault.id,
-                "what": fault.what,
-                "place": fault.place,
-                "step": fault.first + 1,
-                "caught": not found if fault.legal else located,
-                "legal": fault.legal,
-                "first": found[0] if found else None,
-            }
+            TwinInjectedFault(
+                fault=fault.id,
+                what=fault.what,
+                caught=not found if fault.legal else located,
+                legal=fault.legal,
+                place=fault.place,
+                step=fault.first + 1,
+                first=found[0] if found else None,
+            )
         )
-    return report
+    return tuple(report)
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pure: pass when all wanted steps lie within the horizon, nothing diverges and the seeded faults were
-    told apart."""
-    if measurements["state"] == actor_check.UNSUPPORTED:
-        return Judgement(status=Status.UNSUPPORTED, reasons=(measurements["why"],))
-    if measurements["state"] == BLIND:
-        return _blind(measurements["why"])
-    if measurements["state"] != MEASURED:
+def judge(measurements: TwinOutcome, _params: Mapping[str, Any]) -> Judgement:
+    """Pass when all planned steps are within the horizon, nothing diverges, and the self-test passed."""
+    if isinstance(measurements, Unsupported):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(measurements.why,))
+    if isinstance(measurements, TwinRefused):
+        return _judge_incomparable(measurements.why)
+    if isinstance(measurements, ProgramFailure):
         return Judgement(
             status=Status.FAIL,
-            reasons=(
-                f"The twin run on {measurements['on']} {ended(measurements)}.",
-                *last_words(measurements["tail"]),
-            ),
-            remedies=("Read the task's log; run the check again to see whether it is stable.",),
+            reasons=(f"The twin run on {measurements.on} {measurements.ending}.", *measurements.last_line),
+            remedies=("Read the task's log. Run the check again to see whether the failure is repeatable.",),
         )
-    if measurements["diverged"]:
+    if measurements.diverged:
         return _judge_diverged(measurements)
-    if measurements["steps"] < measurements["wanted"]:
-        return _blind(_short_horizon(measurements))
-    missed = [entry for entry in measurements["self_test"] if not entry["caught"]]
-    if missed or not measurements["self_test"]:
-        names = ", ".join(
-            f"flagged {entry['fault']}, which is legal" if entry["legal"] else f"missed {entry['fault']}"
-            for entry in missed
-        )
-        return Judgement(
-            status=Status.INCONCLUSIVE,
-            reasons=(f"The self-test {names or 'missed every fault'}, so green would mean nothing.",),
-            remedies=("Look at self_test in the measurements; report it with the artifacts.",),
-        )
-    unexplained = unbounded_operators.judge_guessed(measurements)
-    if unexplained:
-        return unexplained
-    worst = max(measurements["worst_by_step"])
-    caught = sum(not entry["legal"] for entry in measurements["self_test"])
-    summary = (
-        f"{measurements['steps']} steps through {measurements['path']} sample the tokens of the float64 twin "
-        f"and agree with it in {measurements['tensors']} tensors (worst error {worst:.0%} of its bound); "
-        f"{caught} seeded faults were caught with step and module, a legal rounding was not flagged. "
-        f"{_horizon(measurements)}"
-    )
-    return Judgement(
-        status=Status.PASS, reasons=(summary, *unbounded_operators.agreement_reason(measurements))
-    )
-
-
-def _horizon(measurements: Mapping[str, Any]) -> str:
-    slack = min(measurements["slack"][: measurements["horizon"]], default=0.0)
+    if measurements.steps < measurements.planned_steps:
+        return _judge_incomparable(_short_horizon(measurements))
+    operators = measurements.reference.unbounded_operators
     return (
-        f"Horizon: at least {measurements['horizon']} steps (roundings grow {measurements['growth']}-fold a "
-        f"step and stay {slack:.3g} times below what would change a decision)."
+        judge_self_test(measurements.self_test)
+        or judge_guessed(operators, measurements.guessed)
+        or Judgement(status=Status.PASS, reasons=(_pass_summary(measurements), *agreement_reason(operators)))
     )
 
 
-def _short_horizon(measurements: Mapping[str, Any]) -> str:
-    what = {"tokens": "a sampled token", "clip": "a clip decision"}[measurements["limited_by"]]
+def _pass_summary(measurements: TwinMeasured) -> str:
+    worst = max((step for step in measurements.worst_by_step if step is not None), default=0.0)
     return (
-        f"the horizon is {measurements['horizon']} of {measurements['wanted']} steps: in step "
-        f"{measurements['horizon'] + 1} rounding alone could change {what} (differences of the parameters "
-        f"grow {measurements['growth']}-fold a step)"
+        f"{measurements.steps} steps through {measurements.path} sample the tokens of the float64 twin and "
+        f"agree with it in {measurements.tensors} tensors (worst error {worst:.0%} of its tolerance); "
+        f"{self_test_summary(measurements.self_test)}. {_horizon(measurements)}"
     )
 
 
-def _blind(why: str) -> Judgement:
+def _horizon(measurements: TwinMeasured) -> str:
+    known = measurements.reference.horizon
+    slack = min(known.slack[: known.horizon], default=0.0)
+    return (
+        f"Horizon: at least {known.horizon} steps (rounding errors grow "
+        f"{measurements.reference.rounding.growth}-fold per step and stay {slack:.3g} times below what would "
+        "change a decision)."
+    )
+
+
+def _short_horizon(measurements: TwinMeasured) -> str:
+    known = measurements.reference.horizon
+    what = {"tokens": "a sampled token", "clip": "a clip decision"}[known.limited_by]
+    return (
+        f"the horizon is {known.horizon} of {measurements.planned_steps} steps: in step {known.horizon + 1} "
+        f"rounding alone could change {what} (differences of the parameters grow "
+        f"{measurements.reference.rounding.growth}-fold per step)"
+    )
+
+
+def _judge_incomparable(why: str) -> Judgement:
     return Judgement(
         status=Status.INCONCLUSIVE,
-        reasons=(f"A twin run is blind here: {why}.",),
+        reasons=(f"The device cannot be compared with a float64 twin: {why}.",),
         remedies=(
             "Let the host draw the noise, compute in fp32, widen the clip range, or lower the learning rate.",
         ),
     )
 
 
-def _said(entry: Mapping[str, Any]) -> str:
-    part = f"the {entry['part']} of " if entry["part"] else ""
-    what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(entry["kind"], part)
-    return f"{what}{entry['name']} in step {entry['step']}"
-
-
-def _judge_diverged(measurements: Mapping[str, Any]) -> Judgement:
-    first, where = measurements["first"], measurements["device"]["device"]
-    amount = "" if first["budget"] is None else f", {first['budget']:.3g} times what rounding explains"
+def _judge_diverged(measurements: TwinMeasured) -> Judgement:
+    reasons = [
+        f"{measurements.diverged} tensors differ from the float64 twin's on {measurements.device.device}."
+    ]
+    first = measurements.first
+    if first is not None:
+        amount = "" if first.budget is None else f", {first.budget:.3g} times what rounding explains"
+        reasons.append(f"The first is {first.title} of {measurements.steps}{amount}.")
     return Judgement(
         status=Status.FAIL,
         reasons=(
-            f"{measurements['diverged']} tensors differ from the float64 twin's on {where}.",
-            f"The first is {_said(first)} of {measurements['steps']}{amount}.",
-            *unbounded_operators.caveat_reason(measurements),
+            *reasons,
+            *caveat_reason(measurements.reference.unbounded_operators),
             _horizon(measurements),
         ),
         remedies=(
             (
-                "Wrong in the first step: an operator, which the check `actor` names. Wrong only later: what "
-                "a step leaves behind, such as optimizer state or weights, or a branch taken rarely."
+                "If the first step is wrong, an operator is wrong; the check `actor` names it. If only later "
+                "steps are wrong, look at what a step leaves behind, such as optimizer state or weights, or "
+                "at a branch that is rarely taken."
             ),
         ),
     )

@@ -1,4 +1,4 @@
-"""Faults the twin run must find, with their step and module, and one that it must leave alone."""
+"""Faults that the check `twin` injects, with step and module, and a deviation it must not report."""
 
 from __future__ import annotations
 
@@ -107,4 +107,4 @@ TWIN_FAULTS = (
         breaks=_one_ulp,
     ),
 )
-"""Three above the noise floor, each at a step and in a module of its own, and one below it."""
+"""Three faults above the rounding errors, each in a step and a module of its own, and one deviation below."""

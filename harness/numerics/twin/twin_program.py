@@ -3,10 +3,11 @@
     python -m harness.numerics.twin.twin_program --role reference --out twin.npz
     python -m harness.numerics.twin.twin_program --role device --reference twin.npz --out device.json
 
-Both twins draw the same noise, so they answer alike until a rounding difference turns a decision: a sampled
-token, or on which side of a clip bound a ratio is. Until which step that cannot happen is the horizon. It is
-measured: perturbed twins (`stochastic`) show how far roundings take every number that is decided upon, and
-the exact twin how far that number is from its boundary. Past the horizon nothing is compared.
+Both twins use the same noise, so they compute the same until a rounding difference changes a decision: a
+sampled token, or on which side of a clip bound a ratio is. The horizon is the number of steps in which that
+cannot happen. It is measured: perturbed twins (`stochastic_arithmetic`) show how far rounding moves every
+number that decides something, and the exact twin how far that number is from its boundary. Nothing is
+compared past the horizon.
 """
 
 from __future__ import annotations
@@ -28,21 +29,33 @@ from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
 from harness.errors import InputError, NothingSelectedError
-from harness.measurements import json_object
+from harness.measurements import json_object, read_shape
 from harness.numerics.actor.actor_case import PROMPT, Arrays
-from harness.numerics.actor.actor_update import TensorPlacement, run_role, start_torch
-from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, permitted, require_comparable
+from harness.numerics.actor.actor_update import ProgramFacts, TensorPlacement, run_role, start_torch
+from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, require_comparable, tolerances
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.numerics.twin.twin_case import CONTRACTS, UPDATE, TwinCase
 from harness.numerics.twin.twin_faults import TWIN_FAULTS, TwinFault
+from harness.numerics.twin.twin_measurements import (
+    Horizon,
+    RoundingGrowth,
+    TwinDeviceRun,
+    TwinErrors,
+    TwinReference,
+    TwinReferenceFacts,
+)
 from harness.numerics.twin.twin_steps import TwinRun, Values, run_twin
 
-TWIN_REFERENCE_FORMAT = "npu-matrix-twin-reference/1"
+TWIN_REFERENCE_FORMAT = "npu-matrix-twin-reference/2"
 SAMPLES = 6
 """Perturbed twins; the contract's safety doubles the largest of their distances, as for `actor`."""
 
 
-def compute_twin_reference(case: TwinCase, out: Path) -> dict[str, Any]:
+EXACT, TOKENS, HORIZON = "exact:", "tokens", "horizon"
+"""Arrays in the file: exact tensors (their label after a prefix), the sampled tokens, the number of steps."""
+
+
+def compute_twin_reference(case: TwinCase, out: Path) -> TwinReferenceFacts:
     """Exact twin, tolerances and horizon; written to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
@@ -50,56 +63,68 @@ def compute_twin_reference(case: TwinCase, out: Path) -> dict[str, Any]:
 
     started = time.monotonic()
     contract = case.contract
-    setting = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
+    placement = TensorPlacement(torch=torch, device="cpu", dtype=torch.float64)
     _require_registry(case)
-    exact = run_twin(case, setting, None, mode=stochastic_arithmetic.exact(contract))
+    exact = run_twin(case, placement, None, mode=stochastic_arithmetic.exact(contract))
     drift = dict.fromkeys(exact.decisions, 0.0)
-    unmodelled: set[str] = set()
+    unbounded: set[str] = set()
 
     def scattered(*, guesses: bool) -> dict[str, float]:
         scatter = dict.fromkeys(exact.values, 0.0)
         for number in range(SAMPLES):
             mode = stochastic_arithmetic.perturbed(contract, number, guesses=guesses)
-            twin = run_twin(case, setting, exact.tokens, mode=mode, sample=False)
+            twin = run_twin(case, placement, exact.tokens, mode=mode, sample=False)
             for label, values in exact.values.items():
                 scatter[label] = max(scatter[label], _distance(twin.values.get(label), values))
             for label, (numbers, _) in exact.decisions.items():
                 drift[label] = max(drift[label], _farthest(twin.decisions.get(label), numbers))
-            unmodelled.update(mode.unmodelled)
+            unbounded.update(mode.unbounded)
         require_comparable(scatter)
         return scatter
 
     scatter = scattered(guesses=True)
-    tolerances = {"tolerances": permitted(scatter, exact.values, contract)}
-    if unmodelled:
-        tolerances["strict"] = permitted(scattered(guesses=False), exact.values, contract)
-    facts = {
-        "verl": version("verl"),
-        "torch": torch.__version__,
-        "samples": SAMPLES,
-        "contract": contract.to_json(),
-        **horizon(case.steps, exact, drift, contract.safety),
-        **growth(case.steps, exact, scatter),
-        "unmodelled": sorted(unmodelled),
-        "frameworks_loaded": [name for name in ("torch_npu",) if sys.modules.get(name) is not None],
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    labels = list(exact.values)
-    index = {"format": TWIN_REFERENCE_FORMAT, "facts": facts, "labels": labels, **tolerances}
-    # In single precision: what that loses is the rounding that every tolerance has room for.
-    arrays: dict[str, NDArray[Any]] = {
-        f"exact.{place}": exact.values[label].astype(np.float32) for place, label in enumerate(labels)
-    }
-    write_npz(out, index, {**arrays, "tokens": np.stack(exact.tokens)})
+    strict = tolerances(scattered(guesses=False), exact.values, contract) if unbounded else {}
+    facts = TwinReferenceFacts(
+        verl=version("verl"),
+        torch=str(torch.__version__),
+        samples=SAMPLES,
+        contract=contract.name,
+        horizon=horizon(case.steps, exact, drift, contract.safety),
+        rounding=rounding_growth(case.steps, exact, scatter),
+        unbounded_operators=tuple(sorted(unbounded)),
+        frameworks_loaded=tuple(name for name in ("torch_npu",) if sys.modules.get(name) is not None),
+        seconds=round(time.monotonic() - started, 3),
+    )
+    reference = TwinReference(
+        facts=facts,
+        labels=tuple(exact.values),
+        tolerances=tolerances(scatter, exact.values, contract),
+        strict=strict,
+    )
+    save_twin_reference(out, reference, exact)
     return facts
 
 
-def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: float) -> dict[str, Any]:
-    """Steps whose every decision is farther from its boundary than roundings can take it, from the first on.
+def save_twin_reference(file: Path, reference: TwinReference, exact: TwinRun) -> None:
+    """Write a reference with its tensors."""
+    # In single precision: what that loses is the rounding that every tolerance has room for.
+    arrays: dict[str, NDArray[Any]] = {
+        f"{EXACT}{label}": values.astype(np.float32) for label, values in exact.values.items()
+    }
+    if exact.tokens:
+        arrays[TOKENS] = np.stack(exact.tokens)
+    arrays[HORIZON] = np.array(reference.facts.horizon.horizon)
+    write_npz(file, {"format": TWIN_REFERENCE_FORMAT, "reference": json_object(reference)}, arrays)
 
-    slack: for each step the smallest ratio of that distance to `safety` times the largest drift. limited_by:
-    what the first step past the horizon decides too closely.
-    """
+
+def load_twin_reference(file: Path) -> TwinReference:
+    """A reference without its tensors. Host side: it needs pydantic."""
+    return read_shape(TwinReference, read_npz(file, TWIN_REFERENCE_FORMAT)[0]["reference"])
+
+
+def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: float) -> Horizon:
+    """The steps, from the first on, whose every decision is farther from its boundary than rounding can move
+    it: `safety` times the largest drift."""
     slack, closest = [], []
     for step in range(steps):
         ratios = {
@@ -111,14 +136,12 @@ def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: floa
         slack.append(float(f"{min(ratios[nearest], 1e300):.4g}"))
         closest.append(nearest)
     reached = next((step for step in range(steps) if slack[step] <= 1), steps)
-    return {
-        "horizon": reached,
-        "slack": slack,
-        "limited_by": "" if reached == steps else closest[reached],
-    }
+    return Horizon(
+        horizon=reached, slack=tuple(slack), limited_by="" if reached == steps else closest[reached]
+    )
 
 
-def growth(steps: int, exact: TwinRun, scatter: Mapping[str, float]) -> dict[str, Any]:
+def rounding_growth(steps: int, exact: TwinRun, scatter: Mapping[str, float]) -> RoundingGrowth:
     """Relative distance of all parameters after each step, and by what factor it grows from step to step."""
     distances = []
     for step in range(steps):
@@ -127,10 +150,10 @@ def growth(steps: int, exact: TwinRun, scatter: Mapping[str, float]) -> dict[str
         distances.append(math.sqrt(sum(scatter[label] ** 2 for label in labels)) / max(size, 1e-300))
     known = len(distances) > 1 and distances[0] > 0 and math.isfinite(distances[-1])
     factor = (distances[-1] / distances[0]) ** (1 / (steps - 1)) if known else math.nan
-    return {
-        "noise": [float(f"{distance:.4g}") for distance in distances],
-        "growth": None if math.isnan(factor) else float(f"{factor:.4g}"),
-    }
+    return RoundingGrowth(
+        noise=tuple(float(f"{distance:.4g}") for distance in distances),
+        growth=None if math.isnan(factor) else float(f"{factor:.4g}"),
+    )
 
 
 def _distance(found: Values | None, exact: Values) -> float:
@@ -146,47 +169,47 @@ def _farthest(found: tuple[Values, Values] | None, exact: Values) -> float:
     return float(np.abs(found[0][finite] - exact[finite]).max(initial=0.0))
 
 
-def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) -> dict[str, Any]:
-    """The twin on the device, and once more under each seeded fault; written to `out`."""
+def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) -> TwinDeviceRun:
+    """The twin on the device, and once more with each fault injected; written to `out`."""
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
     torch = start_torch(kind)
-    index, arrays = read_npz(reference_file, TWIN_REFERENCE_FORMAT)
-    exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
-    script = list(arrays["tokens"])
-    reached = index["facts"]["horizon"]
-    setting = TensorPlacement(torch=torch, device=name, dtype=getattr(torch, case.dtype))
+    _, arrays = read_npz(reference_file, TWIN_REFERENCE_FORMAT)
+    exact = {label.removeprefix(EXACT): array for label, array in arrays.items() if label.startswith(EXACT)}
+    script = list(arrays[TOKENS])
+    reached = int(arrays[HORIZON])
+    placement = TensorPlacement(torch=torch, device=name, dtype=getattr(torch, case.dtype))
     started = time.monotonic()
 
-    def run(steps: int, fault: TwinFault | None = None) -> dict[str, Any]:
-        twin = run_twin(case, setting, script, mode=nullcontext(), steps=steps, fault=fault)
-        expected = [label for label in index["labels"] if int(label.split("/")[0]) < steps]
-        return {
-            "errors": {
+    def errors(steps: int, fault: TwinFault | None = None) -> TwinErrors:
+        twin = run_twin(case, placement, script, mode=nullcontext(), steps=steps, fault=fault)
+        expected = [label for label in exact if int(label.split("/")[0]) < steps]
+        return TwinErrors(
+            errors={
                 label: json_number(_distance(twin.values[label], exact[label]))
                 for label in expected
                 if label in twin.values
             },
-            "missing": [label for label in expected if label not in twin.values],
-            "tokens": [
+            missing=tuple(label for label in expected if label not in twin.values),
+            tokens=tuple(
                 _differing(case.batch(case.prompts(step), script[step]), script[step], twin.tokens[step])
                 for step in range(steps)
-            ],
-        }
+            ),
+        )
 
-    clean = run(reached)
-    facts = {
-        "device": json_object(device_facts(name)),
-        "verl": version("verl"),
-        "path": import_module("harness.numerics.actor.verl_workers").actor_class().name,
-        "steps": reached,
-        "twin": clean,
-        "faults": {fault.id: run(fault.steps, fault) for fault in TWIN_FAULTS if fault.steps <= reached},
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    out.write_text(json.dumps(facts), encoding="utf-8")
-    return facts
+    clean = errors(reached)
+    run = TwinDeviceRun(
+        device=device_facts(name),
+        verl=version("verl"),
+        path=import_module("harness.numerics.actor.verl_workers").actor_class().name,
+        steps=reached,
+        twin=clean,
+        faults={fault.id: errors(fault.steps, fault) for fault in TWIN_FAULTS if fault.steps <= reached},
+        seconds=round(time.monotonic() - started, 3),
+    )
+    out.write_text(json.dumps(json_object(run)), encoding="utf-8")
+    return run
 
 
 def _differing(tokens: Arrays, wanted: NDArray[np.int64], found: NDArray[np.int64]) -> int:
@@ -219,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", default="{}", help="settings of the case, a JSON object")
     arguments = parser.parse_args(argv)
 
-    def work() -> Mapping[str, Any]:
+    def work() -> ProgramFacts:
         case = case_of(json.loads(arguments.case))
         if arguments.role == "reference":
             return compute_twin_reference(case, arguments.out)
@@ -231,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def case_of(settings: Mapping[str, Any]) -> TwinCase:
     """A case whose `seed`, `steps`, `dtype`, `sampling` and entries of `update` are given.
 
-    InputError for a dtype or a number of steps that there cannot be, and for an unknown setting.
+    InputError for a dtype or a number of steps that there cannot be, and for an unknown placement.
     """
     unknown = sorted({*settings.get("update", {})} - {*UPDATE})
     if settings.get("dtype", "float32") not in CONTRACTS or int(settings.get("steps", 1)) < 1 or unknown:

@@ -43,7 +43,7 @@ class TwinRun:
 
 def run_twin(
     case: TwinCase,
-    setting: TensorPlacement,
+    placement: TensorPlacement,
     script: Sequence[NDArray[np.int64]] | None,
     *,
     mode: Any,
@@ -60,10 +60,10 @@ def run_twin(
     """
     from harness.numerics.actor.verl_workers import actor_class
 
-    torch, trail = setting.torch, TwinRun()
-    model = build_model(case, setting)
+    torch, trail = placement.torch, TwinRun()
+    model = build_model(case, placement)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
-    actor = actor_class()(model, optimizer, case, setting.device.split(":", maxsplit=1)[0])
+    actor = actor_class()(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     clock = StepCounter()
     broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
     loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
@@ -72,14 +72,14 @@ def run_twin(
             clock.step = step
             prompts = case.prompts(step)
             given = None if script is None else script[step]
-            scores, sampled = _sample(case, setting, model, prompts, step, None if sample else given)
+            scores, sampled = _sample(case, placement, model, prompts, step, None if sample else given)
             trail.tokens.append(sampled)
             responses = sampled if given is None else given
             recorder = TensorRecorder(sink=partial(_keep, trail, step))
             tokens = case.batch(prompts, responses)
-            log_probs = _log_probs(actor, model, tokens, setting, recorder)
+            log_probs = _log_probs(actor, model, tokens, placement, recorder)
             _decide_tokens(trail, step, scores, tokens["attention_mask"], responses)
-            _update(actor, model, optimizer, tokens, log_probs, case, setting, recorder)
+            _update(actor, model, optimizer, tokens, log_probs, case, placement, recorder)
     return trail
 
 
@@ -92,17 +92,17 @@ def _keep(trail: TwinRun, step: int, event: TensorEvent, values: Values) -> None
 
 def _sample(
     case: TwinCase,
-    setting: TensorPlacement,
+    placement: TensorPlacement,
     model: Any,
     prompts: NDArray[Any],
     step: int,
     script: NDArray[np.int64] | None,
 ) -> tuple[Values, NDArray[np.int64]]:
     """Scores (rows, RESPONSE, vocabulary), logits plus noise, and the tokens with the largest."""
-    torch, noise = setting.torch, case.noise(step)
+    torch, noise = placement.torch, case.noise(step)
 
     def logits(ids: NDArray[Any]) -> Values:
-        given = setting.tensor(ids).to(setting.device)
+        given = placement.tensor(ids).to(placement.device)
         with torch.no_grad():
             found = model(input_ids=given, use_cache=False).logits
         return np.asarray(found.detach().cpu().double().numpy())
@@ -131,16 +131,16 @@ def _decide_tokens(
 
 
 def _log_probs(
-    actor: Any, model: Any, tokens: Arrays, setting: TensorPlacement, recorder: TensorRecorder
+    actor: Any, model: Any, tokens: Arrays, placement: TensorPlacement, recorder: TensorRecorder
 ) -> Any:
     """Log-probabilities of the responses by verl's actor, recorded module by module."""
-    given = {name: setting.tensor(array) for name, array in tokens.items()}
+    given = {name: placement.tensor(array) for name, array in tokens.items()}
     with recorder.watching(model):
         log_probs, entropy = actor.log_probs(given)
     valid = given["attention_mask"][:, -RESPONSE:].to(log_probs.device)
     recorder.note(OUTPUT, "log_prob", log_probs * valid)
     recorder.note(OUTPUT, "entropy", entropy * valid)
-    return log_probs.detach().cpu().to(setting.dtype)
+    return log_probs.detach().cpu().to(placement.dtype)
 
 
 def _update(
@@ -150,7 +150,7 @@ def _update(
     tokens: Arrays,
     log_probs: Any,
     case: TwinCase,
-    setting: TensorPlacement,
+    placement: TensorPlacement,
     recorder: TensorRecorder,
 ) -> None:
     """verl's update: what its forward passes hold, gradients and parameters at each optimizer step, in the
@@ -169,7 +169,7 @@ def _update(
         for name, parameter in parameters:
             recorder.note(PARAMETER, name, parameter)
 
-    targets = {"old_log_probs": log_probs, "advantages": setting.tensor(case.advantages(tokens))}
+    targets = {"old_log_probs": log_probs, "advantages": placement.tensor(case.advantages(tokens))}
     handles = [
         optimizer.register_step_pre_hook(before_step),
         optimizer.register_step_post_hook(after_step),
@@ -177,12 +177,12 @@ def _update(
     try:
         # What a fault changes first that begins in the middle of an update is in its forward pass.
         with recorder.watching(model):
-            metrics = actor.update({name: setting.tensor(array) for name, array in tokens.items()}, targets)
+            metrics = actor.update({name: placement.tensor(array) for name, array in tokens.items()}, targets)
     finally:
         for handle in handles:
             handle.remove()
     for name in sorted(metrics):
-        recorder.note(OUTPUT, name, setting.torch.tensor(metrics[name], dtype=setting.torch.float64))
+        recorder.note(OUTPUT, name, placement.torch.tensor(metrics[name], dtype=placement.torch.float64))
 
 
 def _decide_clips(trail: TwinRun, ratio: Values, margin: Values) -> None:

@@ -164,7 +164,7 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
         run_id=outcome.run_id,
         finished=outcome.finished,
         completed=outcome.state is State.COMPLETED,
-        figures=figures_of(outcome.measurements),
+        figures=figures_of(outcome.check, outcome.measurements),
         said=SaidInput(
             status=judgement.status,
             reason=judgement.reasons[0] if judgement.reasons else "",

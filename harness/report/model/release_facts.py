@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from harness.numerics.loss.loss_measurements import LossFinding, LossMeasured
 from harness.numerics.loss.release_objectives import DIFFERENCES, MISSING_CAPABILITIES, parse_release
 
 SIGNATURES = "signatures of the installed package"
@@ -27,12 +27,12 @@ class ObjectiveChange:
     measured: tuple[tuple[str, str], ...]
 
 
-def objective_changes(measured: Sequence[Mapping[str, Any]]) -> list[ObjectiveChange]:
+def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]:
     """The table: known differences of releases, then interfaces that releases lack, then other findings.
 
-    `measured`: measurements of the check `loss`, one per column.
+    `measured`: one per column.
     """
-    found = [_findings(one) for one in measured]
+    found = [{finding.id: finding for finding in one.findings} for one in measured]
     changes = [
         ObjectiveChange(
             id=difference.id,
@@ -57,47 +57,37 @@ def objective_changes(measured: Sequence[Mapping[str, Any]]) -> list[ObjectiveCh
         for name, what in MISSING_CAPABILITIES.items()
     ]
     known = {change.id for change in changes}
-    others = {name: entry for seen in found for name, entry in seen.items() if name not in known}
+    others = {name: finding for seen in found for name, finding in seen.items() if name not in known}
     changes += [
         ObjectiveChange(
             id=name,
-            what=str(entry.get("what", "")),
+            what=finding.what,
             until="measured",
-            source=str(entry.get("source", "")),
+            source=finding.source,
             measured=tuple(_seen(seen.get(name)) for seen in found),
         )
-        for name, entry in others.items()
+        for name, finding in others.items()
     ]
     return changes
 
 
-def _findings(measured: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    given = measured.get("findings")
-    entries = given if isinstance(given, list | tuple) else []
-    return {str(entry["id"]): entry for entry in entries if isinstance(entry, Mapping) and "id" in entry}
-
-
 def _difference(
-    name: str, last: tuple[int, ...], measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
+    name: str, last: tuple[int, ...], measured: LossMeasured, found: Mapping[str, LossFinding]
 ) -> tuple[str, str]:
     if name in found:
         return _seen(found[name])
-    release = parse_release(str(measured.get("verl", "")))
+    release = parse_release(measured.verl)
     if release is None or release > last:
         return "standard", "standard"
     return "not seen", "unknown"
 
 
-def _capability(name: str, measured: Mapping[str, Any]) -> tuple[str, str]:
-    given = measured.get("capabilities")
-    if not isinstance(given, list | tuple):
-        return "not asked", "unknown"
-    return ("has it", "standard") if name in given else ("lacks it", "differs")
+def _capability(name: str, measured: LossMeasured) -> tuple[str, str]:
+    return ("has it", "standard") if name in measured.capabilities else ("lacks it", "differs")
 
 
-def _seen(finding: Mapping[str, Any] | None) -> tuple[str, str]:
+def _seen(finding: LossFinding | None) -> tuple[str, str]:
     if finding is None:
         return "not seen", "standard"
-    cases = finding.get("cases")
-    count = len(cases) if isinstance(cases, list | tuple) else 0
+    count = len(finding.cases)
     return f"differs in {count} cases" if count != 1 else "differs in 1 case", "differs"

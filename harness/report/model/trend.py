@@ -1,4 +1,4 @@
-"""The numbers a check is followed by from run to run: they move before its verdict does."""
+"""Numbers that are followed from run to run, because they change before the verdict does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.numerics.actor.actor_measurements import ActorMeasured
+from harness.numerics.loss.loss_measurements import LossMeasured
+from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.report.model.report_inputs import ResultInput
+from harness.report.model.typed_measurements import typed_measurements
 
 BUDGET = "share of the error budget"
 REWARD = "last reward"
@@ -22,10 +26,10 @@ class Trend:
     values: tuple[float, ...]
 
 
-def figures_of(measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Name and value of each number that is followed; none for a check that is followed by its verdict."""
+def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Name and value of each number of `check` that is followed over runs; none for most checks."""
     found = {
-        BUDGET: _budget(measurements),
+        BUDGET: _budget(typed_measurements(check, measurements)),
         REWARD: _last_reward(measurements),
         STEP: as_float(measurements.get("seconds_per_step")),
     }
@@ -34,7 +38,7 @@ def figures_of(measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]
 
 def trends(result: ResultInput) -> tuple[Trend, ...]:
     """The numbers of a result with what earlier runs measured, of those measured at least twice."""
-    now = dict(figures_of(result.measurements))
+    now = dict(figures_of(result.check, result.measurements))
     before = [dict(past.figures) for past in result.history]
     lines = [
         Trend(
@@ -46,15 +50,13 @@ def trends(result: ResultInput) -> tuple[Trend, ...]:
     return tuple(line for line in lines if sum(map(math.isfinite, line.values)) > 1)
 
 
-def _budget(measurements: Mapping[str, Any]) -> float | None:
-    """The worst error over its bound, of the loss battery and of the actor's update."""
-    if "worst_budget" in measurements:
-        return as_float(measurements["worst_budget"])
-    kinds = measurements.get("kinds")
-    if not isinstance(kinds, Mapping):
-        return None
-    worst = [as_float(kind.get("worst_budget")) for kind in kinds.values() if isinstance(kind, Mapping)]
-    return max((share for share in worst if share is not None), default=None)
+def _budget(measurements: object) -> float | None:
+    """The worst error over its tolerance."""
+    if isinstance(measurements, (LossMeasured, TwinMeasured)):
+        return measurements.worst_budget
+    if isinstance(measurements, ActorMeasured):
+        return max((kind.worst_budget for kind in measurements.kinds.values()), default=None)
+    return None
 
 
 def _last_reward(measurements: Mapping[str, Any]) -> float | None:

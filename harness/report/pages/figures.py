@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.measurements import json_object
+from harness.numerics.loss.loss_measurements import LossMeasured, LossStatus
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch
 from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.report.model.typed_measurements import typed_measurements
@@ -25,8 +26,6 @@ from harness.report.pages.measurement_blocks import (
     table,
 )
 
-REQUIRED = "required"
-
 
 def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ...]:
     """The blocks of what `check` measured: what decides first, the rest after it."""
@@ -38,6 +37,9 @@ def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ..
     if isinstance(typed, PatchesMeasured) and typed.verdicts:
         found += _patches(typed.verdicts)
         del left["verdicts"]
+    if isinstance(typed, LossMeasured):
+        found += _cases(typed)
+        del left["cases"]
     for name, draw in DRAWN:
         drawn = draw(left[name]) if name in left else ()
         if drawn:
@@ -135,19 +137,17 @@ def _banded(title: str, band: Any, candidates: Sequence[tuple[str, Any]]) -> Cha
     return Chart(title=title, series=tuple(series), low=lines.get("low", ()), high=lines.get("high", ()))
 
 
-def _cases(value: Any) -> list[Block]:
+def _cases(measured: LossMeasured) -> list[Block]:
     """Loss cases with the share of their tolerance: the wrong ones in sight, all of them on request."""
-    cases = _records(value, "name", "status")
-    share = "budget" if cases and all("budget" in case for case in cases) else ""
-    wrong = [case for case in cases if case["status"] == "fail"]
-    required = [case for case in wrong if case.get("severity", REQUIRED) == REQUIRED]
-    others = [case for case in wrong if case.get("severity", REQUIRED) != REQUIRED]
+    wrong = [case for case in measured.cases if case.status is LossStatus.FAIL]
     found = (
-        ("cases that are wrong", required),
-        ("cases that nothing requires, and that are wrong", others),
-        ("all cases", cases),
+        ("cases that are wrong", [case for case in wrong if case.is_required]),
+        ("cases that are wrong and not required", [case for case in wrong if not case.is_required]),
+        ("all cases", measured.cases),
     )
-    return [table(title, rows, share=share) for title, rows in found if rows]
+    return [
+        table(title, [json_object(case) for case in cases], share="budget") for title, cases in found if cases
+    ]
 
 
 def _patches(patches: Sequence[MeasuredPatch]) -> list[Block]:
@@ -190,4 +190,4 @@ def _place(hunk: HunkPlace) -> str:
     return f"{hunk.path}:{hunk.line}" + (f" ({hunk.offset:+d})" if hunk.offset else "")
 
 
-DRAWN = (("curves", curves), ("cases", _cases), ("findings", _findings))
+DRAWN = (("curves", curves), ("findings", _findings))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
+from harness.cell_program.self_test import InjectedFault
+from harness.numerics.actor.actor_measurements import ActorMeasured, GradientError, TensorKindSummary
+from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
+from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.report.model.release_facts import objective_changes
 from harness.report.model.report_inputs import ResultInput
 from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.model.trend import as_float, trends
+from harness.report.model.trend import trends
+from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.measurement_blocks import Chart, Series
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
@@ -17,23 +22,26 @@ from harness.report.pages.page_templates import Writer, anchor_of, environment
 MAX_COLUMNS = 12
 MAX_CASES = 600
 MAX_TRENDS = 48
-UNNAMED = "other"
-#: A check of numerics measures one of these; of many results they tell those the page is about.
-NUMERIC = frozenset({"cases", "gradients", "worst_by_step"})
-REQUIRED = "required"
 #: How shares are coloured; the number stands in every field.
 LOW, HALF = 0.1, 0.5
 
 
+M = TypeVar("M", LossMeasured, ActorMeasured, TwinMeasured)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """A measured result: `title` is its cell's, `version` verl's, `where` the device it says it ran on."""
+class Column(Generic[M]):
+    """A measured result: `title` is its cell's, `version` verl's, `where` the device it reports."""
 
     title: str
     href: str
     version: str
     where: str
     result: Result
+    measured: M
+
+
+AnyColumn = Column[LossMeasured] | Column[ActorMeasured] | Column[TwinMeasured]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,63 +79,73 @@ class Group:
 
 def numerics_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    measured = [found for found in model.measured if not NUMERIC.isdisjoint(found[1].facts.measurements)]
-    losses, left = _columns(measured, "cases", "self_test")
-    actors, also_left = _columns(measured, "gradients", "kinds")
-    twins, twins_left = _columns(measured, "worst_by_step", "self_test")
+    measured = [
+        (row, result, typed)
+        for row, result in model.measured
+        if (typed := typed_measurements(result.facts.check, result.facts.measurements)) is not None
+    ]
+    losses, losses_left = _columns(measured, LossMeasured)
+    actors, actors_left = _columns(measured, ActorMeasured)
+    twins, twins_left = _columns(measured, TwinMeasured)
+    self_tests: list[tuple[AnyColumn, Sequence[InjectedFault]]] = [
+        *((column, column.measured.self_test) for column in losses),
+        *((column, column.measured.self_test) for column in actors),
+        *((column, column.measured.self_test) for column in twins),
+    ]
     return (
         environment(writer, up="")
         .get_template("numerics.html")
         .render(
             model=model,
+            infinity=float("inf"),
             losses=losses,
             actors=actors,
             twins=twins,
-            left=left + also_left + twins_left,
+            left=losses_left + actors_left + twins_left,
             groups=list(_groups(losses)),
             modules=list(_modules(actors)),
             kinds=_kinds(actors),
             steps=_steps(twins),
-            horizons=[_horizon(column) for column in twins],
-            faults=[*_faults(losses), *_faults(actors), *_faults(twins)],
+            horizons=[
+                f"{column.measured.reference.horizon.horizon} of {column.measured.planned_steps} steps"
+                for column in twins
+            ],
+            faults=_faults(self_tests),
             trends=list(_trends([*losses, *actors, *twins])),
-            changes=objective_changes([column.result.facts.measurements for column in losses]),
+            changes=objective_changes([column.measured for column in losses]),
         )
     )
 
 
-def _columns(results: Sequence[tuple[Row, Result]], *needed: str) -> tuple[list[Column], int]:
-    """One column per task (cells may share one), and how many more there are."""
-    found: dict[str, Column] = {}
-    for row, result in results:
-        measured = result.facts.measurements
-        if all(name in measured for name in needed):
-            found.setdefault(result.facts.key or f"{row.slug} {result.facts.check}", _column(row, result))
+def _columns(results: Sequence[tuple[Row, Result, object]], shape: type[M]) -> tuple[list[Column[M]], int]:
+    """One column for each task that measured a `shape` (cells may share one), and how many more there are."""
+    found: dict[str, Column[M]] = {}
+    for row, result, measured in results:
+        if isinstance(measured, shape):
+            key = result.facts.key or f"{row.slug} {result.facts.check}"
+            found.setdefault(key, _column(row, result, measured))
     columns = list(found.values())
     return columns[:MAX_COLUMNS], max(0, len(columns) - MAX_COLUMNS)
 
 
-def _column(row: Row, result: Result) -> Column:
-    measured = result.facts.measurements
-    device = measured.get("device")
-    facts = device if isinstance(device, Mapping) else {}
-    kind = "simulated " if facts.get("simulated") else ""
+def _column(row: Row, result: Result, measured: M) -> Column[M]:
     return Column(
         title=row.cell.title or row.cell.id,
         href=f"cells/{row.slug}.html#{anchor_of(result.facts.check)}",
-        version=str(measured.get("verl") or row.cell.axes.get("verl", "")),
-        where=f"{kind}{facts.get('soc') or facts.get('device') or ''}".strip(),
+        version=measured.verl,
+        where=measured.device.title,
         result=result,
+        measured=measured,
     )
 
 
-def _groups(columns: Sequence[Column]) -> Iterator[Group]:
+def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[Group]:
     """Cases of all columns by kind, the kinds in the order in which they were measured."""
     by_kind: dict[str, dict[str, list[Share]]] = {}
     for place, column in enumerate(columns):
-        for case in _mappings(column.result.facts.measurements.get("cases")):
-            cases = by_kind.setdefault(str(case.get("kind", UNNAMED)), {})
-            shares = cases.setdefault(str(case.get("name", "")), [Share()] * len(columns))
+        for case in column.measured.cases:
+            cases = by_kind.setdefault(case.kind, {})
+            shares = cases.setdefault(case.name, [Share()] * len(columns))
             shares[place] = _share(case)
     for kind, cases in by_kind.items():
         rows = [(name, tuple(shares)) for name, shares in cases.items()]
@@ -141,15 +159,13 @@ def _groups(columns: Sequence[Column]) -> Iterator[Group]:
         )
 
 
-def _share(case: Mapping[str, Any]) -> Share:
-    reasons = case.get("reasons")
-    status = str(case.get("status", ""))
+def _share(case: LossCaseOutcome) -> Share:
     return Share(
-        # Where nothing was compared there is no share, whatever number stands there.
-        share=as_float(case.get("budget")) if status in {"pass", "fail"} else None,
-        status=status,
-        required=case.get("severity", REQUIRED) == REQUIRED,
-        why="; ".join(map(str, reasons)) if isinstance(reasons, list | tuple) else "",
+        # Where nothing was compared there is no share, whatever the budget is.
+        share=case.budget if case.status in {LossStatus.PASS, LossStatus.FAIL} else None,
+        status=case.status.value,
+        required=case.is_required,
+        why="; ".join(case.reasons),
     )
 
 
@@ -158,91 +174,80 @@ def _worst(shares: Iterable[Share]) -> Share:
     return max(shares, key=lambda share: (order[share.level], share.share or 0.0), default=Share())
 
 
-def _modules(columns: Sequence[Column]) -> Iterator[tuple[str, tuple[dict[str, Any] | None, ...]]]:
-    """Each parameter's gradient: of all steps the one that is farthest off."""
-    found: dict[str, list[dict[str, Any] | None]] = {}
+def _modules(
+    columns: Sequence[Column[ActorMeasured]],
+) -> Iterator[tuple[str, tuple[GradientError | None, ...]]]:
+    """Each parameter's gradient: of all steps the one with the largest error."""
+    found: dict[str, list[GradientError | None]] = {}
     for place, column in enumerate(columns):
-        for entry in _mappings(column.result.facts.measurements.get("gradients")):
-            row = found.setdefault(str(entry.get("name", "")), [None] * len(columns))
-            budget = as_float(entry.get("budget"))
-            new = {
-                "error": as_float(entry.get("relative_error")),
-                "tolerance": as_float(entry.get("tolerance")),
-                "budget": float("inf") if budget is None else budget,
-            }
-            old = row[place]
-            if old is None or new["budget"] > old["budget"]:
-                row[place] = new
+        for gradient in column.measured.gradients:
+            row = found.setdefault(gradient.name, [None] * len(columns))
+            largest = row[place]
+            if largest is None or _infinite(gradient.budget) > _infinite(largest.budget):
+                row[place] = gradient
     for name, row in found.items():
         yield name, tuple(row)
 
 
-def _kinds(columns: Sequence[Column]) -> list[tuple[str, tuple[Share, ...]]]:
+def _infinite(budget: float | None) -> float:
+    return float("inf") if budget is None else budget
+
+
+def _kinds(columns: Sequence[Column[ActorMeasured]]) -> list[tuple[str, tuple[Share, ...]]]:
     """Kinds of tensors of the actor's update: the worst share of each."""
-    measured = [column.result.facts.measurements.get("kinds") for column in columns]
-    kinds = [kind if isinstance(kind, Mapping) else {} for kind in measured]
-    names = dict.fromkeys(str(name) for kind in kinds for name in kind)
+    names = dict.fromkeys(name for column in columns for name in column.measured.kinds)
     return [
-        (
-            name,
-            tuple(
-                Share(
-                    share=as_float(entry.get("worst_budget")),
-                    status="fail" if entry.get("diverged") else "pass",
-                    why=f"{entry.get('tensors', '?')} tensors, {entry.get('diverged', '?')} of them wrong",
-                )
-                if isinstance(entry := kind.get(name), Mapping)
-                else Share()
-                for kind in kinds
-            ),
-        )
-        for name in names
+        (name, tuple(_kind_share(column.measured.kinds.get(name)) for column in columns)) for name in names
     ]
 
 
-def _steps(columns: Sequence[Column]) -> list[tuple[int, tuple[Share, ...]]]:
+def _kind_share(kind: TensorKindSummary | None) -> Share:
+    if kind is None:
+        return Share()
+    return Share(
+        share=kind.worst_budget,
+        status="fail" if kind.diverged else "pass",
+        why=f"{kind.tensors} tensors, {kind.diverged} of them wrong",
+    )
+
+
+def _steps(columns: Sequence[Column[TwinMeasured]]) -> list[tuple[int, tuple[Share, ...]]]:
     """Each step of the twin runs, from 1: the worst share of its tensors in each column."""
-    worst = [column.result.facts.measurements.get("worst_by_step") for column in columns]
-    lists = [values if isinstance(values, list | tuple) else [] for values in worst]
+    lists = [column.measured.worst_by_step for column in columns]
     return [
-        (step + 1, tuple(_step_share(values[step]) if step < len(values) else Share() for values in lists))
+        (step + 1, tuple(_step_share(worst[step]) if step < len(worst) else Share() for worst in lists))
         for step in range(max(map(len, lists), default=0))
     ]
 
 
-def _step_share(value: object) -> Share:
-    share = as_float(value)
+def _step_share(share: float | None) -> Share:
     if share is None:
         return Share(status="fail", why="a number is missing or not finite")
     return Share(share=share, status="pass" if share <= 1 else "fail")
 
 
-def _horizon(column: Column) -> str:
-    """How many steps can be told apart from arithmetic, of those that were wanted."""
-    measured = column.result.facts.measurements
-    return f"{measured.get('horizon', '?')} of {measured.get('wanted', '?')} steps"
+@dataclass(frozen=True, kw_only=True)
+class FaultRow:
+    """An injected fault, and for each column that injected it whether it was caught."""
+
+    fault: str
+    check: str
+    what: str
+    seen: tuple[tuple[AnyColumn, bool], ...] = ()
 
 
-def _faults(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Each seeded fault, and in which columns it was caught; None where it was not seeded."""
-    found: dict[str, dict[str, Any]] = {}
-    for column in columns:
-        for entry in _mappings(column.result.facts.measurements.get("self_test")):
-            name = str(entry.get("fault", ""))
-            row = found.setdefault(
-                name,
-                {
-                    "fault": name,
-                    "check": column.result.facts.check,
-                    "what": str(entry.get("what", "")),
-                    "seen": [],
-                },
+def _faults(self_tests: Sequence[tuple[AnyColumn, Sequence[InjectedFault]]]) -> list[FaultRow]:
+    found: dict[str, FaultRow] = {}
+    for column, faults in self_tests:
+        for fault in faults:
+            row = found.get(fault.fault) or FaultRow(
+                fault=fault.fault, check=column.result.facts.check, what=fault.what
             )
-            row["seen"].append((column, bool(entry.get("caught"))))
+            found[fault.fault] = replace(row, seen=(*row.seen, (column, fault.caught)))
     return list(found.values())
 
 
-def _trends(columns: Sequence[Column]) -> Iterator[tuple[Column, Chart, int]]:
+def _trends(columns: Sequence[AnyColumn]) -> Iterator[tuple[AnyColumn, Chart, int]]:
     for column in columns[:MAX_TRENDS]:
         yield from ((column, chart, runs) for chart, runs in trend_charts(column.result.facts))
 
@@ -253,8 +258,3 @@ def trend_charts(result: ResultInput) -> Iterator[tuple[Chart, int]]:
         known = tuple(value for value in line.values if value == value)
         curve = Series(name=line.name, values=known, role="candidate")
         yield Chart(title=line.name, series=(curve,), unit="run"), len(known)
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings of a list; a stored outcome may be older than this code."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []

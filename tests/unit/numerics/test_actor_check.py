@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,25 @@ from environments import location_json
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
+from harness.evidence import DeviceFacts
+from harness.measurements import json_object
 from harness.numerics.actor.actor_case import BATCH, PROMPT, RESPONSE, ActorCase
 from harness.numerics.actor.actor_check import judge, run
 from harness.numerics.actor.actor_faults import ACTOR_FAULTS
-from harness.numerics.actor.actor_reference import ACTOR_REFERENCE_FORMAT
+from harness.numerics.actor.actor_measurements import (
+    ACTOR_FORMAT,
+    ActorDeviceRun,
+    ActorReference,
+    ActorReferenceFacts,
+    Matmul,
+    PackedErrors,
+    RecomputedMatmuls,
+    RecordedTensor,
+)
+from harness.numerics.actor.actor_reference import ReferenceTensors, save_reference
 from harness.numerics.actor.clip_decisions import clip_margin
 from harness.numerics.actor.tensor_recorder import TensorEvent, require_comparable
 from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32
-from harness.numerics.loss.cases.loss_case import write_npz
 from harness.outcome import Evidence, Status
 
 HEAD_GRADIENT = TensorEvent(kind="gradient", name="lm_head.weight")
@@ -46,14 +57,9 @@ PLACES = [
 ]
 PACKED = {event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind not in {"forward", "backward"}}
 ENGINE = "FSDPEngineWithLMHead"
-PRODUCT = {
-    "name": ACTOR_FAULTS["bfloat16"][1].place,
-    "what": "the output",
-    "call": 0,
-    "elements": 64,
-    "wrong": 9,
-    "worst": 1.5,
-}
+MATMUL = Matmul(
+    name=ACTOR_FAULTS["bfloat16"][1].place, what="the output", call=0, elements=64, wrong=9, worst=1.5
+)
 DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 
 
@@ -61,20 +67,20 @@ DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 class Context:
     workdir: Path
     errors: dict[str, float | None] = field(default_factory=dict)
-    differing: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    differing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     blind: bool = False
     slack: float | None = None
-    unmodelled: list[str] = field(default_factory=list)
+    unbounded: tuple[str, ...] = ()
     strict: float = 2e-6
     norms: dict[str, float] = field(default_factory=dict)
     events: list[TensorEvent] = field(default_factory=lambda: EVENTS)
     paths: tuple[str, ...] = (ENGINE,)
-    products: list[dict[str, Any]] = field(default_factory=list)
+    wrong_matmuls: tuple[Matmul, ...] = ()
     finding: str = ""
     asked: list[str] = field(default_factory=list)
-    packed: dict[str, Any] = field(
-        default_factory=lambda: {"errors": PACKED, "faulty": {PLACES[0].label: 1.0}}
+    packed: PackedErrors = field(
+        default_factory=lambda: PackedErrors(errors=PACKED, faulty={PLACES[0].label: 1.0})
     )
     reference: Completed = DONE
     device: Completed = DONE
@@ -88,58 +94,62 @@ class Context:
         assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
         assert env.get("LD_LIBRARY_PATH") == (self.inputs["environment"].measurements["runtime"] or None)
         labels = [event.label for event in [*self.events, *PLACES]]
-        index = {
-            "format": ACTOR_REFERENCE_FORMAT,
-            "facts": {
-                "seconds": 1.0,
-                "paths": list(self.paths),
-                "slack": self.slack,
-                "unmodelled": self.unmodelled,
-                "contract": (FP32 if self.compute == "float32" else BF16_AUTOCAST).to_json(),
-            },
-            "tolerances": dict.fromkeys(labels, 1e-5),
-            **({"strict": dict.fromkeys(labels, self.strict)} if self.unmodelled else {}),
-            "norms": {label: self.norms.get(label, 1.0) for label in labels},
-            "labels": labels,
-        }
+        reference = ActorReference(
+            facts=ActorReferenceFacts(
+                verl="0.9.1",
+                torch="2.7.1",
+                samples=8,
+                seconds=1.0,
+                paths=self.paths,
+                slack=self.slack,
+                unbounded_operators=self.unbounded,
+                frameworks_loaded=(),
+                contract=(FP32 if self.compute == "float32" else BF16_AUTOCAST).name,
+            ),
+            tolerances=dict.fromkeys(labels, 1e-5),
+            strict=dict.fromkeys(labels, self.strict) if self.unbounded else {},
+            norms={label: self.norms.get(label, 1.0) for label in labels},
+            labels=tuple(labels),
+        )
         if self.reference.returncode == 0:
-            write_npz(Path(_options(argv)["--out"]), index, {"exact.0": np.zeros(1)})
+            tensors = ReferenceTensors(exact={"label": np.zeros(1)}, targets={})
+            save_reference(Path(_options(argv)["--out"]), reference, tensors)
         return self.reference
 
-    def in_cell(self, _module: str, *args: str, timeout: Any) -> Completed:
+    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any) -> Completed:
         options = _options(args)
         self.asked.append(options["--path"])
         wrong = {} if self.blind else {PLACES[0].label: 1.0}
-        facts = {
-            "device": {"device": options["--device"], "kind": "npu", "simulated": True},
-            "verl": "0.9.1",
-            "path": options["--path"] or self.paths[0],
-            "compute": options["--compute"],
-            "finding": self.finding,
-            "events": [
-                {
-                    "label": event.label,
-                    "kind": event.kind,
-                    "sentence": event.sentence,
-                    "operators": list(event.operators),
-                    "error": self.errors.get(event.label, 1e-6),
-                }
+        run = ActorDeviceRun(
+            device=DeviceFacts(device=options["--device"], kind="npu", simulated=True),
+            verl="0.9.1",
+            path=options["--path"] or self.paths[0],
+            compute=options["--compute"],
+            finding=self.finding,
+            events=tuple(
+                RecordedTensor(
+                    label=event.label,
+                    kind=event.kind,
+                    sentence=event.sentence,
+                    operators=event.operators,
+                    error=self.errors.get(event.label, 1e-6),
+                )
                 for event in self.events
-            ],
-            "packed": self.packed,
-            "missing": self.missing,
-            "differing": self.differing,
-            "faults": {"gradient-sign": wrong, "activation-bf16": {PLACES[1].label: None}},
-            "products": {
-                "count": 3,
-                "elements": 192,
-                "wrong": self.products,
-                "faults": {"accumulation-bf16": [] if self.blind else [PRODUCT]},
-            },
-            "seconds": 1.0,
-        }
+            ),
+            packed=self.packed,
+            missing=self.missing,
+            differing=self.differing,
+            faults={"gradient-sign": wrong, "activation-bf16": {PLACES[1].label: None}},
+            matmuls=RecomputedMatmuls(
+                count=3,
+                elements=192,
+                wrong=self.wrong_matmuls,
+                faults={"accumulation-bf16": () if self.blind else (MATMUL,)},
+            ),
+            seconds=1.0,
+        )
         if self.device.returncode == 0 and not self.device.timed_out:
-            Path(options["--out"]).write_text(json.dumps(facts))
+            Path(options["--out"]).write_text(json.dumps(json_object(run)))
         return self.device
 
     @property
@@ -157,8 +167,12 @@ def context(tmp_path: Path) -> Context:
 
 
 def judged(context):
-    measured = run(context)
-    return judge(json.loads(canonical_json(measured.measurements)), {})
+    return judged_as_stored(run(context))
+
+
+def judged_as_stored(measured):
+    stored = json.loads(canonical_json(ACTOR_FORMAT.write(measured.measurements)))
+    return judge(ACTOR_FORMAT.read(stored), {})
 
 
 def test_an_update_within_its_tolerances_passes(context):
@@ -167,8 +181,8 @@ def test_an_update_within_its_tolerances_passes(context):
     assert judgement.status is Status.PASS, judgement.reasons
     assert measured.evidence is Evidence.SIMULATED
     assert "2 gradients and 1 updated parameters" in judgement.reasons[0]
-    assert "a gradient shows errors above 1e-05 of its norm" in judgement.reasons[0]
-    assert "all of them together above 1e-05" in judgement.reasons[0]
+    assert "an error above 1e-05 of a gradient's norm would have been detected" in judgement.reasons[0]
+    assert "in all gradients together one above 1e-05" in judgement.reasons[0]
     assert set(measured.artifacts) == {"reference.npz", "device.json"}
 
 
@@ -191,9 +205,9 @@ def test_one_wrong_gradient_is_red_whatever_its_norm(context):
 
 
 def test_a_missing_gradient_is_red_a_fused_module_is_not(context):
-    context.missing = ["forward/0/model.layers.0.mlp.act_fn/output"]
+    context.missing = ("forward/0/model.layers.0.mlp.act_fn/output",)
     assert judged(context).status is Status.PASS
-    context.missing = ["gradient/0/lm_head.bias/"]
+    context.missing = ("gradient/0/lm_head.bias/",)
     judgement = judged(context)
     assert judgement.status is Status.FAIL
     assert "gradient/0/lm_head.bias/" in judgement.reasons[-1]
@@ -207,7 +221,7 @@ def test_a_self_test_that_misses_its_fault_withholds_green(context):
 
 
 def test_runs_that_differ_within_tolerance_are_told(context):
-    context.differing = ["forward/0/model.norm/output"]
+    context.differing = ("forward/0/model.norm/output",)
     judgement = judged(context)
     assert judgement.status is Status.PASS
     assert "Two runs differ" in judgement.reasons[-1]
@@ -218,8 +232,8 @@ def test_a_crash_on_the_device_is_red_with_its_last_words(context):
     judgement = judged(context)
     assert judgement.status is Status.FAIL
     assert judgement.reasons == (
-        "The actor's update on npu:0 ended with code 1.",
-        "Its last words: RuntimeError: aicore",
+        "The actor's update on npu:0 ended with exit code 1.",
+        "Its last line of output: RuntimeError: aicore",
     )
 
 
@@ -274,33 +288,33 @@ def test_no_ratio_lies_at_a_clip_bound():
 
 
 def test_packed_rows_are_told_apart_from_padded_ones(context):
-    assert f"{len(PACKED)} tensors agree, too" in judge(run(context).measurements, {}).reasons[1]
+    assert f"{len(PACKED)} tensors agree too" in judge(run(context).measurements, {}).reasons[1]
     wrong = NORM_GRADIENT.label
-    context.packed = {"errors": {**PACKED, wrong: 1.0}, "faulty": {PLACES[0].label: 1.0}}
+    context.packed = PackedErrors(errors={**PACKED, wrong: 1.0}, faulty={PLACES[0].label: 1.0})
     judgement = judged(context)
     assert judgement.status is Status.FAIL
-    assert "wrong, first the gradient of model.norm.weight; with padded rows none is" in judgement.reasons[0]
+    assert "the first is the gradient of model.norm.weight" in judgement.reasons[0]
 
 
 def test_a_gradient_that_packed_rows_lose_is_wrong(context):
     kept = {label: error for label, error in PACKED.items() if label != HEAD_GRADIENT.label}
-    context.packed = {"errors": kept, "faulty": {PLACES[0].label: 1.0}}
+    context.packed = PackedErrors(errors=kept, faulty={PLACES[0].label: 1.0})
     assert "the gradient of lm_head.weight" in judged(context).reasons[0]
 
 
 def test_packed_rows_that_raise_are_red_and_a_package_that_is_not_there_is_told(context):
-    context.packed = {"error": "RuntimeError: aclnnFlashAttentionVarLen not in libopapi.so"}
+    context.packed = PackedErrors(error="RuntimeError: aclnnFlashAttentionVarLen not in libopapi.so")
     judgement = judged(context)
     assert judgement.status is Status.FAIL
     assert "aclnnFlashAttentionVarLen" in judgement.reasons[0]
-    context.packed = {"why": "ModuleNotFoundError: No module named 'einops'"}
+    context.packed = PackedErrors(skipped="ModuleNotFoundError: No module named 'einops'")
     judgement = judged(context)
     assert judgement.status is Status.PASS
     assert "was not run: ModuleNotFoundError: No module named 'einops'" in judgement.reasons[1]
 
 
 def test_green_is_withheld_when_a_fault_in_packed_rows_is_missed(context):
-    context.packed = {"errors": PACKED, "faulty": PACKED}
+    context.packed = PackedErrors(errors=PACKED, faulty=PACKED)
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
     assert "the one in packed rows" in judgement.reasons[0]
@@ -314,14 +328,15 @@ def test_the_reference_finds_what_a_cuda_build_of_torch_needs(context):
 def test_every_path_of_a_release_is_run_and_a_fault_in_the_second_is_named_with_it(context):
     context.paths = ("DataParallelPPOActor", ENGINE)
     measured = run(context)
-    judgement = judge(json.loads(canonical_json(measured.measurements)), {})
+    judgement = judged_as_stored(measured)
     assert context.asked == ["", ENGINE]
     assert judgement.status is Status.PASS
     assert "through DataParallelPPOActor" in judgement.reasons[0]
     assert any(reason.startswith(f"{ENGINE}: ") for reason in judgement.reasons)
     assert f"device-{ENGINE}.json" in measured.artifacts
-    others = [{**measured.measurements["others"][0], "missing": ["gradient/0/lm_head.weight/"]}]
-    judgement = judge({**measured.measurements, "others": others}, {})
+    (other,) = measured.measurements.others
+    wrong = replace(other, outcome=replace(other.outcome, missing=("gradient/0/lm_head.weight/",)))
+    judgement = judge(replace(measured.measurements, others=(wrong,)), {})
     assert judgement.status is Status.FAIL
     assert all(reason.startswith(f"{ENGINE}: ") for reason in judgement.reasons)
 
@@ -338,7 +353,8 @@ def test_a_path_that_fails_on_a_cpu_is_told_and_says_nothing_of_the_device(conte
     judgement = judged(context)
     assert judgement.status is Status.PASS
     assert judgement.reasons[-1] == (
-        f"{ENGINE}: Not run, for it fails on a CPU, too. Its last words: RuntimeError: slice(): not supported"
+        f"{ENGINE}: Not run, because it fails on a CPU too. Its last line of output: RuntimeError: slice(): "
+        "not supported"
     )
     # The path that verl takes has no such excuse.
     context.command, context.reference = whole, failed
@@ -356,12 +372,12 @@ def test_bf16_tells_the_products_it_recomputed(context):
     context.params = {"compute": "bfloat16"}
     judgement = judged(context)
     assert judgement.status is Status.PASS, judgement.reasons
-    assert "All 3 matrix products of linear layers (192 elements) are to the last bit" in judgement.reasons[2]
+    assert "All 3 matmuls of linear layers (192 elements) are exactly" in judgement.reasons[2]
 
 
 def test_coarse_partial_sums_are_red_with_the_layer(context):
     context.params = {"compute": "bfloat16"}
-    context.products = [PRODUCT]
+    context.wrong_matmuls = (MATMUL,)
     judgement = judged(context)
     assert judgement.status is Status.FAIL
     assert "the output of model.layers.1.mlp.down_proj (pass 1): 9 of 64 elements" in judgement.reasons[1]
@@ -382,7 +398,7 @@ def test_decisions_that_rounding_takes_are_ill_posed_whatever_the_device_gives(c
     context.errors = errors
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
-    assert judgement.reasons[0].startswith("Ill-posed: roundings of bfloat16 may take a clip decision")
+    assert judgement.reasons[0].startswith("Ill-posed: rounding in bfloat16 can flip a clip decision")
     context.slack = 1.2
     assert judged(context).status is (Status.FAIL if errors else Status.PASS)
 
@@ -390,19 +406,19 @@ def test_decisions_that_rounding_takes_are_ill_posed_whatever_the_device_gives(c
 def test_a_red_tells_which_operations_have_no_error_bound(context):
     context.errors = {EVENTS[2].label: 1.0}
     assert not any("No error bound" in reason for reason in judged(context).reasons)
-    context.unmodelled = ["erf"]
+    context.unbounded = ("erf",)
     judgement = judged(context)
     assert judgement.status is Status.FAIL
-    assert any(reason.startswith("No error bound is known here for erf") for reason in judgement.reasons)
+    assert any(reason.startswith("No error bound is known for erf") for reason in judgement.reasons)
     context.errors = {}
     judgement = judged(context)
     assert judgement.status is Status.PASS
-    assert "No error bound is known here for erf; everything agrees without one." in judgement.reasons
+    assert "No error bound is known for erf; everything agrees without one." in judgement.reasons
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_green_is_withheld_where_it_leans_on_a_guess(context, packed):
-    context.unmodelled = ["erf"]
+    context.unbounded = ("erf",)
     if packed:
         context.packed = {"errors": {**PACKED, HEAD_GRADIENT.label: 4e-6}, "faulty": {PLACES[0].label: 1.0}}
     else:

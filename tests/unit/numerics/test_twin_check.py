@@ -17,13 +17,23 @@ from hypothesis import strategies as st
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError, InputError
+from harness.evidence import DeviceFacts
+from harness.measurements import json_object
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE
 from harness.numerics.actor.clip_decisions import clip_margin
-from harness.numerics.loss.cases.loss_case import write_npz
 from harness.numerics.twin.twin_case import GROUP, STOP, TwinCase, cannot_compare_reason
 from harness.numerics.twin.twin_check import judge, run
 from harness.numerics.twin.twin_faults import TWIN_FAULTS
-from harness.numerics.twin.twin_program import TWIN_REFERENCE_FORMAT, case_of, growth, horizon
+from harness.numerics.twin.twin_measurements import (
+    TWIN_FORMAT,
+    Horizon,
+    RoundingGrowth,
+    TwinDeviceRun,
+    TwinErrors,
+    TwinReference,
+    TwinReferenceFacts,
+)
+from harness.numerics.twin.twin_program import case_of, horizon, rounding_growth, save_twin_reference
 from harness.numerics.twin.twin_steps import TwinRun
 from harness.outcome import Evidence, Status
 
@@ -60,11 +70,11 @@ class Context:
     workdir: Path
     errors: dict[str, float | None] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
     reached: int = STEPS
     blind: bool = False
     anxious: bool = False
-    unmodelled: list[str] = field(default_factory=list)
+    unbounded: tuple[str, ...] = ()
     strict: float = 0.0
     reference: Completed = DONE
     device: Completed = DONE
@@ -77,52 +87,57 @@ class Context:
     def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
         assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
         slack = [9.0] * self.reached + [0.5] * (STEPS - self.reached)
-        facts = {
-            "horizon": self.reached,
-            "slack": slack,
-            "limited_by": "" if self.reached == STEPS else "clip",
-            "noise": [1e-6] * STEPS,
-            "growth": 1.1,
-            "unmodelled": self.unmodelled,
-            "seconds": 1.0,
-        }
-        index = {
-            "format": TWIN_REFERENCE_FORMAT,
-            "facts": facts,
-            "labels": LABELS,
-            "tolerances": dict.fromkeys(LABELS, 1e-5),
-            **({"strict": dict.fromkeys(LABELS, self.strict)} if self.unmodelled else {}),
-        }
+        facts = TwinReferenceFacts(
+            verl="0.9.1",
+            torch="2.7.1",
+            samples=6,
+            contract="fp32",
+            horizon=Horizon(
+                horizon=self.reached,
+                slack=tuple(slack),
+                limited_by="" if self.reached == STEPS else "clip",
+            ),
+            rounding=RoundingGrowth(noise=(1e-6,) * STEPS, growth=1.1),
+            unbounded_operators=self.unbounded,
+            frameworks_loaded=(),
+            seconds=1.0,
+        )
+        reference = TwinReference(
+            facts=facts,
+            labels=tuple(LABELS),
+            tolerances=dict.fromkeys(LABELS, 1e-5),
+            strict=dict.fromkeys(LABELS, self.strict) if self.unbounded else {},
+        )
         if self.reference.returncode == 0:
-            write_npz(Path(argv[argv.index("--out") + 1]), index, {"exact.0": np.zeros(1)})
+            save_twin_reference(Path(argv[argv.index("--out") + 1]), reference, TwinRun())
         return self.reference
 
-    def in_cell(self, _module: str, *args: str, timeout: Any) -> Completed:
+    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any) -> Completed:
         options = dict(zip(args[::2], args[1::2], strict=True))
-        facts = {
-            "device": {"device": options["--device"], "kind": "npu", "simulated": True},
-            "verl": "0.9.1",
-            "path": "FSDPEngineWithLMHead",
-            "steps": self.reached,
-            "twin": self._twin(self.reached, self.errors),
-            "faults": {
+        found = TwinDeviceRun(
+            device=DeviceFacts(device=options["--device"], kind="npu", simulated=True),
+            verl="0.9.1",
+            path="FSDPEngineWithLMHead",
+            steps=self.reached,
+            twin=self._twin(self.reached, self.errors),
+            faults={
                 fault.id: self._twin(fault.steps, self._of(fault))
                 for fault in TWIN_FAULTS
                 if fault.steps <= self.reached
             },
-            "seconds": 1.0,
-        }
+            seconds=1.0,
+        )
         if self.device.returncode == 0:
-            Path(options["--out"]).write_text(json.dumps(facts))
+            Path(options["--out"]).write_text(json.dumps(json_object(found)))
         return self.device
 
-    def _twin(self, steps: int, errors: dict[str, float | None]) -> dict[str, Any]:
+    def _twin(self, steps: int, errors: dict[str, float | None]) -> TwinErrors:
         labels = [label for label in LABELS if int(label.split("/")[0]) < steps]
-        return {
-            "errors": {label: errors.get(label, 1e-6) for label in labels if label not in self.missing},
-            "missing": [label for label in labels if label in self.missing],
-            "tokens": [self.tokens.get(step, 0) for step in range(steps)],
-        }
+        return TwinErrors(
+            errors={label: errors.get(label, 1e-6) for label in labels if label not in self.missing},
+            missing=tuple(label for label in labels if label in self.missing),
+            tokens=tuple(self.tokens.get(step, 0) for step in range(steps)),
+        )
 
     def _of(self, fault: Any) -> dict[str, float | None]:
         flagged = not self.blind if not fault.legal else self.anxious
@@ -131,16 +146,16 @@ class Context:
 
 def judged(context: Context) -> tuple[Any, Any]:
     measured = run(context)  # type: ignore[arg-type]
-    canonical_json(measured.measurements)
-    return measured, judge(measured.measurements, {})
+    stored = json.loads(canonical_json(TWIN_FORMAT.write(measured.measurements)))
+    return measured, judge(TWIN_FORMAT.read(stored), {})
 
 
 def test_a_clean_run_passes_and_states_its_horizon(tmp_path: Path) -> None:
     measured, judgement = judged(Context(tmp_path))
     assert judgement.status is Status.PASS
     assert measured.evidence is Evidence.SIMULATED
-    assert "3 seeded faults were caught with step and module" in judgement.reasons[0]
-    assert "Horizon: at least 10 steps (roundings grow 1.1-fold a step" in judgement.reasons[0]
+    assert "all 3 injected faults were caught" in judgement.reasons[0]
+    assert "Horizon: at least 10 steps (rounding errors grow 1.1-fold per step" in judgement.reasons[0]
 
 
 def test_the_first_divergence_names_step_and_module(tmp_path: Path) -> None:
@@ -176,8 +191,8 @@ def test_other_tokens_within_the_horizon_are_wrong(tmp_path: Path) -> None:
 
 
 def test_modules_a_kernel_replaces_are_no_divergence_but_a_lost_parameter_is(tmp_path: Path) -> None:
-    assert judged(Context(tmp_path, missing=[label_of(TWIN_FAULTS[3])]))[1].status is Status.PASS
-    _, judgement = judged(Context(tmp_path, missing=["3/parameter/1/lm_head.weight/"]))
+    assert judged(Context(tmp_path, missing=(label_of(TWIN_FAULTS[3]),)))[1].status is Status.PASS
+    _, judgement = judged(Context(tmp_path, missing=("3/parameter/1/lm_head.weight/",)))
     assert judgement.status is Status.FAIL
     assert "the updated lm_head.weight in step 4" in judgement.reasons[1]
 
@@ -185,30 +200,30 @@ def test_modules_a_kernel_replaces_are_no_divergence_but_a_lost_parameter_is(tmp
 def test_green_is_withheld_when_the_self_test_fails(tmp_path: Path) -> None:
     _, judgement = judged(Context(tmp_path, blind=True))
     assert judgement.status is Status.INCONCLUSIVE
-    assert "missed gradient-sign, missed moments-lost, missed activation-bf16" in judgement.reasons[0]
+    assert "missed gradient-sign, moments-lost, activation-bf16" in judgement.reasons[0]
     _, judgement = judged(Context(tmp_path, anxious=True))
     assert judgement.status is Status.INCONCLUSIVE
-    assert "flagged one-ulp, which is legal" in judgement.reasons[0]
+    assert "reported one-ulp, which is within tolerance" in judgement.reasons[0]
 
 
 def test_green_is_withheld_where_it_leans_on_a_guess(tmp_path: Path) -> None:
     """Errors are 1e-6 but for one of 4e-6, which only what was guessed for erf explains."""
     wide = {"6/gradient/1/lm_head.weight/": 4e-6, "7/output/0/log_prob/": 4e-6}
-    _, judgement = judged(Context(tmp_path, errors=wide, unmodelled=["erf"], strict=3e-6))
+    _, judgement = judged(Context(tmp_path, errors=wide, unbounded=("erf",), strict=3e-6))
     assert judgement.status is Status.INCONCLUSIVE
-    assert judgement.reasons[0].startswith("No error bound is known here for erf, and 2 tensors lie within")
-    assert "first the gradient of lm_head.weight in step 7" in judgement.reasons[0]
+    assert judgement.reasons[0].startswith("No error bound is known for erf. 2 tensors are within")
+    assert "the first is the gradient of lm_head.weight in step 7" in judgement.reasons[0]
     assert judgement.remedies
-    _, judgement = judged(Context(tmp_path, unmodelled=["erf"], strict=3e-6))
+    _, judgement = judged(Context(tmp_path, unbounded=("erf",), strict=3e-6))
     assert judgement.status is Status.PASS
-    assert judgement.reasons[1] == "No error bound is known here for erf; everything agrees without one."
+    assert judgement.reasons[1] == "No error bound is known for erf; everything agrees without one."
 
 
 def test_a_red_names_operations_without_a_bound(tmp_path: Path) -> None:
     wrong = {"6/gradient/1/lm_head.weight/": 1.0}
-    _, judgement = judged(Context(tmp_path, errors=wrong, unmodelled=["erf", "gelu"], strict=3e-6))
+    _, judgement = judged(Context(tmp_path, errors=wrong, unbounded=("erf", "gelu"), strict=3e-6))
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[2].startswith("No error bound is known here for erf, gelu: what comes out of it")
+    assert judgement.reasons[2].startswith("No error bound is known for erf, gelu: what comes out of it")
     _, judgement = judged(Context(tmp_path, errors=wrong))
     assert not any("No error bound" in reason for reason in judgement.reasons)
 
@@ -274,13 +289,13 @@ def test_the_horizon_ends_with_the_first_decision_that_rounding_reaches(
             f"{step}/clip/0": (np.zeros(2), np.array([margin, np.inf])) for step, margin in enumerate(margins)
         }
     )
-    told = horizon(len(margins), trail, dict.fromkeys(trail.decisions, drift), 2.0)
+    found = horizon(len(margins), trail, dict.fromkeys(trail.decisions, drift), 2.0)
     near = [step for step, margin in enumerate(margins) if margin <= 2.0 * drift]
-    assert told["horizon"] == pytest.approx(
+    assert found.horizon == pytest.approx(
         min(near, default=len(margins)),
         abs=any(abs(margin / (2.0 * drift) - 1) < 1e-3 for margin in margins) * len(margins),
     )
-    assert told["limited_by"] == ("clip" if told["horizon"] < len(margins) else "")
+    assert found.limited_by == ("clip" if found.horizon < len(margins) else "")
 
 
 @pytest.mark.parametrize(
@@ -299,9 +314,9 @@ def test_roundings_grow_by_a_factor_a_step(noise: list[float], factor: float | N
     scatter = dict.fromkeys(trail.values, 1.0)
     for step, relative in enumerate(noise):
         scatter |= {f"{step}/parameter/0/a/": 3 * relative, f"{step}/parameter/0/b/": 4 * relative}
-    told = growth(len(noise), trail, scatter)
-    assert told["noise"] == pytest.approx(noise)
-    assert told["growth"] == (None if factor is None else pytest.approx(factor))
+    found = rounding_growth(len(noise), trail, scatter)
+    assert found.noise == pytest.approx(noise)
+    assert found.growth == (None if factor is None else pytest.approx(factor))
 
 
 def test_noise_and_prompts_are_the_seeds(tmp_path: Path) -> None:
