@@ -1,8 +1,8 @@
 """Every operator of one actor update made wrong on the simulated device: is it found, and is it named?
 
     python -m harness.numerics.actor.actor_program --role reference --out reference.npz
-    python -m harness.devices.sim.start.sim_launch benchmarks/numerics/device_faults.py --reference
-    reference.npz
+    python -m harness.devices.sim.start.sim_launch \
+        benchmarks/numerics/device_faults.py --reference reference.npz
 
 Both in a cell's environment, the first with TORCH_DEVICE_BACKEND_AUTOLOAD=0 on a CPU. A fault is above
 the noise floor where it moves some tensor of the update, against the clean run on the same device, by
@@ -30,7 +30,6 @@ from harness.devices.sim.start import overlay
 from harness.numerics.actor import actor_reference, actor_update
 from harness.numerics.actor.actor_case import DEFAULT_SEED, ActorCase
 from harness.numerics.actor.tensor_recorder import TensorEvent, TensorRecorder
-from harness.numerics.loss.cases.loss_case import read_npz
 
 KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
 """What is injected under each name, after the operator's."""
@@ -46,10 +45,9 @@ class Bench:
 
     def __init__(self, reference: Path) -> None:
         self.torch = actor_update.start_torch("npu")
-        index, arrays = read_npz(reference, actor_reference.ACTOR_REFERENCE_FORMAT)
-        self.tolerances: dict[str, float] = index["tolerances"]
-        self.exact = {label: arrays[f"exact.{place}"] for place, label in enumerate(index["labels"])}
-        self.targets = {name: arrays[f"target.{name}"] for name in index["targets"]}
+        self.tolerances = actor_reference.load_reference(reference).tolerances
+        tensors = actor_reference.load_tensors(reference)
+        self.exact, self.targets = tensors.exact, tensors.targets
         self.setting = actor_update.TensorPlacement(
             torch=self.torch, device="npu:0", dtype=self.torch.float32
         )

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from harness.evidence import FACTS_VARIABLE, DeviceFacts, Runtime, read_device_facts, runtime_kind
 
@@ -53,8 +52,3 @@ def _soc(device: str) -> str:
 
     npu = getattr(torch, "npu", None)
     return str(npu.get_device_name(device)) if npu is not None and npu.is_available() else ""
-
-
-def device_name(facet: Mapping[str, Any]) -> str:
-    """torch's name of the cell's first device: the simulated one is an NPU to torch."""
-    return "cpu" if facet.get("kind") == "cpu" else "npu:0"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cell_program.program_run import ProgramFailure
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
+from harness.measurements import VERSION_FIELD, json_object
+from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossCaseOutcome, LossMeasured
 from harness.settings import Settings
 from harness.workspace.execution.numerics_measurement import calibration_file_name, measure_numerics
 
@@ -69,8 +72,10 @@ def battery(settings: Settings, /, **options: Any) -> int:
     if options["as_json"]:
         click.echo(json.dumps(_report("npu-matrix.numerics-battery", outcome, judgement), indent=2))
     else:
-        _print_cases(outcome.measurements.get("cases", ()))
-        _print_judgement(outcome, judgement)
+        measured = LOSS_FORMAT.read(outcome.measurements)
+        if isinstance(measured, LossMeasured):
+            _print_cases(measured.cases)
+        _print_judgement(_device(measured), outcome, judgement)
     return _exit_code(judgement)
 
 
@@ -85,15 +90,16 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
 
     The figures are recorded, not judged.
     """
-    from harness.numerics.calibration_check import CALIBRATION
+    from harness.numerics.calibration.calibration_check import CALIBRATION
 
-    outcome, judgement = measure_numerics(settings, CALIBRATION, options)
-    record = outcome.measurements.get("calibration")
-    if record is None:
-        _print_judgement(outcome, judgement)
-        return EXIT_INCOMPLETE
-    record = {**record, "evidence": outcome.evidence.value, "measured_at": outcome.finished}
-    out = out or settings.path("state") / "calibration" / calibration_file_name(record)
+    outcome, _ = measure_numerics(settings, CALIBRATION, options)
+    calibration = CALIBRATION.read(outcome).calibration
+    record = {
+        **json_object(calibration),
+        "evidence": outcome.evidence.value,
+        "measured_at": outcome.finished,
+    }
+    out = out or settings.path("state") / "calibration" / calibration_file_name(calibration, outcome.evidence)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -102,15 +108,16 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
     if options["as_json"]:
         click.echo(json.dumps(record, indent=2))
         return 0
-    for row in record["constants"]:
-        mark = "" if row["holds"] else "  BEYOND"
-        click.echo(f"{row['constant']:<20}  measured {row['measured']:<10}  contract {row['contract']}{mark}")
-    for row in record["groups"]:
+    for row in calibration.constants:
+        mark = "" if row.holds else "  BEYOND"
+        measured = "not finite" if row.measured is None else row.measured
+        click.echo(f"{row.constant:<20}  measured {measured:<10}  contract {row.contract}{mark}")
+    for group in calibration.groups:
         click.echo(
-            f"{row['group']:<12} {row['contract']:<8} {row['cases']:>4} cases, {row['outside']} outside, "
-            f"budget {row['median_budget']:.0%}, worst {row['worst_budget']:.3g} ({row['worst_case']})"
+            f"{group.group:<12} {group.contract:<8} {group.cases:>4} cases, {group.outside} outside, "
+            f"budget {group.median_budget:.0%}, worst {group.worst_budget:.3g} ({group.worst_case})"
         )
-    click.echo(f"evidence: {record['evidence']}; record: {out}")
+    click.echo(f"evidence: {outcome.evidence.value}; record: {out}")
     return 0
 
 
@@ -121,25 +128,28 @@ def _report(name: str, outcome: Outcome, judgement: Judgement) -> dict[str, Any]
         "evidence": outcome.evidence.value,
         "reasons": list(judgement.reasons),
         "remedies": list(judgement.remedies),
-        **{key: value for key, value in outcome.measurements.items() if key != "schema"},
+        **{key: value for key, value in outcome.measurements.items() if key != VERSION_FIELD},
     }
 
 
-def _print_cases(cases: Sequence[Mapping[str, Any]]) -> None:
-    width = max((len(entry["name"]) for entry in cases), default=4)
+def _print_cases(cases: Sequence[LossCaseOutcome]) -> None:
+    width = max((len(case.name) for case in cases), default=4)
     if cases:
         click.echo(f"{'case':<{width}}  {'status':<11}  {'budget':>8}  {'scale':>8}  why")
-    for entry in cases:
-        scale = "" if entry["scale"] is None else f"{entry['scale']:.4g}"
-        budget = f"{entry['budget']:.1%}" if entry["budget"] < 10 else f"{entry['budget']:.1e}"
-        why = "; ".join(entry["reasons"])
+    for case in cases:
+        scale = "" if case.scale is None else f"{case.scale:.4g}"
+        budget = f"{case.budget:.1%}" if case.budget < 10 else f"{case.budget:.1e}"
+        why = "; ".join(case.reasons)
         shown = why if len(why) <= LONGEST_REASON else why[: LONGEST_REASON - 3] + "..."
-        status = entry["status"] if entry["severity"] == "required" else f"({entry['status']})"
-        click.echo(f"{entry['name']:<{width}}  {status:<11}  {budget:>8}  {scale:>8}  {shown}".rstrip())
+        status = case.status.value if case.is_required else f"({case.status.value})"
+        click.echo(f"{case.name:<{width}}  {status:<11}  {budget:>8}  {scale:>8}  {shown}".rstrip())
 
 
-def _print_judgement(outcome: Outcome, judgement: Judgement) -> None:
-    device = outcome.measurements.get("device", {}).get("device", "")
+def _device(measured: LossMeasured | ProgramFailure) -> str:
+    return measured.device.device if isinstance(measured, LossMeasured) else measured.on
+
+
+def _print_judgement(device: str, outcome: Outcome, judgement: Judgement) -> None:
     click.echo(f"\n{judgement.status.value} on {device}, evidence: {outcome.evidence.value}")
     for reason in judgement.reasons:
         click.echo(f"  {reason}")

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness.devices.sim.faults.fault_spec import parse_faults
-from harness.numerics.actor import actor_device, actor_reference
+from harness.numerics.actor import actor_device
 from harness.numerics.actor.actor_case import DEFAULT_SEED
 from harness.numerics.actor.actor_check import judge
 from harness.numerics.actor.actor_compare import compare
-from harness.numerics.loss.cases.loss_case import read_npz
+from harness.numerics.actor.actor_measurements import ActorMeasured
+from harness.numerics.actor.actor_reference import load_reference
 from harness.outcome import Status
 
 torch = pytest.importorskip("torch")
@@ -27,19 +28,14 @@ def reference(reference_by: Callable[..., Path]) -> Path:
     return reference_by("harness.numerics.actor.actor_program")
 
 
-def updated(reference: Path, device: str, out: Path, faults: str = "") -> dict:
+def updated(reference: Path, device: str, out: Path, faults: str = "") -> ActorMeasured:
     """Measurements of the update on the device, with faults in it."""
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
     with wrong:
-        facts = actor_device.measure_on_device(device, reference, out, DEFAULT_SEED)
+        run = actor_device.measure_on_device(device, reference, out, DEFAULT_SEED)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, actor_reference.ACTOR_REFERENCE_FORMAT)
-    return {
-        "state": "measured",
-        **compare(index, facts),
-        **{name: facts[name] for name in ("path", "device", "compute")},
-    }
+    return compare(load_reference(reference), run, 0.0)
 
 
 def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:
@@ -47,7 +43,7 @@ def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_pat
     measured = updated(reference, npu_device, tmp_path / "device.json")
     judgement = judge(measured, {})
     assert judgement.status is Status.PASS, judgement.reasons
-    assert measured["differing"] == []
+    assert measured.differing == ()
 
 
 @pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
@@ -69,8 +65,9 @@ def test_a_faulty_operator_is_located(
     judgement = judge(measured, {})
     assert judgement.status is Status.FAIL
     assert first in judgement.reasons[1]
-    assert operator in measured["first"]["operators"]
-    assert judgement.reasons[2].startswith("What ran since the last right tensor")
+    assert measured.first is not None
+    assert operator in measured.first.operators
+    assert judgement.reasons[2].startswith("Operators that ran since the last correct tensor")
 
 
 @pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
@@ -89,9 +86,9 @@ def test_a_fault_in_fused_attention_shows_in_packed_rows_alone(
     """Padded rows spell attention out, so only packed ones call the fused operator."""
     fault = "npu_fusion_attention_grad;sign;backward;output=1"
     measured = updated(reference, npu_device, tmp_path / "device.json", fault)
-    if "why" in measured["packed"]:
-        pytest.skip(measured["packed"]["why"])
+    if measured.packed.skipped:
+        pytest.skip(measured.packed.skipped)
     judgement = judge(measured, {})
-    assert measured["diverged"] == 0
+    assert measured.diverged == 0
     assert judgement.status is Status.FAIL
     assert "k_proj" in judgement.reasons[0]

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.numerics.arithmetic.constants_program import LENGTHS, measure  # noqa: E402 - needs the guard above
+from harness.numerics.calibration.constants_program import LENGTHS, measure  # noqa: E402 - needs the guard above
 
 
 def test_the_device_keeps_the_contracts_constants(npu_device: str) -> None:

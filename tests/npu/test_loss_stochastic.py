@@ -95,7 +95,7 @@ def test_an_operation_without_a_bound_is_told(values) -> None:
     mode = stochastic_arithmetic.perturbed(FP32, 1)
     with mode:
         torch.erf(values)
-    assert mode.unmodelled == {"erf": 1}
+    assert mode.unbounded == {"erf": 1}
 
 
 def test_a_trace_names_what_computes_and_leaves_out_what_moves(values) -> None:

@@ -10,14 +10,15 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.devices.sim.faults.fault_spec import parse_faults
-from harness.numerics.loss.cases.loss_case import read_npz
 from harness.numerics.twin import twin_program
 from harness.numerics.twin.twin_check import compare, judge
+from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.outcome import Judgement, Status
 
 torch = pytest.importorskip("torch")
@@ -40,16 +41,15 @@ def reference(reference_by: Callable[..., Path]) -> Path:
     return reference_by("harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS))
 
 
-def followed(reference: Path, device: str, out: Path, faults: str = "") -> dict:
+def followed(reference: Path, device: str, out: Path, faults: str = "") -> TwinMeasured:
     """Measurements of the twin on the device, with faults in it, all of which were struck."""
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation and faults else nullcontext([])
     with wrong as active:
-        facts = twin_program.run_device_twin(twin_program.case_of(SETTINGS), device, reference, out)
+        run = twin_program.run_device_twin(twin_program.case_of(SETTINGS), device, reference, out)
     assert all(fault.hits for fault in active)
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_program.TWIN_REFERENCE_FORMAT)
-    return {"state": "measured", **compare(index, facts), "path": facts["path"], "device": facts["device"]}
+    return compare(twin_program.load_twin_reference(reference), run, 0.0)
 
 
 def test_six_steps_stay_with_their_twin(reference: Path, npu_device: str, tmp_path: Path) -> None:
@@ -74,9 +74,10 @@ def test_a_faulty_operator_is_found_with_step_and_module(
     measured = followed(reference, npu_device, tmp_path / "twin.json", fault)
     judgement = judge(measured, {})
     assert judgement.status is Status.FAIL
-    assert measured["first"]["step"] == step
+    assert measured.first is not None
+    assert measured.first.step == step
     assert f"{first} in step {step} of 6" in judgement.reasons[1]
-    assert all(worst is not None and worst <= 1 for worst in measured["worst_by_step"][: step - 1])
+    assert all(worst is not None and worst <= 1 for worst in measured.worst_by_step[: step - 1])
 
 
 def test_a_green_that_leans_on_a_guess_is_withheld(
@@ -86,27 +87,25 @@ def test_a_green_that_leans_on_a_guess_is_withheld(
     reference = reference_by(
         "harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS), without="silu"
     )
-    facts = twin_program.run_device_twin(
+    run = twin_program.run_device_twin(
         twin_program.case_of(SETTINGS), npu_device, reference, tmp_path / "twin.json"
     )
     torch.distributed.destroy_process_group()
-    index, _ = read_npz(reference, twin_program.TWIN_REFERENCE_FORMAT)
+    exact = twin_program.load_twin_reference(reference)
+    strict, loose = exact.strict, exact.tolerances
 
-    def judged() -> Judgement:
-        told = {"path": facts["path"], "device": facts["device"], "reference": index["facts"]}
-        return judge({"state": "measured", **compare(index, facts), **told}, {})
+    def judged(error: float) -> Judgement:
+        errors = {**run.twin.errors, widest: error}
+        return judge(compare(exact, replace(run, twin=replace(run.twin, errors=errors)), 0.0), {})
 
-    strict, loose, errors = index["strict"], index["tolerances"], facts["twin"]["errors"]
-    assert index["facts"]["unmodelled"] == ["silu"]
-    widest = max(errors, key=lambda label: loose[label] / strict[label])
-    errors[widest] = (strict[widest] + loose[widest]) / 2
-    judgement = judged()
+    assert exact.facts.unbounded_operators == ("silu",)
+    widest = max(run.twin.errors, key=lambda label: loose[label] / strict[label])
+    judgement = judged((strict[widest] + loose[widest]) / 2)
     assert judgement.status is Status.INCONCLUSIVE, judgement.reasons
-    assert judgement.reasons[0].startswith("No error bound is known here for silu, and 1 tensors lie within")
-    errors[widest] = strict[widest]
-    judgement = judged()
+    assert judgement.reasons[0].startswith("No error bound is known for silu. 1 tensors are within")
+    judgement = judged(strict[widest])
     assert judgement.status is Status.PASS, judgement.reasons
-    assert judgement.reasons[1] == "No error bound is known here for silu; everything agrees without one."
+    assert judgement.reasons[1] == "No error bound is known for silu; everything agrees without one."
 
 
 @needs_simulation

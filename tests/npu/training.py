@@ -200,7 +200,7 @@ def permitted_training(kind: Kind) -> Permitted:
     for seed in range(SAMPLES):
         mode = stochastic_arithmetic.perturbed(kind.contract, seed, casts=kind.amp is not None)
         runs.append(formula(kind, mode))
-        assert not mode.unmodelled, mode.unmodelled
+        assert not mode.unbounded, mode.unbounded
     return Permitted(
         dtype=kind.dtype, exact=exact, tolerances=tolerances(exact, runs, kind.contract, kind.dtype)
     )

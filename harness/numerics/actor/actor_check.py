@@ -115,7 +115,7 @@ def _run_path(context: TaskContext, path: str) -> Measured[ActorOutcome]:
     )
     if isinstance(updated, (ProgramFailure, Unsupported)):
         return not_measured(updated, reference_file)
-    found = read_shape(ActorDeviceRun, device_file.read_bytes())
+    found = read_shape(ActorDeviceRun, device_file)
     return Measured(
         measurements=compare(load_reference(reference_file), found, referenced.seconds + updated.seconds),
         evidence=evidence_of(found.device),

@@ -86,7 +86,7 @@ def run(context: TaskContext) -> Measured[TwinOutcome]:
     )
     if isinstance(followed, (ProgramFailure, Unsupported)):
         return not_measured(followed, reference_file)
-    found = read_shape(TwinDeviceRun, device_file.read_bytes())
+    found = read_shape(TwinDeviceRun, device_file)
     seconds = referenced.seconds + followed.seconds
     return Measured(
         measurements=compare(load_twin_reference(reference_file), found, seconds),

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InfrastructureError, InputError
+from harness.numerics.calibration.calibration_measurements import CalibrationRecord
+from harness.outcome import Evidence
 from harness.package import PACKAGE_ROOT
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
@@ -22,11 +24,10 @@ if TYPE_CHECKING:
     from harness.run.jobs.job import CellCommand, Job
 
 
-def calibration_file_name(record: Mapping[str, Any]) -> str:
+def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:
     """A file name made of the SoC, the evidence and the versions of torch and verl."""
-    device = record["device"]
-    soc = str(device.get("soc") or device.get("kind") or "device")
-    name = f"{soc}-{record['evidence']}-torch-{device.get('torch', '')}-verl-{record['verl']}"
+    device = record.device
+    name = f"{device.soc or device.kind or 'device'}-{evidence.value}-torch-{device.torch}-verl-{record.verl}"
     return "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name) + ".json"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,22 @@ from click.testing import CliRunner
 
 from harness.cli import numerics_command
 from harness.errors import InfrastructureError, InputError
+from harness.evidence import DeviceFacts
+from harness.numerics.calibration.calibration_measurements import (
+    CALIBRATION_FORMAT,
+    CalibrationMeasured,
+    CalibrationRecord,
+    DeviceConstant,
+)
+from harness.numerics.loss.loss_measurements import (
+    LOSS_FORMAT,
+    REQUIRED,
+    LossCaseOutcome,
+    LossMeasured,
+    LossReferenceFacts,
+    LossStatus,
+    SourceFile,
+)
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.settings import load_settings
 
@@ -61,23 +78,48 @@ def test_a_cell_that_is_not_built_names_the_command_that_builds_it(invoke):
     assert "--check environment" in str(result.exception)
 
 
-CASE = {"name": "policy/x", "severity": "required", "status": "fail", "reasons": ["value is off"]}
-MEASUREMENTS = {
-    "device": {"device": "npu:0", "kind": "npu", "soc": "Ascend910B3", "torch": "2.7.1"},
-    "verl": "0.9.1",
-    "cases": [{**CASE, "budget": 3.0, "scale": 2.0}],
-    "calibration": {
-        "device": {"device": "npu:0", "soc": "Ascend910B3", "torch": "2.7.1"},
-        "verl": "0.9.1",
-        "constants": [{"constant": "exp_ulp", "measured": 5.0, "contract": 4.0, "holds": False}],
-        "groups": [],
-    },
-}
+DEVICE = DeviceFacts(device="npu:0", kind="npu", soc="Ascend910B3", torch="2.7.1")
+CASE = LossCaseOutcome(
+    name="policy/x",
+    kind="policy",
+    severity=REQUIRED,
+    status=LossStatus.FAIL,
+    reasons=("value is off",),
+    budget=3.0,
+    scale=2.0,
+)
+LOSS = LossMeasured(
+    seed=1,
+    verl="0.9.1",
+    cases=(CASE,),
+    counts={"fail": 1},
+    findings=(),
+    worst_budget=0.0,
+    self_test=(),
+    device=DEVICE,
+    core_algos=SourceFile(file="core_algos.py", digest="0"),
+    capabilities=(),
+    reference=LossReferenceFacts(python="3.11", numpy="2", frameworks_loaded=(), seconds=1.0),
+    seconds={},
+)
+CALIBRATED = CalibrationMeasured(
+    loss=LOSS,
+    calibration=CalibrationRecord(
+        device=DEVICE,
+        verl="0.9.1",
+        state="measured",
+        constants=(DeviceConstant(constant="exp_ulp", measured=5.0, contract=4.0, holds=False),),
+        groups=(),
+    ),
+)
 
 
 @pytest.fixture
 def measured(monkeypatch):
     def give(status: Status):
+        monkeypatch.setattr(numerics_command, "measure_numerics", partial(measure, status))
+
+    def measure(status: Status, _settings, check, _options):
         outcome = Outcome(
             key="k",
             check="loss",
@@ -85,10 +127,12 @@ def measured(monkeypatch):
             state=State.COMPLETED,
             evidence=Evidence.SIMULATED,
             facets={},
-            measurements=MEASUREMENTS,
+            measurements=CALIBRATION_FORMAT.write(CALIBRATED)
+            if check.name == "calibration"
+            else LOSS_FORMAT.write(LOSS),
         )
         judgement = Judgement(status=status, reasons=("1 of 1 loss cases are wrong on npu:0.",))
-        monkeypatch.setattr(numerics_command, "measure_numerics", lambda *_: (outcome, judgement))
+        return outcome, judgement
 
     return give
 
@@ -107,6 +151,8 @@ def test_json_has_a_schema_and_the_evidence(invoke, measured):
     report = json.loads(invoke("battery", "--target", "verl==0.9.1", "--json").output)
     assert report["schema"] == {"name": "npu-matrix.numerics-battery", "version": 1}
     assert report["evidence"] == "simulated"
+    assert report["cases"][0]["name"] == "policy/x"
+    assert "measurements_version" not in report
 
 
 def test_a_calibration_is_written_and_does_not_fail(invoke, measured, tmp_path):

@@ -17,7 +17,7 @@ from mutants import MUTANTS, REGRESSIONS
 from harness.check import Completed
 from harness.evidence import DeviceFacts
 from harness.measurements import json_object
-from harness.numerics.arithmetic.calibration_measurements import DeviceConstant, DeviceConstants
+from harness.numerics.calibration.calibration_measurements import DeviceConstant, DeviceConstants
 from harness.numerics.loss.candidate import Candidate, CandidateResult, evaluate, save_results
 from harness.numerics.loss.cases.loss_battery import default_battery
 from harness.numerics.loss.cases.loss_case import LossCase, load_cases
@@ -92,7 +92,7 @@ class Context:
 
     def in_cell(self, module: str, *args: str, env: Any = None, timeout: Any = None) -> Completed:
         options = dict(zip(args[::2], args[1::2], strict=False))
-        if module == "harness.numerics.arithmetic.constants_program":
+        if module == "harness.numerics.calibration.constants_program":
             report = DeviceConstants(device=DEVICE, constants=self.cell.constants)
             Path(options["--out"]).write_text(json.dumps(json_object(report)))
             return Completed(argv=args, returncode=0, tail="", seconds=1.0)

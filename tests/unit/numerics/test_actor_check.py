@@ -420,12 +420,14 @@ def test_a_red_tells_which_operations_have_no_error_bound(context):
 def test_green_is_withheld_where_it_leans_on_a_guess(context, packed):
     context.unbounded = ("erf",)
     if packed:
-        context.packed = {"errors": {**PACKED, HEAD_GRADIENT.label: 4e-6}, "faulty": {PLACES[0].label: 1.0}}
+        context.packed = PackedErrors(
+            errors={**PACKED, HEAD_GRADIENT.label: 4e-6}, faulty={PLACES[0].label: 1.0}
+        )
     else:
         context.errors = {HEAD_GRADIENT.label: 4e-6}
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
-    assert f"first {HEAD_GRADIENT.sentence}" in judgement.reasons[0]
+    assert f"the first is {HEAD_GRADIENT.sentence}" in judgement.reasons[0]
     assert ("with packed rows" in judgement.reasons[0]) is packed
     assert judgement.remedies
 
@@ -435,7 +437,9 @@ def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(conte
     context.norms = {NORM_GRADIENT.label: 9e-6}
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
-    assert "Nothing judges the gradient of model.norm.weight: in every layer and step" in judgement.reasons[0]
+    assert (
+        "The gradient of model.norm.weight was not verified: in every layer and step" in judgement.reasons[0]
+    )
     assert judgement.remedies
     # Nothing but what float64 leaves of a zero: there is nothing to observe.
     context.norms = {NORM_GRADIENT.label: 1e-20}
@@ -451,7 +455,7 @@ def test_an_update_whose_whole_gradient_drowns_is_no_green(context, norm):
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
     assert judgement.reasons[0].startswith(
-        "What bfloat16 permits is as large as the whole gradient of step 1"
+        "The bfloat16 tolerance is as large as the whole gradient of step 1"
     )
 
 
@@ -460,13 +464,13 @@ def test_a_gradient_that_drowns_is_told_where_its_kind_is_judged_elsewhere(conte
         TensorEvent(kind="gradient", name=f"model.layers.{layer}.mlp.up_proj.weight") for layer in (0, 1)
     ]
     context.events = [*EVENTS, *layers]
-    context.packed = {"why": "there is no fused attention here"}
+    context.packed = PackedErrors(skipped="there is no fused attention here")
     context.norms = {layers[1].label: 1e-5}
     judgement = judged(context)
     assert judgement.status is Status.PASS
-    assert "a gradient shows errors above 1e-05 of its norm" in judgement.reasons[0]
+    assert "an error above 1e-05 of a gradient's norm would have been detected" in judgement.reasons[0]
     assert any(
-        reason.startswith("Not observable: 1 of 4 gradients") and "layers.1.mlp" in reason
+        reason.startswith("1 of 4 gradients were not verified") and "layers.1.mlp" in reason
         for reason in judgement.reasons
     )
     context.norms = {layer.label: 9e-6 for layer in layers}
@@ -479,4 +483,4 @@ def test_an_update_without_gradients_is_no_green(context):
     context.events = [event for event in EVENTS if event.kind != "gradient"]
     judgement = judged(context)
     assert judgement.status is Status.INCONCLUSIVE
-    assert "made no gradient" in judgement.reasons[0]
+    assert "computed no gradient" in judgement.reasons[0]

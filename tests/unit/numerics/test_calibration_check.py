@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from mutants import REGRESSIONS
 
-from harness.numerics.arithmetic.calibration_check import ARTIFACT, budgets, judge, run
-from harness.numerics.arithmetic.calibration_measurements import DeviceConstant
+from harness.numerics.calibration.calibration_check import ARTIFACT, budgets, judge, run
+from harness.numerics.calibration.calibration_measurements import DeviceConstant
 from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS, LossCaseOutcome, LossStatus
 from harness.outcome import Status
 

@@ -223,7 +223,7 @@ def test_a_red_names_operations_without_a_bound(tmp_path: Path) -> None:
     wrong = {"6/gradient/1/lm_head.weight/": 1.0}
     _, judgement = judged(Context(tmp_path, errors=wrong, unbounded=("erf", "gelu"), strict=3e-6))
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[2].startswith("No error bound is known for erf, gelu: what comes out of it")
+    assert judgement.reasons[2].startswith("No error bound is known for erf, gelu: what they compute")
     _, judgement = judged(Context(tmp_path, errors=wrong))
     assert not any("No error bound" in reason for reason in judgement.reasons)
 

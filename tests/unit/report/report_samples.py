@@ -8,8 +8,41 @@ import math
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from harness.evidence import DeviceFacts
+from harness.numerics.actor.actor_measurements import (
+    ACTOR_FORMAT,
+    ActorMeasured,
+    ActorReferenceFacts,
+    GradientError,
+    GradientResolution,
+    LocatedFault,
+    PackedRows,
+    RecomputedMatmuls,
+    TensorKindSummary,
+)
+from harness.numerics.loss.loss_measurements import (
+    LOSS_FORMAT,
+    REQUIRED,
+    ROBUSTNESS,
+    LossCaseOutcome,
+    LossFinding,
+    LossInjectedFault,
+    LossMeasured,
+    LossReferenceFacts,
+    LossStatus,
+    SourceFile,
+)
+from harness.numerics.twin.twin_measurements import (
+    TWIN_FORMAT,
+    Horizon,
+    RoundingGrowth,
+    TwinInjectedFault,
+    TwinMeasured,
+    TwinReferenceFacts,
+)
 from harness.outcome import Evidence, Status, Tier
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
@@ -109,6 +142,9 @@ ROWS = (
 )
 
 
+DEVICE = DeviceFacts(device="npu:0", kind="npu", simulated=True, soc="Ascend910B3", torch_npu="2.13.0")
+
+
 def curve(seed: int, start: float, end: float, steps: int = 60, noise: float = 0.02) -> list[float]:
     """A learning curve from `start` to `end`."""
     draw = random.Random(seed)
@@ -118,102 +154,190 @@ def curve(seed: int, start: float, end: float, steps: int = 60, noise: float = 0
     ]
 
 
-def loss_measurements(verl: str = "0.9.1", *, broken: bool = False) -> dict:
-    """A battery of loss cases, each with the share of its tolerance that is used, as `numerics` records it."""
+def loss_measured(verl: str = "0.9.1", *, broken: bool = False) -> LossMeasured:
+    """A battery of loss cases, each with the share of its tolerance that is used."""
     draw = random.Random(7)
     cases = [
-        {
-            "name": f"{algorithm}/{mode}/{shape}",
-            "kind": "policy loss",
-            "severity": "required",
-            "status": "pass",
-            "reasons": [],
-            "budget": round(draw.uniform(0.02, 0.6), 4),
-            "scale": 1.0,
-        }
+        LossCaseOutcome(
+            name=f"{algorithm}/{mode}/{shape}",
+            kind="policy loss",
+            severity=REQUIRED,
+            status=LossStatus.PASS,
+            reasons=(),
+            budget=round(draw.uniform(0.02, 0.6), 4),
+            scale=1.0,
+        )
         for algorithm in ("vanilla", "gspo")
         for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
         for shape in ("short", "ragged", "one token")
     ]
-    faults = [
-        {"fault": fault, "what": what, "caught": True, "caught_in": ["vanilla/token-mean"], "missed_in": []}
-        for fault, what in (
-            ("sign", "advantages negated"),
-            ("mask", "padding counted"),
-            ("clip", "clip ignored"),
+    if broken:
+        cases[3] = replace(
+            cases[3], status=LossStatus.FAIL, budget=3.5, reasons=("gradient off by a factor",)
         )
-    ]
-    cases[3] |= {"status": "fail", "budget": 3.5, "reasons": ["gradient off by a factor"]} if broken else {}
     cases.append(
-        {
-            "name": "vanilla/padding-not-finite",
-            "kind": "policy loss",
-            "severity": "robustness",
-            "status": "fail",
-            "reasons": ["not finite"],
-            "budget": 1e300,
-            "scale": 1.0,
-        }
+        LossCaseOutcome(
+            name="vanilla/padding-not-finite",
+            kind="policy loss",
+            severity=ROBUSTNESS,
+            status=LossStatus.FAIL,
+            reasons=("not finite",),
+            budget=1e300,
+            scale=1.0,
+        )
     )
-    return {
-        "state": "measured",
-        "verl": verl,
-        "findings": [
-            {
-                "id": "gspo-ignores-loss-agg-mode",
-                "what": "GSPO ignores loss_agg_mode",
-                "source": "measured",
-                "kind": "objective",
-                "cases": [case["name"] for case in cases[9:12]],
-            }
-        ]
-        if verl < "0.9.1"
-        else [],
-        "capabilities": ["gspo", "vanilla"] + (["token-sum"] if verl >= "0.9.1" else []),
-        "seed": 7,
-        "cases": cases,
-        "counts": {"pass": len(cases)},
-        "worst_budget": 0.59,
-        "self_test": faults,
-        "device": {"device": "npu:0", "simulated": True, "soc": "Ascend910B3", "torch_npu": "2.13.0"},
-    }
+    finding = LossFinding(
+        id="gspo-ignores-loss-agg-mode",
+        what="GSPO ignores loss_agg_mode",
+        source="measured",
+        kind="objective",
+        cases=tuple(case.name for case in cases[9:12]),
+    )
+    return LossMeasured(
+        verl=verl,
+        findings=(finding,) if verl < "0.9.1" else (),
+        capabilities=("gspo", "vanilla", *(("token-sum",) if verl >= "0.9.1" else ())),
+        seed=7,
+        cases=tuple(cases),
+        counts={"pass": len(cases)},
+        worst_budget=0.59,
+        self_test=tuple(
+            LossInjectedFault(
+                fault=fault,
+                what=what,
+                caught=True,
+                caught_in=("vanilla/token-mean",),
+                missed_in=(),
+                scale={"vanilla/token-mean": -1.0},
+            )
+            for fault, what in (
+                ("sign", "advantages negated"),
+                ("mask", "padding counted"),
+                ("clip", "clip ignored"),
+            )
+        ),
+        device=DEVICE,
+        core_algos=SourceFile(file="core_algos.py", digest="0" * 64),
+        reference=LossReferenceFacts(python="3.11", numpy="2", frameworks_loaded=(), seconds=1.0),
+        seconds={"battery": 1.0},
+    )
+
+
+def loss_measurements(verl: str = "0.9.1", *, broken: bool = False) -> dict:
+    """`loss_measured` as the ledger stores it."""
+    return LOSS_FORMAT.write(loss_measured(verl, broken=broken))
 
 
 def actor_measurements() -> dict:
-    """One update through verl's actor, tensor by tensor, as `numerics` records it."""
-    gradients = [
-        {
-            "name": f"model.layers.{layer}.self_attn.{part}_proj.weight",
-            "step": step,
-            "relative_error": 1.5e-6 * (layer + 1) * step,
-            "tolerance": 1.4e-4,
-            "budget": round(0.011 * (layer + 1) * step, 4),
-        }
+    """One update through verl's actor, tensor by tensor, as the ledger stores it."""
+    gradients = tuple(
+        GradientError(
+            name=f"model.layers.{layer}.self_attn.{part}_proj.weight",
+            step=step,
+            relative_error=1.5e-6 * (layer + 1) * step,
+            tolerance=1.4e-4,
+            budget=round(0.011 * (layer + 1) * step, 4),
+        )
         for layer in range(2)
         for part in "qkvo"
         for step in (1, 2)
-    ]
-    return {
-        "state": "measured",
-        "verl": "0.9.1",
-        "tensors": 674,
-        "diverged": 0,
-        "kinds": {
-            kind: {"tensors": 54, "diverged": 0, "worst_budget": share}
-            for kind, share in (("forward", 0.086), ("backward", 0.026), ("gradient", 0.024))
-        },
-        "gradients": gradients,
-        "self_test": [
-            {
-                "fault": "gradient-sign",
-                "what": "one gradient has the wrong sign",
-                "caught": True,
-                "first": "x",
+    )
+    return ACTOR_FORMAT.write(
+        ActorMeasured(
+            verl="0.9.1",
+            path="DataParallelPPOActor",
+            compute="float32",
+            finding="",
+            device=DEVICE,
+            tensors=674,
+            diverged=0,
+            first=None,
+            named=(),
+            kinds={
+                kind: TensorKindSummary(tensors=54, diverged=0, worst_budget=share)
+                for kind, share in (("forward", 0.086), ("backward", 0.026), ("gradient", 0.024))
             },
-            {"fault": "activation-bf16", "what": "one output is rounded", "caught": False, "first": ""},
-        ],
-        "device": {"device": "npu:0", "simulated": True, "soc": "Ascend910B3"},
-    }
+            gradients=gradients,
+            missing=(),
+            bypassed=0,
+            differing=(),
+            resolution=GradientResolution(steps={"1": 0.1, "2": 0.1}, unobservable=(), unjudged=()),
+            guessed=(),
+            matmuls=RecomputedMatmuls(),
+            packed=PackedRows(tensors=54),
+            self_test=(
+                LocatedFault(
+                    fault="gradient-sign",
+                    what="one gradient has the wrong sign",
+                    caught=True,
+                    place="x",
+                    first="x",
+                ),
+                LocatedFault(
+                    fault="activation-bf16",
+                    what="one output is rounded",
+                    caught=False,
+                    place="x",
+                    first="",
+                ),
+            ),
+            reference=ActorReferenceFacts(
+                verl="0.9.1",
+                torch="2.7.1",
+                samples=8,
+                contract="fp32",
+                paths=("DataParallelPPOActor",),
+                slack=9.0,
+                unbounded_operators=(),
+                frameworks_loaded=(),
+                seconds=1.0,
+            ),
+            seconds={"all": 2.0},
+        )
+    )
+
+
+def twin_measurements(worst: tuple[float | None, ...]) -> dict:
+    """A twin run with these worst errors over tolerance by step, as the ledger stores it."""
+    return TWIN_FORMAT.write(
+        TwinMeasured(
+            verl="0.9.1",
+            path="DataParallelPPOActor",
+            device=DEVICE,
+            steps=3,
+            planned_steps=3,
+            worst_by_step=worst,
+            worst_budget=0.11,
+            tensors=100,
+            bypassed=0,
+            diverged=0,
+            first=None,
+            named=(),
+            guessed=(),
+            self_test=(
+                TwinInjectedFault(
+                    fault="moments-lost",
+                    what="Adam forgets its moments",
+                    caught=True,
+                    place="x",
+                    step=2,
+                    first=None,
+                ),
+            ),
+            reference=TwinReferenceFacts(
+                verl="0.9.1",
+                torch="2.7.1",
+                samples=6,
+                contract="fp32",
+                horizon=Horizon(horizon=3, slack=(9.0, 9.0, 9.0), limited_by=""),
+                rounding=RoundingGrowth(noise=(1e-6, 1e-6, 1e-6), growth=1.1),
+                unbounded_operators=(),
+                frameworks_loaded=(),
+                seconds=1.0,
+            ),
+            seconds={"all": 2.0},
+        )
+    )
 
 
 def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:

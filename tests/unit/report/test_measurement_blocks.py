@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_samples import loss_measurements, training_measurements
+from report_samples import loss_measured, training_measurements
 
+from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossStatus
 from harness.report.pages.figures import figures
 from harness.report.pages.measurement_blocks import (
     Block,
@@ -117,18 +119,20 @@ def test_training_curves_come_with_their_band_and_telemetry() -> None:
 
 
 def test_loss_cases_show_the_share_of_their_tolerance_and_the_wrong_ones_first() -> None:
-    measurements = loss_measurements()
-    measurements["cases"][3] |= {
-        "status": "fail",
-        "budget": 7.5,
-        "reasons": ["value is outside its interval"],
-    }
-    wrong, beyond, every = figures(measurements)[:3]
+    measured = loss_measured()
+    failed = replace(
+        measured.cases[3],
+        status=LossStatus.FAIL,
+        budget=7.5,
+        reasons=("value is outside its interval",),
+    )
+    cases = (*measured.cases[:3], failed, *measured.cases[4:])
+    wrong, beyond, every = figures(LOSS_FORMAT.write(replace(measured, cases=cases)), "loss")[:3]
     assert isinstance(wrong, Table)
     assert isinstance(beyond, Table)
     assert isinstance(every, Table)
     assert wrong.shares == (7.5,)
-    assert beyond.title == "cases that nothing requires, and that are wrong"
+    assert beyond.title == "cases that are wrong and not required"
     assert len(every.rows) == 19
     assert every.folded
     assert "share over" in share_bar(7.5)

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import actor_measurements, loss_measurements, result, sample_inputs, training_measurements
+from report_samples import (
+    actor_measurements,
+    loss_measured,
+    loss_measurements,
+    result,
+    sample_inputs,
+    training_measurements,
+    twin_measurements,
+)
 
 from harness.convergence.trainer.record_trainer import FOLDER
 from harness.outcome import Status
@@ -23,12 +31,13 @@ from harness.report.pages.page_templates import Writer
 NEW, OLD = "verl-0.9.1-sim", "verl-0.6.1-sim"
 
 
-def with_measurements(cell: str, check: str, measurements: dict[str, Any]) -> ReportInputs:
+def with_measurements(cell: str, check: str, measurements: dict[str, Any], made_by: str = "") -> ReportInputs:
+    """The sample with measurements in place of those of `check`, as if the check `made_by` stood there."""
     inputs = sample_inputs()
     return dataclasses.replace(
         inputs,
         results=tuple(
-            dataclasses.replace(found, measurements=measurements)
+            dataclasses.replace(found, measurements=measurements, check=made_by or check)
             if (found.cell_id, found.check) == (cell, check)
             else found
             for found in inputs.results
@@ -58,7 +67,7 @@ def test_what_is_beyond_what_verl_promises_is_not_counted_as_wrong(tmp_path: Pat
 
 
 def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) -> None:
-    inputs = with_measurements(NEW, "loss", actor_measurements())
+    inputs = with_measurements(NEW, "loss", actor_measurements(), "actor")
     numerics, _ = pages(build_model(inputs), tmp_path)
     assert "model.layers.1.self_attn.o_proj.weight" in numerics
     # Of two steps the one that is farther off: 1.5e-6 * 2 * 2.
@@ -66,36 +75,23 @@ def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) ->
     assert "✗ missed:" in numerics
 
 
-def twin_measurements(worst: list[float | None]) -> dict[str, Any]:
-    """What the check `twin` measures."""
-    return {
-        "state": "measured",
-        "verl": "0.9.1",
-        "device": {"device": "npu", "soc": "Ascend910B3", "simulated": True},
-        "horizon": 3,
-        "wanted": 3,
-        "worst_by_step": worst,
-        "worst_budget": 0.11,
-        "self_test": [{"fault": "moments-lost", "what": "Adam forgets its moments", "caught": True}],
-    }
-
-
 def test_a_twin_run_stands_step_by_step_with_its_horizon_and_faults(tmp_path: Path) -> None:
-    inputs = with_measurements(NEW, "loss", twin_measurements([0.05, 1.4, None]))
+    inputs = with_measurements(NEW, "loss", twin_measurements((0.05, 1.4, None)), "twin")
     numerics, _ = pages(build_model(inputs), tmp_path)
     part = numerics[numerics.index('id="twin-title"') :]
     assert "3 of 3 steps" in part
     steps = part[: part.index("</table>")]
     assert [word in steps for word in ("5.0%", "140% ✗", "wrong ✗")] == [True, True, True]
     assert "Adam forgets its moments" in part
-    clean, _ = pages(build_model(with_measurements(NEW, "loss", twin_measurements([0.05, 0.1]))), tmp_path)
+    clean, _ = pages(
+        build_model(with_measurements(NEW, "loss", twin_measurements((0.05, 0.1)), "twin")), tmp_path
+    )
     assert "b-over" not in clean
 
 
 def test_objective_changes_say_what_was_measured_here() -> None:
     changes = {
-        change.id: change
-        for change in objective_changes([loss_measurements("0.6.1"), loss_measurements("0.9.1")])
+        change.id: change for change in objective_changes([loss_measured("0.6.1"), loss_measured("0.9.1")])
     }
     assert changes["gspo-ignores-loss-agg-mode"].measured == (
         ("differs in 3 cases", "differs"),
@@ -139,7 +135,7 @@ def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) 
     assert "curve candidate" in chart
     assert "curve reference" in chart
     assert "48.0 s" in part  # 24 steps of 2 s
-    assert dict(figures_of(trainer_measurements()))["last reward"] > 0.5
+    assert dict(figures_of("trainer-gspo", trainer_measurements()))["last reward"] > 0.5
 
 
 def test_a_trainer_with_settings_nobody_recorded_stands_alone(tmp_path: Path) -> None:
@@ -156,10 +152,10 @@ def test_numbers_are_followed_over_runs(tmp_path: Path) -> None:
 
 
 def test_figures_are_taken_from_what_checks_measure() -> None:
-    assert dict(figures_of(loss_measurements())) == {"share of the error budget": 0.59}
-    assert dict(figures_of(actor_measurements())) == {"share of the error budget": 0.086}
-    assert dict(figures_of(training_measurements()))["seconds per step"] == 0.41
-    assert figures_of({"anything": "else"}) == ()
+    assert dict(figures_of("loss", loss_measurements())) == {"share of the error budget": 0.59}
+    assert dict(figures_of("actor", actor_measurements())) == {"share of the error budget": 0.086}
+    assert dict(figures_of("grpo", training_measurements()))["seconds per step"] == 0.41
+    assert figures_of("resolve", {"anything": "else"}) == ()
 
 
 def test_a_run_that_did_not_measure_leaves_no_point() -> None:
@@ -181,7 +177,7 @@ def test_half_written_and_older_measurements_are_shown_as_far_as_they_go(tmp_pat
         actor_measurements(),
         training_measurements(),
         trainer_measurements(),
-        twin_measurements([0.1, None]),
+        twin_measurements((0.1, None)),
     ):
         for name in whole:
             model = build_model(with_measurements(NEW, "loss", {**whole, name: odd}))
@@ -194,7 +190,7 @@ def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
         actor_measurements(),
         training_measurements(),
         trainer_measurements(),
-        twin_measurements([0.1, None]),
+        twin_measurements((0.1, None)),
     ):
         for name in whole:
             without = {key: value for key, value in whole.items() if key != name}
@@ -209,7 +205,7 @@ def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
 def test_the_last_release_that_differs_is_not_called_standard(verl: str, word: tuple[str, str]) -> None:
     [change] = [
         one
-        for one in objective_changes([{"verl": verl, "findings": []}])
+        for one in objective_changes([dataclasses.replace(loss_measured(verl), findings=())])
         if one.id == "gspo-ignores-loss-agg-mode"
     ]
     assert change.measured == (word,)

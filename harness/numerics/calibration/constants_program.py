@@ -1,6 +1,6 @@
 """In-cell program: measure the arithmetic constants of a device that the contracts assume.
 
-    python -m harness.numerics.arithmetic.constants_program --device npu:0 --out constants.json
+    python -m harness.numerics.calibration.constants_program --device npu:0 --out constants.json
 
 Errors are taken against float64 on the host, in units in the last place as a contract counts them (twice the
 unit roundoff, relative to the result).
@@ -20,8 +20,8 @@ import numpy as np
 
 from harness.cell_program.torch_device import device_facts
 from harness.measurements import json_object
-from harness.numerics.arithmetic.calibration_measurements import DeviceConstant, DeviceConstants
 from harness.numerics.arithmetic.precision_contract import FP32, Array
+from harness.numerics.calibration.calibration_measurements import DeviceConstant, DeviceConstants
 
 POINTS = 1 << 16
 LENGTHS = (16, 256, 4096, 65536)
@@ -101,7 +101,7 @@ def _float32(values: Array) -> Array:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see the module."""
     parser = argparse.ArgumentParser(
-        prog="python -m harness.numerics.arithmetic.constants_program",
+        prog="python -m harness.numerics.calibration.constants_program",
         description="measure a device's arithmetic",
     )
     parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")

@@ -15,7 +15,7 @@ from harness.cell_program.program_run import ProgramFailure, Unsupported, cell_d
 from harness.check import Check, TaskContext
 from harness.errors import InfrastructureError
 from harness.measurements import json_object, read_shape
-from harness.numerics.arithmetic.calibration_measurements import (
+from harness.numerics.calibration.calibration_measurements import (
     CALIBRATION_FORMAT,
     BudgetGroup,
     CalibrationMeasured,
@@ -28,7 +28,7 @@ from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasure
 from harness.outcome import Judgement, Measured, Status, Tier
 
 ARTIFACT = "calibration.json"
-CONSTANTS_PROGRAM = "harness.numerics.arithmetic.constants_program"
+CONSTANTS_PROGRAM = "harness.numerics.calibration.constants_program"
 CONSTANTS_TIMEOUT_S = 120.0
 
 
@@ -62,7 +62,7 @@ def _constants(context: TaskContext) -> DeviceConstants:
             why=end.why if isinstance(end, Unsupported) else f"{end.ending}: {end.tail.strip()}",
             fix=f"run it by hand in the cell: python -m {CONSTANTS_PROGRAM} --device {device} --out FILE",
         )
-    return read_shape(DeviceConstants, out.read_bytes())
+    return read_shape(DeviceConstants, out)
 
 
 def calibration(battery: LossMeasured | ProgramFailure, constants: DeviceConstants) -> CalibrationRecord:
@@ -112,7 +112,6 @@ CALIBRATION = Check(
     tier=Tier.NUMERICS,
     question="What is this device's arithmetic?",
     facets=FACETS,
-    sources=("harness.evidence", "harness.cell_program", "harness.package", "harness.numerics"),
     run=run,
     judge=judge,
     measurements=CALIBRATION_FORMAT,
