@@ -34,7 +34,7 @@ from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
 from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use import Use
-from harness.compat.uses.use_check import check_uses
+from harness.compat.uses.use_check import UseFinding, check_uses
 from harness.sources.packages.release_sources import fetch_sources
 from harness.workspace.downloads import run_quietly
 
@@ -87,30 +87,29 @@ def border_table(cache: Path, rows: list[dict[str, Any]], judged: Mapping[str, s
     sums: Counter[str] = Counter()
     for row in rows:
         consumer = package(cache, row["consumer"])
-        findings, uses, started = [], 0, time.monotonic()
+        findings: list[UseFinding] = []
+        uses, started = 0, time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             borders = ConsumerAnalysis(consumer, AnalysisCache(folder=Path(folder), code="benchmark"))
             for spec in row["providers"]:
                 provider = package(cache, spec)
                 found = borders.check_provider(provider, made_for(cache, consumer, provider))
-                uses += found["uses"]
-                findings += found["findings"]
-        breaking = [one for one in findings if one["breaks"]]
-        wanted = [name for name in row.get("finds", ()) if name not in {one["name"] for one in breaking}]
+                uses += found.uses
+                findings += found.findings
+        breaking = [one for one in findings if one.breaks]
+        wanted = [name for name in row.get("finds", ()) if name not in {one.name for one in breaking}]
         sums += Counter(pairs=1, uses=uses, unguarded=len(breaking), missed=len(wanted))
         sums += Counter(known=len(row.get("finds", ())))
         print(
             f"{row['consumer']:<22} {' '.join(row['providers'])}: {uses} uses, {len(breaking)} unguarded "
-            f"({sum(one['at_import'] for one in breaking)} at import), "
-            f"{sum(bool(one['guarded']) for one in findings)} guarded, {time.monotonic() - started:.1f} s"
+            f"({sum(one.at_import for one in breaking)} at import), "
+            f"{sum(bool(one.guarded) for one in findings)} guarded, {time.monotonic() - started:.1f} s"
             + (f", MISSED {wanted}" if wanted else "")
         )
         for one in breaking if "finds" not in row else ():
-            why = judged.get(f"{row['consumer']} {one['file']}:{one['line']}", "")
+            why = judged.get(f"{row['consumer']} {one.file}:{one.line}", "")
             sums += Counter(true=bool(why), unjudged=not why)
-            print(
-                f"    {one['kind']} {one['file']}:{one['line']}: {one['text']}\n        {why or 'NOT JUDGED'}"
-            )
+            print(f"    {one.kind} {one.file}:{one.line}: {one.text}\n        {why or 'NOT JUDGED'}")
     return sums
 
 

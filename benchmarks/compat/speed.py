@@ -141,7 +141,7 @@ def read_after(commit: str, back: int, mirrors: Path, cache: Path) -> None:
             file = commit_sources(one, cache=cache, mirrors=mirrors)
             assert file
             started = time.process_time()
-            uses = Package(name="verl", version=one, file=file).reach(answers).uses
+            uses = Package(name="verl", version=one, file=file).uses(answers).uses
             read.append((time.process_time() - started, len(uses)))
     (alone, _), (after, found) = read
     print(

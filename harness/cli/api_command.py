@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
+from harness.measurements import JsonValue, json_object
 from harness.settings import Settings
 from harness.workspace.downloads import run_quietly
 from harness.workspace.planning.open_plan import facet_inputs, open_matrix
@@ -15,6 +16,7 @@ from harness.workspace.planning.plan_selection import find_cell
 from harness.workspace.results.stored_lock import locked_versions
 
 if TYPE_CHECKING:
+    from harness.compat.api.api_measurements import ApiFinding
     from harness.sources.packages.release_sources import SourceFetcher
 
 
@@ -48,7 +50,7 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
     Exits with 1 when a module that every training imports would fail to import.
     """
     from harness.compat.api.api_analysis import examine
-    from harness.compat.api.api_check import gather, said, with_last_versions
+    from harness.compat.api.api_check import gather, with_last_releases
     from harness.compat.checks import CHECKS
     from harness.plan.keys.facets import facet_values
 
@@ -58,22 +60,24 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
     wanted = next(check.facets for check in CHECKS if check.name == "api")
     facets = facet_values(found, wanted, facet_inputs(settings, matrix))
     source = _source(settings)
-    facts = examine(gather(packages, facets, source, settings.root))
-    with_last_versions(facts, source, everything=history)
-    failed = any(finding["always"] for finding in facts["findings"])
+    measured = examine(gather(packages, facets, source, settings.root))
+    measured = with_last_releases(measured, source, everything=history)
+    failed = any(finding.always for finding in measured.findings)
     if as_json:
-        report = {"schema": {"name": "npu-matrix.api-check", "version": 1}, "cell": found.id, **facts}
+        report: dict[str, JsonValue] = {"schema": {"name": "npu-matrix.api-check", "version": 1}}
+        report["cell"] = found.id
+        report |= json_object(measured)
         click.echo(json.dumps(report, indent=2))
         return EXIT_UNEXPECTED if failed else EXIT_OK
-    for finding in facts["findings"]:
-        if finding["always"] or finding["breaks"] or everything:
-            click.echo(f"{_word(finding):<8} {said(finding)}")
-    for package, version, provider, theirs in facts["pairs"]:
-        click.echo(f"checked {package} {version} against {provider} {theirs}")
-    for one in facts["misfits"]:
+    for finding in measured.findings:
+        if finding.always or finding.breaks or everything:
+            click.echo(f"{_level(finding):<8} {finding}")
+    for pair in measured.pairs:
+        click.echo(f"checked {pair}")
+    for one in measured.misfits:
         click.echo(f"checked without our patch {one}, which does not apply")
-    for text in facts["not_read"]:
-        click.echo(f"not checked: {text} is not available locally")
+    for text in measured.not_read:
+        click.echo(f"not checked: the sources of {text} are not available")
     return EXIT_UNEXPECTED if failed else EXIT_OK
 
 
@@ -117,10 +121,10 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
     click.echo(f"{old_name} -> {new_name}: {len(changes)} changes, {count} can break working code")
 
 
-def _word(finding: dict[str, Any]) -> str:
-    if finding["always"]:
+def _level(finding: ApiFinding) -> str:
+    if finding.always:
         return "error"
-    return "warning" if finding["breaks"] else "guarded" if finding["guarded"] else "patch"
+    return "warning" if finding.breaks else "guarded" if finding.guarded else "patch"
 
 
 def _source(settings: Settings) -> SourceFetcher:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured
 from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured
+from harness.compat.operators.operator_measurements import OPERATORS_FORMAT, OperatorsMeasured
 from harness.outcome import Judgement, Measured, Outcome, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
@@ -41,49 +43,49 @@ def _judge_lint(measurements: LintMeasured, params: Mapping[str, Any]) -> Judgem
     return lint_check.judge(measurements, params)
 
 
-def _run_npu_ops(ctx: TaskContext) -> Measured:
+def _run_npu_ops(ctx: TaskContext) -> Measured[OperatorsMeasured]:
     from harness.compat.operators import operator_check
 
     return operator_check.run(ctx)
 
 
-def _judge_npu_ops(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def _judge_npu_ops(measurements: OperatorsMeasured, params: Mapping[str, Any]) -> Judgement:
     from harness.compat.operators import operator_check
 
     return operator_check.judge(measurements, params)
 
 
-def _run_api(ctx: TaskContext) -> Measured:
+def _run_api(ctx: TaskContext) -> Measured[ApiMeasured]:
     from harness.compat.api import api_check
 
     return api_check.run(ctx)
 
 
-def _judge_api(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
+def _judge_api(measurements: ApiMeasured, params: Mapping[str, Any]) -> Judgement:
     from harness.compat.api import api_check
 
     return api_check.judge(measurements, params)
 
 
-def _api_holds(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
+def _api_holds(measurements: ApiMeasured, _outcome: Outcome) -> str:
     from harness.compat.api import api_check
 
-    return api_check.holds(outcome)
+    return api_check.holds(measurements)
 
 
-def _npu_ops_hold(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
+def _npu_ops_hold(measurements: OperatorsMeasured, _outcome: Outcome) -> str:
     from harness.compat.operators import operator_check
 
-    return operator_check.holds(outcome)
+    return operator_check.holds(measurements)
 
 
 def _npu_ops_apply(facets: Mapping[str, Any]) -> str:
-    """Why there is nothing to ask about, or ""; said here because planning imports nothing heavy."""
+    """Why the check does not apply to the cell, or ""."""
     torch_npu = facets["torch_npu"]
     if not torch_npu["version"]:
         return "the cell has no torch_npu"
     if torch_npu["kind"] != "release":
-        return f"its torch_npu is built from {torch_npu['commit']}, of which no wheel is published"
+        return f"its torch_npu is built from {torch_npu['commit']}, for which no wheel is published"
     if not facets["verl_tree"]["version"] and not facets["vllm_ascend"]["version"]:
         return "the cell has neither verl nor vllm-ascend"
     return ""
@@ -127,6 +129,7 @@ CHECKS: tuple[Check, ...] = (
         tier=Tier.STATIC,
         question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
         facets=("torch_npu", "verl_tree", "vllm_ascend"),
+        measurements=OPERATORS_FORMAT,
         run=_run_npu_ops,
         judge=_judge_npu_ops,
         applies=_npu_ops_apply,
@@ -137,8 +140,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="api",
         tier=Tier.STATIC,
-        question="Have these packages the names that verl, vllm-ascend and our patches take from them?",
+        question="Do these packages have the names that verl, vllm-ascend and our patches use from them?",
         facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
+        measurements=API_FORMAT,
         run=_run_api,
         judge=_judge_api,
         applies=_api_applies,

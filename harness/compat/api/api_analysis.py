@@ -3,61 +3,96 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from harness.compat.api.api_measurements import ApiFinding, ApiMeasured, CheckedPair
 from harness.compat.api.consumers import CONSUMERS
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
 
 
-def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the consumers use that the others do not have: the measurements of check `api`."""
-    answers = AnalysisCache(folder=Path(request["cache"]) / "pairs", code=request["code"])
-    packages = {
-        name: Package(
-            name=name,
-            version=request["versions"][name],
-            file=Path(file),
-            changes=request["changes"].get(name, {}),
-        )
-        for name, file in request["files"].items()
-    }
-    facts: dict[str, Any] = {
-        **{name: request[name] for name in ("not_read", "misfits")},
-        "pairs": [],
-        "findings": [],
-        "uses": {},
-        "unparsed": [],
-    }
+@dataclass(frozen=True, kw_only=True)
+class PackageFile:
+    """A package and the zip with its sources. `changes`: file -> its text after our patches."""
+
+    name: str
+    version: str
+    file: str
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    def package(self) -> Package:
+        """The package to analyse."""
+        return Package(name=self.name, version=self.version, file=Path(self.file), changes=self.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiRequest:
+    """What to analyse.
+
+    cache, code: of the `AnalysisCache`. patches: file -> ids of our patches that change it.
+    made_for: consumer -> the providers it was published for, where the cell has another version of them.
+    not_read, misfits: as in `ApiMeasured`.
+    """
+
+    cache: str
+    code: str
+    packages: tuple[PackageFile, ...]
+    made_for: Mapping[str, tuple[PackageFile, ...]] = field(default_factory=dict)
+    patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_read: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
+
+
+def examine(request: ApiRequest) -> ApiMeasured:
+    """Check each consumer in the request against each of its providers."""
+    cache = AnalysisCache(folder=Path(request.cache) / "pairs", code=request.code)
+    packages = {item.name: item.package() for item in request.packages}
+    pairs: list[CheckedPair] = []
+    findings: list[ApiFinding] = []
+    uses: Counter[str] = Counter()
+    unparsed: set[str] = set()
     for consumer in CONSUMERS:
-        own = packages.get(consumer.package)
+        package = packages.get(consumer.package)
         providers = [packages[name] for name in consumer.providers if name in packages]
-        if own is None or not providers:
+        if package is None or not providers:
             continue
-        borders = ConsumerAnalysis(own, answers)
-        reached = borders.imported(consumer.roots)
+        analysis = ConsumerAnalysis(package, cache)
+        imported = analysis.imported_modules(consumer.roots)
+        made_for = {item.name: item.package() for item in request.made_for.get(package.name, ())}
         for provider in providers:
-            then = request["made_for"].get(own.name, {}).get(provider.name)
-            made_for = Package(name=provider.name, version=then[0], file=Path(then[1])) if then else None
-            found = borders.check_provider(provider, made_for)
-            facts["uses"][own.name] = facts["uses"].get(own.name, 0) + found["uses"]
-            facts["unparsed"] = sorted({*facts["unparsed"], *found["unparsed"]})
-            facts["pairs"].append([own.name, own.version, provider.name, provider.version])
-            for finding in found["findings"]:
-                imported = finding["at_import"] and _module(finding["file"]) in reached
-                facts["findings"].append(
-                    {
-                        **finding,
-                        "consumer": own.name,
-                        "always": finding["breaks"] and imported,
-                        "patches": request["patches"].get(finding["file"], []),
-                        "last": "",
-                    }
+            result = analysis.check_provider(provider, made_for.get(provider.name))
+            pairs.append(CheckedPair(package.name, package.version, provider.name, provider.version))
+            uses[package.name] += result.uses
+            unparsed.update(result.unparsed)
+            findings += (
+                ApiFinding(
+                    kind=found.kind,
+                    file=found.file,
+                    line=found.line,
+                    provider=found.provider,
+                    name=found.name,
+                    text=found.text,
+                    guarded=found.guarded,
+                    at_import=found.at_import,
+                    breaks=found.breaks,
+                    consumer=package.name,
+                    always=found.breaks and found.at_import and _module(found.file) in imported,
+                    patches=request.patches.get(found.file, ()),
                 )
-    return facts
+                for found in result.findings
+            )
+    return ApiMeasured(
+        pairs=tuple(pairs),
+        findings=tuple(findings),
+        uses=dict(uses),
+        unparsed=tuple(sorted(unparsed)),
+        not_read=request.not_read,
+        misfits=request.misfits,
+    )
 
 
 def _module(file: str) -> str:
@@ -65,4 +100,4 @@ def _module(file: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(examine, *sys.argv[1:]))
+    sys.exit(serve(ApiRequest, examine, *sys.argv[1:]))

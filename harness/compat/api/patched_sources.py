@@ -1,7 +1,7 @@
-"""Sources with our patches in place, as far as each patch fits where it says it does.
+"""Apply our patches to a package's sources, without fuzz.
 
-Whether and how a patch applies is check `patches`' question; here only exact matches count, and what does not
-match is said.
+The check `patches` decides whether and how a patch applies. Here a patch that does not match exactly is left
+out and reported.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from unidiff import Hunk, PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 
 
-def with_patches(
+def apply_patches(
     bodies: Sequence[tuple[str, str]], read: Callable[[str], str | None]
 ) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    """Apply patches (id, text) in order to files that `read` gives, None for one that is not there.
+    """Apply patches (id, text) in order. `read` returns the text of a file, None when it does not exist.
 
-    Returns path -> new text, path -> ids of the patches that change it, and ids of those that do not fit.
+    Returns path -> new text, path -> ids of the patches that change it, and ids of those that do not apply.
     """
     texts: dict[str, str] = {}
     changed_by: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def _patched(file: PatchedFile, text: str | None) -> str | None:
 
 
 def _place(lines: list[str], before: list[str], hunk: Hunk, position: int) -> int | None:
-    """Where the hunk's old lines stand: where it says, else the one place that has them."""
+    """The line of the hunk's old text: as stated in the hunk, otherwise the only place that has this text."""
     stated: int = max(0, hunk.source_start - 1)
     if lines[stated : stated + len(before)] == before and stated >= position:
         return stated

@@ -1,13 +1,13 @@
-"""Compare a package's uses of torch_npu with the operators and names of one torch_npu."""
+"""Compare the uses of torch_npu in a package with the operators and names of one torch_npu version."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from harness.compat.operators.operator_measurements import ChangedDefault, CheckedConsumer, TorchNpuMisuse
 from harness.compat.operators.operator_schema import (
     OperatorSchemas,
     SchemaChange,
@@ -23,13 +23,48 @@ from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
 
 OPERATOR_PREFIXES = ("npu_", "_npu_")
-# Folders whose code runs on another chip than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
+# Folders with code for other chips than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
 OTHER_CHIPS = ("_310p",)
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConsumerFile:
+    """A consumer and the zip with its sources.
+
+    pinned: the torch_npu version that it requires, or "". pinned_file: the sources of that version, or ""
+    when they are not available or it is the version under test.
+    """
+
+    package: str
+    version: str
+    file: str
+    pinned: str
+    pinned_file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRequest:
+    """What to analyse: a torch_npu and its consumers. cache, code: of the `AnalysisCache`."""
+
+    version: str
+    file: str
+    consumers: tuple[ConsumerFile, ...]
+    cache: str
+    code: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorResult:
+    """What the analysis found; see `OperatorsMeasured`."""
+
+    consumers: tuple[CheckedConsumer, ...]
+    uses: tuple[TorchNpuMisuse, ...]
+    silent: tuple[ChangedDefault, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperatorFinding:
-    """A call that this torch_npu does not have or does not understand."""
+    """A call of an operator that is missing or has another signature."""
 
     kind: str
     operator: str
@@ -40,43 +75,8 @@ class OperatorFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchNpuMisuse:
-    """A use that this torch_npu does not bear.
-
-    own: the package has it with its own torch_npu too. guarded: it stands behind a test or in a try, or runs
-    on other chips only.
-    """
-
-    consumer: str
-    kind: str
-    name: str
-    file: str
-    line: int
-    text: str
-    guarded: bool
-    own: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedDefault:
-    """A call that leaves an argument to a default that differs from the one it was made for."""
-
-    consumer: str
-    name: str
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.name}: {self.text}, and this call relies on it"
-
-
-@dataclass(frozen=True, kw_only=True)
 class TorchNpuUses:
-    """What a package uses of torch_npu: calls of operators, and names below `torch_npu.npu` and the like."""
+    """What a package uses of torch_npu: operator calls, and names in modules such as `torch_npu.npu`."""
 
     calls: tuple[OperatorCall, ...]
     names: tuple[Use, ...]
@@ -85,7 +85,7 @@ class TorchNpuUses:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchNpuApi:
-    """A torch_npu as far as its wheel tells: operators with signatures, and Python names."""
+    """The operators and the Python API of a torch_npu, read from its wheel."""
 
     version: str
     operators: OperatorSchemas
@@ -93,26 +93,26 @@ class TorchNpuApi:
 
 
 def read_torch_npu_api(version: str, sources: Path) -> TorchNpuApi:
-    """InputError when the sources are not those of a torch_npu."""
+    """Read a torch_npu; InputError when the sources are not those of a torch_npu."""
     return TorchNpuApi(version=version, operators=read_operators(sources), surface=ApiSurface(sources))
 
 
-def read_torch_npu_uses(consumer: Package, answers: AnalysisCache) -> TorchNpuUses:
-    """InputError when the sources cannot be read."""
-    found = []
-    reached = consumer.reach(answers)
-    for use in reached.uses:
+def read_torch_npu_uses(consumer: Package, cache: AnalysisCache) -> TorchNpuUses:
+    """Read a consumer; InputError when its sources cannot be read."""
+    names = []
+    package_uses = consumer.uses(cache)
+    for use in package_uses.uses:
         target = use.target
         if target == "torch.npu" or target.startswith("torch.npu."):
             target = f"torch_npu.npu{target.removeprefix('torch.npu')}"
-        # Directly below torch_npu stand the operators, and names its C part makes at run time.
+        # Names directly in torch_npu are operators, or are defined at run time by its C extension.
         if target.startswith("torch_npu.") and target.count(".") > 1:
-            found.append(replace(use, target=target))
-    return TorchNpuUses(calls=reached.calls, names=tuple(found), surface=consumer.surface)
+            names.append(replace(use, target=target))
+    return TorchNpuUses(calls=package_uses.calls, names=tuple(names), surface=consumer.surface)
 
 
 def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> tuple[TorchNpuMisuse, ...]:
-    """Uses that this torch_npu does not bear, by place."""
+    """Uses that this torch_npu does not support, sorted by place."""
     found = [
         TorchNpuMisuse(
             consumer=consumer,
@@ -126,7 +126,7 @@ def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> t
         for finding in check_calls(uses.calls, torch_npu.operators)
     ]
     provider = {"torch_npu": (f"torch_npu {torch_npu.version}", torch_npu.surface)}
-    # What stands directly below torch_npu and is no module may be made by its C part as it is imported.
+    # A name directly in torch_npu that is not a module may be defined by the C extension during the import.
     names = [use for use in uses.names if torch_npu.surface.has_module(".".join(use.target.split(".")[:2]))]
     found += [
         TorchNpuMisuse(
@@ -147,7 +147,7 @@ def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> t
 def find_changed_defaults(
     consumer: str, uses: TorchNpuUses, made_for: TorchNpuApi, torch_npu: TorchNpuApi
 ) -> tuple[ChangedDefault, ...]:
-    """Calls that rely on a default which differs between the two versions."""
+    """Calls that use a default which differs between the two versions."""
     changed: dict[str, list[SchemaChange]] = {}
     for change in schema_changes(made_for.operators, torch_npu.operators):
         if change.silent:
@@ -178,7 +178,7 @@ def _passes_argument(call: OperatorCall, argument: str, operators: OperatorSchem
 
 
 def check_calls(calls: tuple[OperatorCall, ...], operators: OperatorSchemas) -> tuple[OperatorFinding, ...]:
-    """Calls that fit no overload, and operators that are not there; names set at run time are not judged."""
+    """Calls that fit no overload, and missing operators; names that are defined at run time are skipped."""
     return tuple(finding for call in calls if (finding := _finding(call, operators)))
 
 
@@ -200,29 +200,32 @@ def _finding(call: OperatorCall, operators: OperatorSchemas) -> OperatorFinding 
     )
 
 
-def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the consumers use wrongly, what of it with their own torch_npu too, and what changed silently."""
-    torch_npu = read_torch_npu_api(request["version"], Path(request["file"]))
-    answers = AnalysisCache(folder=Path(request["cache"]) / "pairs", code=request["code"])
-    facts: dict[str, Any] = {"consumers": [], "uses": [], "silent": []}
-    for consumer in request["consumers"]:
-        package, pinned = consumer["package"], consumer["pinned"]
-        file = Path(consumer["file"])
-        uses = read_torch_npu_uses(Package(name=package, version=consumer["version"], file=file), answers)
-        found: Sequence[TorchNpuMisuse] = find_misuses(package, uses, torch_npu)
-        if pinned == request["version"]:
+def examine(request: OperatorRequest) -> OperatorResult:
+    """Check each consumer in the request against torch_npu, and against the torch_npu that it pins."""
+    torch_npu = read_torch_npu_api(request.version, Path(request.file))
+    cache = AnalysisCache(folder=Path(request.cache) / "pairs", code=request.code)
+    consumers: list[CheckedConsumer] = []
+    misuses: list[TorchNpuMisuse] = []
+    changed: list[ChangedDefault] = []
+    for item in request.consumers:
+        package = Package(name=item.package, version=item.version, file=Path(item.file))
+        uses = read_torch_npu_uses(package, cache)
+        found: Sequence[TorchNpuMisuse] = find_misuses(item.package, uses, torch_npu)
+        if item.pinned == request.version:
             found = [replace(use, own=True) for use in found]
-        elif consumer["pinned_file"]:
-            made_for = read_torch_npu_api(pinned, Path(consumer["pinned_file"]))
-            own = {(use.file, use.line, use.name) for use in find_misuses(package, uses, made_for)}
+        elif item.pinned_file:
+            pinned = read_torch_npu_api(item.pinned, Path(item.pinned_file))
+            own = {(use.file, use.line, use.name) for use in find_misuses(item.package, uses, pinned)}
             found = [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
-            changes = find_changed_defaults(package, uses, made_for, torch_npu)
-            facts["silent"] += [{**asdict(change), "place": str(change)} for change in changes]
-        facts["uses"] += [asdict(use) for use in found]
-        known = {name: consumer[name] for name in ("package", "version", "pinned")}
-        facts["consumers"].append({**known, "calls": len(uses.calls)})
-    return facts
+            changed += find_changed_defaults(item.package, uses, pinned, torch_npu)
+        misuses += found
+        consumers.append(
+            CheckedConsumer(
+                package=item.package, version=item.version, pinned=item.pinned, calls=len(uses.calls)
+            )
+        )
+    return OperatorResult(consumers=tuple(consumers), uses=tuple(misuses), silent=tuple(changed))
 
 
 if __name__ == "__main__":
-    sys.exit(serve(examine, *sys.argv[1:]))
+    sys.exit(serve(OperatorRequest, examine, *sys.argv[1:]))

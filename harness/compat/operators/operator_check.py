@@ -1,12 +1,13 @@
-"""Do the NPU operators and `torch.npu` names a cell's packages use exist in its torch_npu, as they are used?
+"""Check `npu-ops`: does the cell's torch_npu have the operators and names that verl and vllm-ascend use?
 
-A finding that a package also has with the torch_npu it was released with is its own defect and no matter of
-versions: it is said, and does not fail the cell.
+A use that fails with the torch_npu that the package pins, too, is a defect of the package and not of this
+combination of versions: it is reported, but does not fail the cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.check import TaskContext
+from harness.compat.operators.operator_analysis import ConsumerFile, OperatorRequest, OperatorResult
+from harness.compat.operators.operator_measurements import OperatorsMeasured, PackageVersion
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
-from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
+from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.pip_download import ReleaseNotFoundError
 from harness.sources.packages.release_sources import (
@@ -27,110 +30,111 @@ from harness.sources.packages.release_sources import (
 )
 
 PROVIDER = "torch-npu"
-# Folders whose code runs on another chip than the A2 and A3 of the matrix (vllm-ascend, `is_310p()`).
-OTHER_CHIPS = ("_310p",)
 CONSUMERS = {"verl_tree": "verl", "vllm_ascend": "vllm-ascend"}
 
 
 def pinned_torch_npu(sources: Path) -> str:
-    """The exact torch_npu a release or commit requires, or ""."""
-    for wanted in map(Requirement, (*release_requirements(sources), *tree_requirements(sources))):
-        exact = [one.version for one in wanted.specifier if one.operator == "==" and "*" not in one.version]
-        if canonicalize_name(wanted.name) == PROVIDER and exact:
+    """The exact torch_npu version that a release or commit requires, or ""."""
+    for requirement in map(Requirement, (*release_requirements(sources), *tree_requirements(sources))):
+        exact = [
+            one.version for one in requirement.specifier if one.operator == "==" and "*" not in one.version
+        ]
+        if canonicalize_name(requirement.name) == PROVIDER and exact:
             return exact[0]
     return ""
 
 
-def run(ctx: TaskContext) -> Measured:
-    """Hold verl's and vllm-ascend's uses against the facet `torch_npu`."""
-    wanted = ctx.facets["torch_npu"]
-    facts: dict[str, Any] = {"torch_npu": wanted, "consumers": [], "not_read": [], "uses": [], "silent": []}
-    absent, sources = _sources(ctx, PROVIDER, wanted)
-    if sources is None:
-        return Measured(measurements={**facts, "not_read": [absent]}, evidence=Evidence.STATIC)
-    consumers = []
+def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
+    """Compare the uses in verl and vllm-ascend with the facet `torch_npu`."""
+    torch_npu = PackageVersion(**ctx.facets["torch_npu"])
+    problem, file = _sources(ctx, PROVIDER, torch_npu)
+    if file is None:
+        measured = OperatorsMeasured(torch_npu=torch_npu, not_read=(problem,))
+        return Measured(measurements=measured, evidence=Evidence.STATIC)
+    consumers, not_read = [], []
     for facet, package in CONSUMERS.items():
-        tree = ctx.facets[facet]
-        if not tree["version"]:
+        tree = PackageVersion(**ctx.facets[facet])
+        if not tree.version:
             continue
-        why, file = _sources(ctx, package, tree)
-        if file is None:
-            facts["not_read"].append(why)
+        problem, sources = _sources(ctx, package, tree)
+        if sources is None:
+            not_read.append(problem)
             continue
-        pinned = pinned_torch_npu(file)
-        own = {"pinned": pinned, "pinned_file": _pinned(ctx, package, pinned, wanted["version"])}
-        consumers.append({"package": package, "version": tree["version"], "file": str(file), **own})
-    request = {
-        "version": wanted["version"],
-        "file": str(sources),
-        "consumers": consumers,
-        "cache": str(ctx.cache),
-        "code": analysis_code(),
-    }
-    answer = analyse(ctx, "harness.compat.operators.operator_analysis", request) if consumers else {}
-    for use in answer.get("uses", ()):
-        ctx.log(_text(use))
-    return Measured(measurements={**facts, **answer}, evidence=Evidence.STATIC)
+        pinned = pinned_torch_npu(sources)
+        consumers.append(
+            ConsumerFile(
+                package=package,
+                version=tree.version,
+                file=str(sources),
+                pinned=pinned,
+                pinned_file=_pinned_sources(ctx, package, pinned, torch_npu.version),
+            )
+        )
+    measured = OperatorsMeasured(torch_npu=torch_npu, not_read=tuple(not_read))
+    if consumers:
+        request = OperatorRequest(
+            version=torch_npu.version,
+            file=str(file),
+            consumers=tuple(consumers),
+            cache=str(ctx.cache),
+            code=analysis_code(),
+        )
+        found = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorResult)
+        measured = replace(measured, consumers=found.consumers, uses=found.uses, silent=found.silent)
+    for use in measured.uses:
+        ctx.log(str(use))
+    return Measured(measurements=measured, evidence=Evidence.STATIC)
 
 
-def _pinned(ctx: TaskContext, package: str, pinned: str, version: str) -> str:
-    """The sources of the torch_npu a package was made for, where that is another one; "" without any."""
+def _pinned_sources(ctx: TaskContext, package: str, pinned: str, version: str) -> str:
+    """The sources of the torch_npu that a package pins, where it is not `version`; "" without any."""
     if not pinned or pinned == version:
         return ""
     try:
         return str(fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command))
     except ReleaseNotFoundError:
-        ctx.log(f"{package} was made for torch_npu {pinned}, which is not on the index")
+        ctx.log(f"{package} pins torch_npu {pinned}, which is not on the package index")
         return ""
 
 
-def _sources(ctx: TaskContext, package: str, tree: Mapping[str, Any]) -> tuple[str, Path | None]:
-    """The sources of a release or commit, or why there are none."""
-    version = tree["version"]
+def _sources(ctx: TaskContext, package: str, tree: PackageVersion) -> tuple[str, Path | None]:
+    """The sources of a release or commit; without them, the reason."""
     try:
-        if tree["kind"] == "release":
-            return "", fetch_sources(package, version, cache=ctx.cache, command=ctx.command)
+        if tree.kind == "release":
+            return "", fetch_sources(package, tree.version, cache=ctx.cache, command=ctx.command)
     except ReleaseNotFoundError as error:
         return error.problems[0].what, None
-    found = commit_sources(tree["commit"], cache=ctx.cache, mirrors=mirrors_folder())
-    return f"{package} {version} is the commit {tree['commit'][:12]}, which is not at hand", found
+    found = commit_sources(tree.commit, cache=ctx.cache, mirrors=mirrors_folder())
+    return f"{package} {tree.version} is the commit {tree.commit[:12]}, which no local mirror has", found
 
 
-def holds(outcome: Outcome) -> str:
-    """An outcome without a commit no longer holds once there may be a mirror that has it."""
-    commits = [text for text in outcome.measurements.get("not_read", ()) if "is the commit" in text]
+def holds(measurements: OperatorsMeasured) -> str:
+    """Why the stored outcome should be replaced: a commit could not be read, and there is a mirror now."""
+    commits = [text for text in measurements.not_read if "is the commit" in text]
     return "there is a folder of mirrors now" if commits and mirrors_folder() else ""
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Unguarded misuse and changed defaults fail, unless the package has them with its own torch_npu too.
+def judge(measurements: OperatorsMeasured, _params: Mapping[str, Any]) -> Judgement:
+    """Fail on unsupported uses without a guard and on changed defaults; `own` uses are only reported.
 
-    Not run as long as a package could not be read and nothing is wrong in the others.
+    Not-run when a package could not be read and the others have no such use.
     """
-    version = measurements["torch_npu"]["version"]
-    unguarded = [use for use in measurements["uses"] if not use["guarded"]]
-    wrong = [use for use in unguarded if not use["own"]]
-    reasons = [f"{_text(use)} ({use['consumer']} with torch_npu {version})." for use in wrong]
-    reasons += [f"{change['place']}." for change in measurements["silent"]]
-    failed = bool(reasons)
-    unread = [f"Not looked at: {text}." for text in measurements["not_read"]]
-    notes = [
-        f"{_text(use)}, nor with the torch_npu that {use['consumer']} is made for."
-        for use in unguarded
-        if use["own"]
-    ]
-    looked = [f"{c['calls']} operator calls of {c['package']} looked at." for c in measurements["consumers"]]
-    status = Status.FAIL if failed else Status.NOT_RUN if unread else Status.PASS
-    remedies = []
-    if failed:
-        pins = {c["package"]: c["pinned"] for c in measurements["consumers"] if c["pinned"]}
-        remedies = [f"{package} is made for torch_npu {pinned}." for package, pinned in pins.items()]
-        remedies = remedies or ["Choose a torch_npu that has these operators, or keep clear of this code."]
-    elif unread:
-        remedies = [COMMIT_REMEDY]
-    order = [*reasons, *unread, *notes] if failed else [*unread, *looked, *notes]
-    return Judgement(status=status, reasons=tuple(order), remedies=tuple(remedies))
-
-
-def _text(use: Mapping[str, Any]) -> str:
-    return f"{use['file']}:{use['line']}: {use['text']}"
+    version = measurements.torch_npu.version
+    unguarded = [use for use in measurements.uses if not use.guarded]
+    reasons = [f"{use} ({use.consumer} with torch_npu {version})." for use in unguarded if not use.own]
+    reasons += [f"{change}." for change in measurements.silent]
+    unread = [f"Not checked: {text}." for text in measurements.not_read]
+    notes = [f"{use}, also in the torch_npu that {use.consumer} pins." for use in unguarded if use.own]
+    checked = [f"Checked {one.calls} operator calls of {one.package}." for one in measurements.consumers]
+    if reasons:
+        pins = [f"{one.package} pins torch_npu {one.pinned}." for one in measurements.consumers if one.pinned]
+        return Judgement(
+            status=Status.FAIL,
+            reasons=(*reasons, *unread, *notes),
+            remedies=tuple(pins or ["Choose a torch_npu that has these operators, or do not use this code."]),
+        )
+    return Judgement(
+        status=Status.NOT_RUN if unread else Status.PASS,
+        reasons=(*unread, *checked, *notes),
+        remedies=(COMMIT_REMEDY,) if unread else (),
+    )

@@ -1,30 +1,33 @@
-"""Analyses in a program of their own: several run at a time, and their memory goes back when they end."""
+"""Run an analysis in a process of its own: analyses run in parallel, and their memory is freed at the end."""
 
 from __future__ import annotations
 
 import gc
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from harness.check import TaskContext
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
+from harness.measurements import read_shape, to_json
 from harness.package import IMPORT_ROOT
 
-REQUEST = "request.json"
-ANSWER = "answer.json"
+REQUEST_FILE = "request.json"
+RESULT_FILE = "result.json"
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
-def analyse(ctx: TaskContext, program: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the module `program` (see `serve`) on a request; both are JSON.
+def analyse(ctx: TaskContext, program: str, request: object, result: type[Result]) -> Result:
+    """Run the module `program`, whose main function is `serve`, on a dataclass and read its result.
 
-    InputError when it is one there, InfrastructureError when the program does not get to an answer.
+    InputError when the program reports one, InfrastructureError when it ends without a result.
     """
-    ctx.workdir.joinpath(REQUEST).write_text(json.dumps(request), encoding="utf-8")
+    ctx.workdir.joinpath(REQUEST_FILE).write_text(json.dumps(to_json(request)), encoding="utf-8")
     done = ctx.command(
-        [sys.executable, "-m", program, REQUEST, ANSWER],
+        [sys.executable, "-m", program, REQUEST_FILE, RESULT_FILE],
         env={"PYTHONPATH": str(IMPORT_ROOT)},
         cwd=ctx.workdir,
     )
@@ -34,21 +37,23 @@ def analyse(ctx: TaskContext, program: str, request: Mapping[str, Any]) -> dict[
         raise InfrastructureError(
             f"{program} ended with exit code {done.returncode}",
             why="it took too long" if done.timed_out else done.tail.strip()[-1000:],
-            fix="run it again; if it stays so, report the log of this task",
+            fix="run it again; if it fails again, report the log of this task",
         )
-    answer: dict[str, Any] = json.loads(ctx.workdir.joinpath(ANSWER).read_text(encoding="utf-8"))
-    return answer
+    return read_shape(result, ctx.workdir.joinpath(RESULT_FILE).read_text(encoding="utf-8"))
 
 
-def serve(examine: Callable[[Mapping[str, Any]], dict[str, Any]], request: str, answer: str) -> int:
-    """The main function of an analysis program: read the request, examine it, write the answer."""
-    # Syntax trees are millions of objects without cycles: looking for some costs half of the time, and memory
-    # is the same without.
+def serve(
+    request_type: type[Request], examine: Callable[[Request], object], request_file: str, result_file: str
+) -> int:
+    """The main function of an analysis program: read the request, examine it, write the result."""
+    # Syntax trees are millions of objects without reference cycles. Looking for cycles takes half of the time
+    # and frees no memory.
     gc.disable()
+    request = read_shape(request_type, Path(request_file).read_text(encoding="utf-8"))
     try:
-        found = examine(json.loads(Path(request).read_text(encoding="utf-8")))
+        found = examine(request)
     except InputError as error:
         print(error)
         return EXIT_BAD_INPUT
-    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+    Path(result_file).write_text(json.dumps(to_json(found)), encoding="utf-8")
     return 0

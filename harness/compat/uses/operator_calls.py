@@ -1,8 +1,9 @@
-"""Calls of NPU operators in a package's sources, bound against the signatures of one torch_npu."""
+"""Find the calls of NPU operators in a source file."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ GUARD_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Excepti
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One use of an operator. `positional` is None when the number of arguments is not known (`*args`);
-    `guarded`: in a `try` that catches its absence, or behind a `hasattr`."""
+    """One call of an operator.
+
+    positional: how many positional arguments, None with `*args`. unpacks_keywords: whether it has `**kwargs`.
+    guarded: whether the call is in a `try` that handles a missing operator, or behind a `hasattr`.
+    """
 
     operator: str
     file: str
@@ -25,20 +29,20 @@ class OperatorCall:
     guarded: bool
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> OperatorCall:
-        """From its fields; KeyError or TypeError for anything else."""
+    def from_json(cls, data: Mapping[str, Any]) -> OperatorCall:
+        """Read the cached form; KeyError or TypeError for anything else."""
         return cls(**{**data, "keywords": tuple(data["keywords"])})
 
 
 def find_operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
-    """Operator calls of one source file."""
+    """The operator calls in one source file."""
     visitor = _OperatorVisitor(file)
     visitor.visit(tree)
     return tuple(visitor.calls)
 
 
 class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
-    """Follows what names mean torch_npu and its operators in one file."""
+    """Tracks the names that refer to torch_npu and its operators in one file."""
 
     def __init__(self, file: str) -> None:
         self.calls: list[OperatorCall] = []

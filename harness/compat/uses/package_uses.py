@@ -1,31 +1,32 @@
-"""What a package takes from others, by its sources: each file is parsed once for all that is asked of it."""
+"""Find everything that a package uses from other packages. Each file is parsed once for all questions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
+from harness.compat.uses.analysis_cache import AnalysisCache, JsonForm
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import own_imports_in_file, uses_in_file
 from harness.digest import digest_bytes, digest_json
+from harness.measurements import JsonValue, to_json
 
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
-
-#: Answers for questions: those that are known, the others made from the questions left and then kept.
-ComputeAll = Callable[[Mapping[str, Callable[[], Any]]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageUses:
-    """The uses found, and the files that name a provider and that this Python cannot parse.
+    """What a package, or one file of it, uses.
 
-    calls: of NPU operators. imports: module -> what it imports of its own package as it is imported.
+    unparsed: files that name a provider and that this Python version cannot parse.
+    calls: calls of NPU operators. imports: module -> what it imports from its own package when it is
+    imported.
     """
 
     uses: tuple[Use, ...]
@@ -33,13 +34,13 @@ class PackageUses:
     calls: tuple[OperatorCall, ...]
     imports: Mapping[str, tuple[str, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields."""
+    def to_json(self) -> JsonValue:
+        """A compact form for the cache: a package has tens of thousands of uses."""
         return {
             "uses": [use.to_json() for use in self.uses],
-            "unparsed": list(self.unparsed),
-            "calls": [asdict(call) for call in self.calls],
-            "imports": {module: list(targets) for module, targets in self.imports.items()},
+            "unparsed": to_json(self.unparsed),
+            "calls": to_json(self.calls),
+            "imports": to_json(self.imports),
         }
 
     @classmethod
@@ -48,81 +49,79 @@ class PackageUses:
         return cls(
             uses=tuple(map(Use.from_json, data["uses"])),
             unparsed=tuple(data["unparsed"]),
-            calls=tuple(
-                OperatorCall(**{**call, "keywords": tuple(call["keywords"])}) for call in data["calls"]
-            ),
+            calls=tuple(map(OperatorCall.from_json, data["calls"])),
             imports={module: tuple(targets) for module, targets in data["imports"].items()},
         )
 
 
-def _make_all(questions: Mapping[str, Callable[[], Any]]) -> Mapping[str, Any]:
-    return {key: make() for key, make in questions.items()}
+PACKAGE_USES = JsonForm(write=PackageUses.to_json, read=PackageUses.from_json)
 
 
-def find_uses(consumer: ApiSurface, providers: Collection[str], shelf: ComputeAll = _make_all) -> PackageUses:
+def find_uses(
+    consumer: ApiSurface, providers: Collection[str], cache: AnalysisCache | None = None
+) -> PackageUses:
     """Every use of the `providers` (top-level names) in a package's own modules.
 
-    shelf: where what was found in a file of the same text and place is kept.
+    cache: where the uses of single files are stored, by their text, name and providers.
     """
-    wanted = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name).encode() for name in sorted(providers)))
-    questions: dict[str, Callable[[], Any]] = {}
-    modules = {}
+    names_provider = re.compile(
+        rb"\b(?:%s)\b" % b"|".join(re.escape(name).encode() for name in sorted(providers))
+    )
+    computations: dict[str, Callable[[], PackageUses]] = {}
     for module, file in consumer.files():
         if file.partition("/")[0] in NOT_SHIPPED or module.partition(".")[0] in providers:
             continue
         source = consumer.source(module)
-        if wanted.search(source):
+        if names_provider.search(source):
             key = digest_json([sorted(providers), module, file, digest_bytes(source)])
-            modules[key] = module
-            questions[key] = partial(_in_file, source, module, file, providers)
-    answers = shelf(questions)
-    parts = [answers[key] for key in questions]
-    return PackageUses.from_json(
-        {
-            **{
-                name: [item for part in parts for item in part[name]]
-                for name in ("uses", "unparsed", "calls")
-            },
-            "imports": {modules[key]: answers[key]["imports"] for key in questions},
-        }
+            computations[key] = partial(_uses_in_file, source, module, file, providers)
+    if cache is None:
+        found = {key: compute() for key, compute in computations.items()}
+    else:
+        found = cache.get_many(PACKAGE_USES, computations)
+    parts = [found[key] for key in computations]
+    return PackageUses(
+        uses=tuple(use for part in parts for use in part.uses),
+        unparsed=tuple(file for part in parts for file in part.unparsed),
+        calls=tuple(call for part in parts for call in part.calls),
+        imports={module: targets for part in parts for module, targets in part.imports.items()},
     )
 
 
-def _in_file(source: bytes, module: str, file: str, providers: Collection[str]) -> dict[str, Any]:
-    """One file's part of a `Reach`, as JSON."""
+def _uses_in_file(source: bytes, module: str, file: str, providers: Collection[str]) -> PackageUses:
     tree = parse(source)
     if tree is None:
-        return {"uses": [], "unparsed": [file], "calls": [], "imports": []}
-    return {
-        "uses": [use.to_json() for use in uses_in_file(tree, source, module, file, providers)],
-        "unparsed": [],
-        "calls": [asdict(call) for call in find_operator_calls(tree, file)] if b"npu" in source else [],
-        "imports": list(own_imports_in_file(tree, source, module, file)),
-    }
+        return PackageUses(uses=(), unparsed=(file,), calls=(), imports={module: ()})
+    return PackageUses(
+        uses=uses_in_file(tree, source, module, file, providers),
+        unparsed=(),
+        calls=find_operator_calls(tree, file) if b"npu" in source else (),
+        imports={module: own_imports_in_file(tree, source, module, file)},
+    )
 
 
 def imported_modules(
     consumer: ApiSurface, roots: Sequence[str], known: Mapping[str, Sequence[str]]
 ) -> frozenset[str]:
-    """The package's modules that importing the roots imports, unless a guard stands before it.
+    """The modules of the package that are imported with `roots`, without imports behind a guard.
 
-    known: of modules that somebody has read already, what each imports.
+    known: module -> its imports, for modules that were parsed already.
     """
     files = dict(consumer.files())
     waiting = [root for root in roots if root in files]
-    reached: set[str] = set()
+    imported: set[str] = set()
     while waiting:
         module = waiting.pop()
-        if module in reached or module not in files:
+        if module in imported or module not in files:
             continue
-        reached.add(module)
+        imported.add(module)
         waiting.append(module.rpartition(".")[0])
-        for target in known[module] if module in known else _read(consumer, module, files[module]):
+        for target in known[module] if module in known else _imports(consumer, module, files[module]):
             waiting += [target, target.rpartition(".")[0]]
-    return frozenset(reached)
+    return frozenset(imported)
 
 
-def _read(consumer: ApiSurface, module: str, file: str) -> tuple[str, ...]:
+def _imports(consumer: ApiSurface, module: str, file: str) -> tuple[str, ...]:
     source = consumer.source(module)
     tree = parse(source)
     return own_imports_in_file(tree, source, module, file) if tree else ()

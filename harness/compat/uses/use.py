@@ -32,7 +32,7 @@ class Use:
     defines: frozenset[str] | None = None
 
     def to_json(self) -> list[Any]:
-        """All fields, in the shortest form: a package has tens of thousands."""
+        """All fields in a compact form for the cache: a package has tens of thousands of uses."""
         given, offers = self.arguments, self.offers
         return [
             *(self.kind, self.target, self.file, self.line, self.guarded, self.at_import, self.holder),

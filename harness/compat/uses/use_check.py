@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
@@ -41,10 +40,6 @@ class UseFinding:
     def breaks(self) -> bool:
         """Whether what the line is for fails when it is reached."""
         return not self.guarded and self.kind not in ("patch", "dead-patch")
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields."""
-        return {**asdict(self), "breaks": self.breaks}
 
 
 def check_uses(

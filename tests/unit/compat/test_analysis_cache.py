@@ -13,8 +13,8 @@ import pytest
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.analysis_cache import SqliteCache
-from harness.compat.uses.package_pairs import AnalysisCache, Package
+from harness.compat.uses.analysis_cache import AnalysisCache, SqliteCache
+from harness.compat.uses.package_pairs import Package
 from harness.compat.uses.package_uses import PackageUses, find_uses
 
 USER = {
@@ -47,10 +47,10 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[bytes]) -> None:
     answers = AnalysisCache(folder=tmp_path / "pairs", code="1")
-    package(tmp_path / "1.zip", USER).reach(answers)
+    package(tmp_path / "1.zip", USER).uses(answers)
     assert len(parsed) == 3
     newer = package(tmp_path / "2.zip", {**USER, "user/a.py": "import torch\ntorch.sub(1)\n"})
-    found = newer.reach(answers)
+    found = newer.uses(answers)
     assert parsed[3:] == [b"import torch\ntorch.sub(1)\n"]
     assert found == find_uses(
         newer.surface, {"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"}
@@ -60,7 +60,7 @@ def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[b
 
 def test_other_code_reads_again(tmp_path: Path, parsed: list[bytes]) -> None:
     for code in ("1", "2"):
-        package(tmp_path / "1.zip", USER).reach(AnalysisCache(folder=tmp_path / "pairs", code=code))
+        package(tmp_path / "1.zip", USER).uses(AnalysisCache(folder=tmp_path / "pairs", code=code))
     assert len(parsed) == 6
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
         file.mkdir()
     else:
         with sqlite3.connect(file) as database:
-            database.execute("CREATE TABLE answers (x)")
+            database.execute("CREATE TABLE results (x)")
         database.close()
     with SqliteCache(file, "1") as shelf:
         assert shelf.get(["a"]) == {}

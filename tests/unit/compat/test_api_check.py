@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
+from harness.compat.api.api_analysis import ApiRequest, PackageFile
 from harness.compat.api.api_check import judge, run, stated_versions
 from harness.compat.api.api_diff import api_changes
+from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured, CheckedPair
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.errors import InfrastructureError, InputError
@@ -64,6 +66,7 @@ def asked(context: Any, transformers: str, **tree: str) -> Any:
         }
     )
     measured = run(task)
+    assert API_FORMAT.read(API_FORMAT.write(measured.measurements)) == measured.measurements
     return measured.measurements, judge(measured.measurements, {})
 
 
@@ -82,9 +85,12 @@ def test_a_name_that_every_training_imports_fails_the_cell_where_it_is_gone(stac
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"verl__utils__model": f"def f():\n    {MODEL}"}, "Only when it is called"),
-        ({"verl__extra": MODEL}, "Only when it is called"),
-        ({"verl__utils__model": f"try:\n    {MODEL}except ImportError:\n    pass\n"}, "against"),
+        ({"verl__utils__model": f"def f():\n    {MODEL}"}, "Breaks only when it is called"),
+        ({"verl__extra": MODEL}, "Breaks only when it is called"),
+        (
+            {"verl__utils__model": f"try:\n    {MODEL}except ImportError:\n    pass\n"},
+            "Checked: verl 1.0 with",
+        ),
     ],
 )
 def test_what_only_some_function_or_nobody_reaches_is_said_and_does_not_fail(
@@ -100,7 +106,7 @@ def test_a_range_means_the_newest_release_in_it(stack: Any, context: Any) -> Non
     stack.add("tensordict", "0.11.0")
     verl(stack, verl__utils__model="import tensordict\n")
     measurements, _ = asked(context, "4.57.6")
-    assert ["verl", "1.0", "tensordict", "0.10.0"] in measurements["pairs"]
+    assert CheckedPair("verl", "1.0", "tensordict", "0.10.0") in measurements.pairs
 
 
 def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None:
@@ -177,21 +183,14 @@ def test_the_command_names_what_is_no_release(
 
 def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no archive")
-    request = {
-        "cache": str(tmp_path / "cache"),
-        "code": "x",
-        "versions": dict.fromkeys(("verl", "ray"), "1"),
-        "files": dict.fromkeys(("verl", "ray"), str(tmp_path / "x.zip")),
-        "not_read": [],
-        "made_for": {},
-        "changes": {},
-        "patches": {},
-        "misfits": [],
-    }
+    broken = tuple(
+        PackageFile(name=name, version="1", file=str(tmp_path / "x.zip")) for name in ("verl", "ray")
+    )
+    request = ApiRequest(cache=str(tmp_path / "cache"), code="x", packages=broken)
     with pytest.raises(InputError, match="cannot be read"):
-        analyse(context({}), "harness.compat.api.api_analysis", request)
+        analyse(context({}), "harness.compat.api.api_analysis", request, ApiMeasured)
 
 
 def test_an_analysis_that_dies_is_no_verdict(context: Any) -> None:
     with pytest.raises(InfrastructureError, match="exit code"):
-        analyse(context({}), "harness.compat.api.api_analysis", {})
+        analyse(context({}), "harness.compat.api.api_analysis", CheckedPair("a", "1", "b", "1"), ApiMeasured)

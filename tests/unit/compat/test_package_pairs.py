@@ -12,7 +12,8 @@ import pytest
 
 from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses import package_pairs
-from harness.compat.uses.package_pairs import AnalysisCache, ConsumerAnalysis, Package
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.package_pairs import ConsumerAnalysis, Package, PairResult
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import uses_in_file
 
@@ -46,9 +47,9 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return seen
 
 
-def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> dict[str, Any]:
-    borders = ConsumerAnalysis(user, AnalysisCache(folder=folder / "pairs", code=code))
-    return borders.check_provider(lib, None)
+def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> PairResult:
+    analysis = ConsumerAnalysis(user, AnalysisCache(folder=folder / "pairs", code=code))
+    return analysis.check_provider(lib, None)
 
 
 def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[set[str]]) -> None:
@@ -56,7 +57,7 @@ def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[
     first = ask(tmp_path, package(tmp_path / "a.zip", "user", USER), lib)
     again = ask(tmp_path, package(tmp_path / "elsewhere.zip", "user", USER), lib)
     assert first == again
-    assert [one["text"] for one in first["findings"]] == ["make(size) misses size", "lib has no gone"]
+    assert [one.text for one in first.findings] == ["make(size) misses size", "lib has no gone"]
     assert len(looked) == 1
 
 
@@ -72,7 +73,7 @@ def test_another_consumer_provider_or_code_is_another_question(
         lib = package(tmp_path / "l2.zip", "lib", {"lib/__init__.py": "def make(): ...\ngone = 1\n"})
     found = ask(tmp_path, user, lib, "2" if change == "code" else "1")
     assert len(looked) == 2
-    assert bool(found["findings"]) is (change != "lib")
+    assert bool(found.findings) is (change != "lib")
 
 
 def test_a_damaged_answer_is_made_again(tmp_path: Path, looked: list[set[str]]) -> None:
@@ -92,11 +93,11 @@ def test_our_patches_cost_the_files_they_change_and_are_judged_in_place(
     mended = Package(
         name="user", version="1", file=plain.file, changes={"user/a.py": "from lib import make\nmake(1)\n"}
     )
-    assert [one["text"] for one in ask(tmp_path, mended, lib)["findings"]] == ["lib has no gone"]
+    assert [one.text for one in ask(tmp_path, mended, lib).findings] == ["lib has no gone"]
     worse = Package(
         name="user", version="1", file=plain.file, changes={"user/a.py": "import lib\nlib.away()\n"}
     )
-    texts = {one["text"] for one in ask(tmp_path, worse, lib)["findings"]}
+    texts = {one.text for one in ask(tmp_path, worse, lib).findings}
     assert texts == {"lib has no away", "lib has no gone"}
     assert looked[1:] == [{"user/a.py"}, {"user/a.py"}]
 
@@ -110,8 +111,8 @@ def test_what_importing_an_entry_imports_stops_at_guards_and_functions(tmp_path:
         "user/c.py": "",
     }
     user = package(tmp_path / "u.zip", "user", files)
-    borders = ConsumerAnalysis(user, AnalysisCache(folder=tmp_path / "pairs", code="1"))
-    assert borders.imported(("user.entry", "user.absent")) == {"user", "user.entry", "user.a"}
+    analysis = ConsumerAnalysis(user, AnalysisCache(folder=tmp_path / "pairs", code="1"))
+    assert analysis.imported_modules(("user.entry", "user.absent")) == {"user", "user.entry", "user.a"}
 
 
 REACHES = """

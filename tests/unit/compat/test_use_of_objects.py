@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.compat.api.last_release import last_version_with
-from harness.compat.api.patched_sources import with_patches
+from harness.compat.api.patched_sources import apply_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.package_text import PackageText
 from harness.compat.uses.package_uses import find_uses
@@ -210,7 +210,7 @@ PATCH = """\
 
 
 def test_a_patch_of_ours_is_looked_at_where_it_fits_and_named_where_not() -> None:
-    texts, changed_by, misfits = with_patches(
+    texts, changed_by, misfits = apply_patches(
         [
             ("verl/a", PATCH),
             ("verl/b", PATCH),
@@ -227,7 +227,7 @@ def test_a_patch_of_ours_is_looked_at_where_it_fits_and_named_where_not() -> Non
 def test_a_patch_is_found_a_few_lines_away_and_new_files_are_read() -> None:
     moved = {"lib/core.py": "# a licence\n# of two lines\n" + LIB["lib/core.py"]}
     new = "--- /dev/null\n+++ b/lib/new.py\n@@ -0,0 +1 @@\n+import lib\n"
-    texts, _changed, misfits = with_patches([("a", PATCH), ("b", new)], moved.get)
+    texts, _changed, misfits = apply_patches([("a", PATCH), ("b", new)], moved.get)
     assert "from other import thing" in texts["lib/core.py"]
     assert texts["lib/new.py"] == "import lib\n"
     assert not misfits
