@@ -124,7 +124,11 @@ def judge(measurements: OperatorsMeasured, _params: Mapping[str, Any]) -> Judgem
     reasons = [f"{use} ({use.consumer} with torch_npu {version})." for use in unguarded if not use.own]
     reasons += [f"{change}." for change in measurements.silent]
     unread = [f"Not checked: {text}." for text in measurements.not_read]
-    notes = [f"{use}, also in the torch_npu that {use.consumer} pins." for use in unguarded if use.own]
+    notes = [
+        f"{use}; the torch_npu that {use.consumer} pins does not support it either."
+        for use in unguarded
+        if use.own
+    ]
     checked = [f"Checked {one.calls} operator calls of {one.package}." for one in measurements.consumers]
     if reasons:
         pins = [f"{one.package} pins torch_npu {one.pinned}." for one in measurements.consumers if one.pinned]
