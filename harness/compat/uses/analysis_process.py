@@ -39,7 +39,7 @@ def analyse(ctx: TaskContext, program: str, request: object, result: type[Result
             why="it took too long" if done.timed_out else done.tail.strip()[-1000:],
             fix="run it again; if it fails again, report the log of this task",
         )
-    return read_shape(result, ctx.workdir.joinpath(RESULT_FILE).read_text(encoding="utf-8"))
+    return read_shape(result, ctx.workdir / RESULT_FILE)
 
 
 def serve(
@@ -49,7 +49,7 @@ def serve(
     # Syntax trees are millions of objects without reference cycles. Looking for cycles takes half of the time
     # and frees no memory.
     gc.disable()
-    request = read_shape(request_type, Path(request_file).read_text(encoding="utf-8"))
+    request = read_shape(request_type, Path(request_file))
     try:
         found = examine(request)
     except InputError as error:
