@@ -119,7 +119,7 @@ class Check(Generic[M]):
         return self.holds(self.read(outcome), outcome)
 
 
-def lapsed(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     """Why a stored outcome that answered nothing is asked again, or "".
 
     "Not run" says what was missing. It is no part of the key, so only the check can say that it is there now.

@@ -20,14 +20,14 @@ from harness.cell_program.built_environment import CellContainer
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.errors import HarnessError
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.job import Site
+from harness.run.jobs.job import JobSite
 from harness.run.jobs.task_context import killed_from_outside
-from harness.run.scheduling.events import Event, TaskFinished
+from harness.run.scheduling.events import RunEvent, TaskFinished
 from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
@@ -98,7 +98,9 @@ def plan_of(address: str, image: str, number: str, *, hang: bool) -> Plan:
             )
         )
     entries = tuple(
-        Entry(cell_id=f"c{place}", check=task.check.name, tier=task.check.tier, question="?", key=task.key)
+        PlanEntry(
+            cell_id=f"c{place}", check=task.check.name, tier=task.check.tier, question="?", key=task.key
+        )
         for place, task in enumerate(tasks)
     )
     return Plan(
@@ -110,7 +112,7 @@ def plan_of(address: str, image: str, number: str, *, hang: bool) -> Plan:
     )
 
 
-def tell(event: Event) -> None:
+def tell(event: RunEvent) -> None:
     if isinstance(event, TaskFinished) and not event.retried:
         print("recorded", event.key, event.outcome.state.value, flush=True)
 
@@ -119,7 +121,7 @@ def main() -> int:
     address, image, folder, *more = sys.argv[1:]
     place = Path(folder)
     plan = plan_of(address, image, place.name, hang="hang" in more)
-    site = Site(root=place, state=place / "state", cache=place / "cache", environ=dict(os.environ))
+    site = JobSite(root=place, state=place / "state", cache=place / "cache", environ=dict(os.environ))
     try:
         with Ledger.open(site.state) as ledger:
             result = run_plan(plan, ledger, LocalExecutor(site, 1), judge_outcome, observer=tell)

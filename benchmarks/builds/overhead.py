@@ -22,7 +22,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State
 from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 from harness.settings import Settings, load_settings
 from harness.workspace.execution.run_setup import cell_launcher
 from harness.workspace.planning.open_plan import open_plan
@@ -60,7 +60,7 @@ def main() -> int:
     for number in range(options.runs + 1):
         for engine, (settings, task, built) in prepared.items():
             with tempfile.TemporaryDirectory() as folder:
-                site = Site(
+                site = JobSite(
                     root=settings.root,
                     state=Path(folder),
                     cache=settings.cache,

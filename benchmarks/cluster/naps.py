@@ -11,7 +11,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.devices.cards.card_leases import FOLDER_VARIABLE
 from harness.digest import digest_json
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 
@@ -83,7 +83,9 @@ def naps(tasks: int, mean: float, seed: int, name: str = CHECK.name) -> Plan:
             )
         )
     entries = tuple(
-        Entry(cell_id=f"n{task.facets['number']}", check=name, tier=CHECK.tier, question="?", key=task.key)
+        PlanEntry(
+            cell_id=f"n{task.facets['number']}", check=name, tier=CHECK.tier, question="?", key=task.key
+        )
         for task in made
     )
     return Plan(

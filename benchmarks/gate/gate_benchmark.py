@@ -15,13 +15,13 @@ from pathlib import Path
 
 from harness.check import Check
 from harness.digest import digest_json
-from harness.ledger.plan_record import CellFacts, Entry
+from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import FORMATS
-from harness.verdict.ledger_outcomes import flake_decisions, read_answers, verdicts_of
+from harness.verdict.ledger_outcomes import flake_decisions, read_attempts, verdicts_from_ledger
 
 GOAL_SECONDS = 1.0
 CHECKS_PER_CELL = 5
@@ -54,7 +54,7 @@ def plan(count: int, seed: str) -> Plan:
     for cell in cells:
         for one in checks:
             key = digest_json([cell, one.name, seed])
-            entries.append(Entry(cell_id=cell, check=one.name, tier=one.tier, question="?", key=key))
+            entries.append(PlanEntry(cell_id=cell, check=one.name, tier=one.tier, question="?", key=key))
             tasks[key] = Task(key=key, check=one, facets={}, facet_digests={}, code_digest="c")
     facts = tuple(
         CellFacts(id=cell, title="", stack="", device="sim", axes={}, provenance={}) for cell in cells
@@ -92,11 +92,13 @@ def main() -> int:
         best, report = float("inf"), None
         for _ in range(3):
             started = time.perf_counter()
-            answers = read_answers(head, ledger)
+            answers = read_attempts(head, ledger)
             inputs = GateInputs(
                 base_name="base",
-                head=verdicts_of(head, answers.outcomes, lambda _cell, _check: None),
-                base=verdicts_of(base, read_answers(base, ledger).outcomes, lambda _cell, _check: None),
+                head=verdicts_from_ledger(head, answers.outcomes, lambda _cell, _check: None),
+                base=verdicts_from_ledger(
+                    base, read_attempts(base, ledger).outcomes, lambda _cell, _check: None
+                ),
                 base_keys={(entry.cell_id, entry.check): entry.key for entry in base.entries},
                 flakes=flake_decisions(head, answers, ledger, now=time.time()),
             )

@@ -26,14 +26,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.plan.bisection.search import Bisection, Noise, least_probes
+from harness.plan.bisection.search import Bisection, FlakeRates, least_probes
 
 RATE = 0.2
 BUILD = 20.0
 
 
 def ours(
-    commits: int, noise: Noise, ask: Callable[[int], bool | None], *, dear_builds: bool = False
+    commits: int, noise: FlakeRates, ask: Callable[[int], bool | None], *, dear_builds: bool = False
 ) -> tuple[int, list[int]]:
     """The first bad commit by our search, and the commits asked."""
     search = TEMPLATES.setdefault((commits, noise), Bisection([commits], noise=noise))
@@ -57,7 +57,7 @@ def ours(
         search._belief = start  # noqa: SLF001
 
 
-TEMPLATES: dict[tuple[int, Noise], Bisection] = {}
+TEMPLATES: dict[tuple[int, FlakeRates], Bisection] = {}
 
 
 def binary(commits: int, ask: Callable[[int], bool | None], votes: int = 1) -> tuple[int, list[int]]:
@@ -114,14 +114,14 @@ def measure(
     }
 
 
-def kinds() -> dict[str, tuple[Noise, Callable[[bool, random.Random], bool | None], float]]:
+def kinds() -> dict[str, tuple[FlakeRates, Callable[[bool, random.Random], bool | None], float]]:
     """Kind -> what the search assumes, how outcomes come about, and how often one is wrong for a voter."""
     return {
-        "clean": (Noise(), lambda bad, _chance: bad, 0.0),
-        "false fail": (Noise(false_fail=RATE), lambda bad, chance: bad or chance.random() < RATE, RATE),
-        "no answer": (Noise(), lambda bad, chance: None if chance.random() < RATE else bad, 0.0),
+        "clean": (FlakeRates(), lambda bad, _chance: bad, 0.0),
+        "false fail": (FlakeRates(false_fail=RATE), lambda bad, chance: bad or chance.random() < RATE, RATE),
+        "no answer": (FlakeRates(), lambda bad, chance: None if chance.random() < RATE else bad, 0.0),
         "both": (
-            Noise(false_fail=RATE, false_pass=RATE),
+            FlakeRates(false_fail=RATE, false_pass=RATE),
             lambda bad, chance: bad != (chance.random() < RATE),
             RATE,
         ),

@@ -19,12 +19,12 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.job import Site
+from harness.run.jobs.job import JobSite
 from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
 
@@ -41,7 +41,7 @@ def judge(_measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judge
 
 
 def plan_of(cells: int) -> Plan:
-    entries: list[Entry] = []
+    entries: list[PlanEntry] = []
     tasks: dict[str, Task] = {}
     for name, period in PERIODS.items():
         check = Check(name=name, tier=Tier.STATIC, question="?", facets=(), run=measure, judge=judge)
@@ -49,7 +49,7 @@ def plan_of(cells: int) -> Plan:
             key = digest_json([name, number % period])
             tasks.setdefault(key, Task(key=key, check=check, facets={}, facet_digests={}, code_digest="c"))
             entries.append(
-                Entry(cell_id=f"cell-{number}", check=name, tier=check.tier, question="?", key=key)
+                PlanEntry(cell_id=f"cell-{number}", check=name, tier=check.tier, question="?", key=key)
             )
     return Plan(profile="default", matrix_digest="m", cells=(), entries=tuple(entries), tasks=tasks)
 
@@ -63,7 +63,7 @@ def main() -> int:
     plan = plan_of(options.cells)
     with tempfile.TemporaryDirectory() as name, Ledger.open(Path(name) / "state") as ledger:
         folder = Path(name)
-        site = Site(root=folder, state=folder / "state", cache=folder / "cache", environ=dict(os.environ))
+        site = JobSite(root=folder, state=folder / "state", cache=folder / "cache", environ=dict(os.environ))
         executed = []
         for _run in range(2):
             executor = LocalExecutor(site, 2)

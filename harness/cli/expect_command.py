@@ -16,7 +16,7 @@ from harness.workspace.planning.open_plan import open_matrix
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.verdict.expectations import Surveyed
+    from harness.verdict.expectations import ExpectationSurvey
 
 
 @click.group(
@@ -34,9 +34,9 @@ def command() -> None:
 def list_command(settings: Settings, as_json: bool) -> int:
     """List every expectation with its cells. Exits with 1 when one has expired or matches no cell."""
     from harness.plan.tasks.check_registry import all_checks
-    from harness.verdict.expectations import survey
+    from harness.verdict.expectations import survey_expectations
 
-    found = survey(open_matrix(settings), {check.name for check in all_checks()}, settings.root)
+    found = survey_expectations(open_matrix(settings), {check.name for check in all_checks()}, settings.root)
     if as_json:
         schema = {"name": "npu-matrix.expectations", "version": 1}
         click.echo(json.dumps({"schema": schema, "expectations": [asdict(one) for one in found]}, indent=2))
@@ -46,7 +46,7 @@ def list_command(settings: Settings, as_json: bool) -> int:
     return EXIT_UNEXPECTED if any(one.fault for one in found) else EXIT_OK
 
 
-def _lines(found: Sequence[Surveyed]) -> list[str]:
+def _lines(found: Sequence[ExpectationSurvey]) -> list[str]:
     lines = []
     for one in found:
         lines.append(f"{one.id}: {one.check} {one.state}, until {one.until}, owner {one.owner}")
@@ -75,8 +75,14 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     outcome are never added.
     """
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
-    from harness.verdict.expectations import Edit, Owner, apply_edit, difference, plan_update
-    from harness.verdict.verdict import Expectation
+    from harness.verdict.expectations import (
+        ExpectationOwner,
+        ExpectationsEdit,
+        apply_edit,
+        plan_expectations_edit,
+        unified_difference,
+    )
+    from harness.verdict.verdict import Standing
     from harness.workspace.results.stored_run import open_run
 
     given = {name: value for name, value in said.items() if value}
@@ -84,24 +90,24 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
         missing = ", ".join(f"--{name}" for name in said if name not in given)
         raise click.UsageError(f"to add new failures, also give {missing}")
     owner = (
-        Owner(owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"])
+        ExpectationOwner(
+            owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"]
+        )
         if given
         else None
     )
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
     cells: dict[str, Any] = {cell.id: cell for cell in stored.matrix.all_cells}
-    edit = plan_update(stored.matrix, cells, stored.verdicts, owner)
-    left = (
-        sum(verdict.standing is Expectation.UNEXPECTED for verdict in stored.verdicts) if owner is None else 0
-    )
-    if edit == Edit():
+    edit = plan_expectations_edit(stored.matrix, cells, stored.verdicts, owner)
+    left = sum(verdict.standing is Standing.UNEXPECTED for verdict in stored.verdicts) if owner is None else 0
+    if edit == ExpectationsEdit():
         click.echo(f"{settings['matrix']}: nothing to change after run {stored.run.run_id}")
         return _left(left)
     file = settings.path("matrix")
     before, line_end = read_matrix_text(file)
     after = apply_edit(before, edit, file)
-    click.echo(difference(before, after, settings["matrix"]), nl=False)
+    click.echo(unified_difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
         write_matrix_text(file, after, line_end)
     return _left(left)

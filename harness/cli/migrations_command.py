@@ -15,7 +15,7 @@ from harness.workspace.planning.plan_selection import unknown_name
 
 if TYPE_CHECKING:
     from harness.matrix.model.migration import Migration
-    from harness.verdict.gate.migration_progress import Advance
+    from harness.verdict.gate.migration_progress import MigrationProgress
 
 
 @click.command("migrations", epilog="\b\nExamples:\n  npu-matrix matrix migrations --json")
@@ -56,7 +56,7 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
     """
     from harness.matrix.editing.retire_migration import retire_migration as edited
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
-    from harness.verdict.expectations import difference
+    from harness.verdict.expectations import unified_difference
     from harness.workspace.planning.open_plan import open_matrix
 
     matrix, _ = follow_branches(open_matrix(settings))
@@ -73,13 +73,13 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
     file = settings.path("matrix")
     before, line_end = read_matrix_text(file)
     after = edited(before, migration, matrix.stacks[name].axes, file)
-    click.echo(difference(before, after, settings["matrix"]), nl=False)
+    click.echo(unified_difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
         write_matrix_text(file, after, line_end)
     return EXIT_OK
 
 
-def _lines(migration: Migration, state: Advance) -> list[str]:
+def _lines(migration: Migration, state: MigrationProgress) -> list[str]:
     moves = ", ".join(
         f"{axis} {value}{'@' + migration.follows[axis] if axis in migration.follows else ''}"
         for axis, value in migration.to.items()
@@ -101,7 +101,7 @@ def _lines(migration: Migration, state: Advance) -> list[str]:
     return lines
 
 
-def _json(migration: Migration, state: Advance) -> dict[str, Any]:
+def _json(migration: Migration, state: MigrationProgress) -> dict[str, Any]:
     return {
         "name": migration.name,
         "stack": migration.stack,

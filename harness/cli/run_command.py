@@ -25,7 +25,7 @@ from harness.workspace.results.run_report import write_report
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.run.executors.executor import Executor
-    from harness.run.scheduling.events import Event, Observer
+    from harness.run.scheduling.events import Observer, RunEvent
     from harness.run.scheduling.run_result import RunResult
 
 
@@ -113,7 +113,7 @@ def _run(
     context: PlanContext, executor: Executor, checks: set[str], options: dict[str, Any], stopped: Any
 ) -> int:
     from harness.ledger.store import Ledger
-    from harness.run.scheduling.scheduler import Policy, run_plan
+    from harness.run.scheduling.scheduler import RunPolicy, run_plan
     from harness.verdict.verdict import judge_outcome
 
     settings = context.settings
@@ -122,7 +122,7 @@ def _run(
         _, failure_rate = check_history(
             ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
         )
-        policy = Policy(
+        policy = RunPolicy(
             keep_going=options["keep_going"],
             rerun=fresh if options["fresh"] else frozenset(),
             failure_rate=failure_rate,
@@ -170,11 +170,11 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
 
 def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
     from harness.verdict.join import judge_plan
-    from harness.verdict.run_summary import summarise
+    from harness.verdict.run_summary import summarise_verdicts
 
     expected = expectations(context.matrix, context.settings["profile"])
     verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
-    summary = summarise(verdicts)
+    summary = summarise_verdicts(verdicts)
     code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
     ledger.finish_run(result.run_id, code)
     # Print before writing the report, so that the results are shown even if the report cannot be written.
@@ -214,7 +214,7 @@ def _observing(events: str | None) -> Iterator[Observer]:
             ) from error
         also = json_lines(stream)
 
-        def both(event: Event) -> None:
+        def both(event: RunEvent) -> None:
             board(event)
             also(event)
 

@@ -15,7 +15,7 @@ from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 if TYPE_CHECKING:
     from harness.plan.tasks.task import Plan
     from harness.run.scheduling.run_result import RunResult
-    from harness.verdict.run_summary import Summary
+    from harness.verdict.run_summary import RunSummary
     from harness.verdict.verdict import Verdict
 
 
@@ -40,9 +40,9 @@ def print_not_run(verdicts: Sequence[Verdict]) -> None:
 def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequence[str] = ()) -> None:
     """Each with its reason, remedy and reproduce command; what one thing blocks in a cell is told once."""
     from harness.plan.tasks.reproduce import reproduce_command
-    from harness.verdict.verdict import Expectation
+    from harness.verdict.verdict import Standing
 
-    quiet = {Expectation.AS_EXPECTED, Expectation.KNOWN}
+    quiet = {Standing.AS_EXPECTED, Standing.KNOWN}
     groups: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.standing not in quiet:
@@ -60,13 +60,13 @@ def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequ
 
 
 def print_summary(
-    settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: Summary, result: RunResult
+    settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: RunSummary, result: RunResult
 ) -> None:
     """What came out, everything unexpected first."""
-    from harness.verdict.verdict import Expectation
+    from harness.verdict.verdict import Standing
 
     print_unexpected(verdicts, profile=plan.profile, options=settings.flags(*REPRODUCE_OPTIONS))
-    known = [verdict for verdict in verdicts if verdict.standing is Expectation.KNOWN]
+    known = [verdict for verdict in verdicts if verdict.standing is Standing.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")
     print_not_run([verdict for verdict in verdicts if verdict.status.value == "not-run"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.report.model.report_model import ReportModel
     from harness.report.query.grid_query import Selection
-    from harness.verdict.run_summary import Summary
+    from harness.verdict.run_summary import RunSummary
 
 #: Seconds between two looks; reading takes at most a fifth of the time.
 PERIOD, SHARE = 2.0, 4.0
@@ -33,7 +33,7 @@ class Look:
     stored: StoredRun
     model: ReportModel
     selection: Selection
-    summary: Summary
+    summary: RunSummary
 
 
 @click.command(
@@ -77,7 +77,7 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
 def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> Look:
     from harness.report.model.report_model import build_model
     from harness.report.query.grid_query import select
-    from harness.verdict.run_summary import summarise
+    from harness.verdict.run_summary import summarise_verdicts
 
     stored = open_run(settings, ledger, run_id)
     inputs = gather_report_inputs(
@@ -95,7 +95,7 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
         stored=stored,
         model=model,
         selection=select(model, query),
-        summary=summarise(stored.verdicts),
+        summary=summarise_verdicts(stored.verdicts),
     )
 
 

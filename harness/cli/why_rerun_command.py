@@ -17,7 +17,7 @@ from harness.workspace.planning.plan_history import read_history
 from harness.workspace.planning.plan_selection import find_cell
 
 if TYPE_CHECKING:
-    from harness.ledger.run_record import Run
+    from harness.ledger.run_record import RunRecord
 
 
 @click.command(
@@ -41,7 +41,7 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
         raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
     known = read_history(context)
     answers = why_rerun(
-        context.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.lapsed
+        context.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.not_reusable
     )
     if as_json:
         click.echo(
@@ -73,5 +73,5 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
             click.echo(f"  {'':<12}   {change}")
 
 
-def _last_with(runs: Sequence[Run], cell_id: str) -> Run | None:
+def _last_with(runs: Sequence[RunRecord], cell_id: str) -> RunRecord | None:
     return next((run for run in runs if any(cell.id == cell_id for cell in run.plan.cells)), None)

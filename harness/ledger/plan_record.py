@@ -11,14 +11,14 @@ from harness.serialisation import json_form
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemaId:
+class SchemaVersion:
     """The name and version of a JSON schema."""
 
     name: str
     version: int
 
 
-PLAN_SCHEMA = SchemaId(name="npu-matrix.plan", version=1)
+PLAN_SCHEMA = SchemaVersion(name="npu-matrix.plan", version=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Skip:
 
 @json_form(cell_id="cell")
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class PlanEntry:
     """One check of one cell: the key of its task, or the reason why there is none."""
 
     cell_id: str
@@ -98,17 +98,17 @@ class CodeRecord:
 class PlanRecord:
     """A plan as it was made, in its order; it can be read although checks have changed or are gone since."""
 
-    schema: SchemaId = PLAN_SCHEMA
+    schema: SchemaVersion = PLAN_SCHEMA
     profile: str = ""
     matrix_digest: str = ""
     cells: tuple[CellFacts, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PlanEntry, ...] = ()
     tasks: tuple[TaskRecord, ...] = ()
     notices: tuple[str, ...] = ()
     code: CodeRecord = CodeRecord()
 
     @property
-    def entries_by_name(self) -> dict[tuple[str, str], Entry]:
+    def entries_by_name(self) -> dict[tuple[str, str], PlanEntry]:
         """(cell, check) -> entry."""
         return {(entry.cell_id, entry.check): entry for entry in self.entries}
 

@@ -22,7 +22,7 @@ RUN_COLUMNS = "run_id, started, finished, exit_code, argv, host"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunRecord:
     """One invocation; `finished` and `exit_code` are None while it goes on, or when it was killed.
 
     `plan` is empty when the stored one cannot be read.
@@ -56,14 +56,14 @@ def read_plan(body: str) -> PlanRecord | None:
         return None
 
 
-def read_run(row: Sequence[Any], plan: PlanRecord) -> Run | None:
+def read_run(row: Sequence[Any], plan: PlanRecord) -> RunRecord | None:
     """The run in a row of `RUN_COLUMNS`, or None when a column does not have its type."""
     run_id, started, finished, exit_code, argv, host = row
     times_fit = is_printable_time(started) and (finished is None or is_printable_time(finished))
     if not isinstance(run_id, str) or not times_fit or not isinstance(exit_code, int | None):
         return None
     try:
-        return Run(
+        return RunRecord(
             run_id=run_id,
             started=started,
             finished=finished,

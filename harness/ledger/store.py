@@ -20,7 +20,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.database import Damage, database_errors, open_database
 from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome, readable
 from harness.ledger.plan_record import PlanRecord
-from harness.ledger.run_record import RUN_COLUMNS, Disposition, Run, read_plan, read_run, runs_of
+from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, runs_of
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
@@ -232,15 +232,15 @@ class Ledger:
             for cell_id, check, key, status, reason in rows
         )
 
-    def runs(self, limit: int = 100) -> tuple[Run, ...]:
+    def runs(self, limit: int = 100) -> tuple[RunRecord, ...]:
         """The last runs, newest first."""
         return self._runs("1", (), limit)
 
-    def run(self, run_id: str) -> Run | None:
+    def run(self, run_id: str) -> RunRecord | None:
         """The run with this id, or None."""
         return next(iter(self._runs("run_id = ?", (readable(run_id),), 1)), None)
 
-    def latest_run(self) -> Run | None:
+    def latest_run(self) -> RunRecord | None:
         """The run that started last here, if it can be no probe; else the last that was merged.
 
         Last here is last in the ledger: a clock that was set back does not bring an older run to the front.
@@ -339,7 +339,9 @@ class Ledger:
             else:
                 yield outcome
 
-    def _runs(self, where: str, values: tuple[str, ...], limit: int, order: str = STARTED) -> tuple[Run, ...]:
+    def _runs(
+        self, where: str, values: tuple[str, ...], limit: int, order: str = STARTED
+    ) -> tuple[RunRecord, ...]:
         with database_errors(self.path, "read"):
             rows = self._db.execute(
                 f"SELECT {RUN_COLUMNS}, plan FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?",  # noqa: S608

@@ -19,15 +19,14 @@ from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
-from harness.verdict.verdict import Expectation as Standing
-from harness.verdict.verdict import Verdict
+from harness.verdict.verdict import Standing, Verdict
 
 FIELDS = ("cells", "check", "state", "because", "reason", "source", "owner", "until")
 SECTION = "expectations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surveyed:
+class ExpectationSurvey:
     """One expectation: the cells it covers, and why it is an error to keep it ("" when it is not)."""
 
     id: str
@@ -43,7 +42,7 @@ class Surveyed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class NewExpectation:
     """An expectation to be written; `cells` is a glob over cell ids and stack names."""
 
     id: str
@@ -58,15 +57,15 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edit:
+class ExpectationsEdit:
     """What an update does: ids that go, entries that come."""
 
     remove: tuple[str, ...] = ()
-    add: tuple[Entry, ...] = ()
+    add: tuple[NewExpectation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class ExpectationOwner:
     """What an addition needs to be told by a person."""
 
     owner: str
@@ -76,9 +75,9 @@ class Owner:
     because: tuple[str, ...] = ()
 
 
-def survey(
+def survey_expectations(
     matrix: Matrix, checks: Collection[str], root: Path, today: dt.date | None = None
-) -> tuple[Surveyed, ...]:
+) -> tuple[ExpectationSurvey, ...]:
     """Every expectation of the matrix, in its order."""
     now = today or dt.datetime.now(tz=dt.UTC).date()
     cells = [(cell, matrix.versions(cell.axes)) for cell in matrix.all_cells]
@@ -100,7 +99,7 @@ def survey(
         file = Path(one.where.file)
         shown = Path(os.path.relpath(file, root)) if file.is_absolute() else file
         found.append(
-            Surveyed(
+            ExpectationSurvey(
                 id=name,
                 where=str(Location(shown, one.where.line, one.where.column)),
                 check=one.check,
@@ -116,9 +115,9 @@ def survey(
     return tuple(found)
 
 
-def plan_update(
-    matrix: Matrix, cells: Mapping[str, Cell], verdicts: Sequence[Verdict], said: Owner | None
-) -> Edit:
+def plan_expectations_edit(
+    matrix: Matrix, cells: Mapping[str, Cell], verdicts: Sequence[Verdict], said: ExpectationOwner | None
+) -> ExpectationsEdit:
     """Removals for what passes unexpectedly; with `said`, additions for what fails unexpectedly.
 
     An expectation of several cells that came true in some only is replaced by one for each of those; with
@@ -133,14 +132,14 @@ def plan_update(
             if one is not None:
                 remove[one.id] = None
     taken = set(matrix.expectations) - set(remove)
-    add: list[Entry] = []
+    add: list[NewExpectation] = []
     for verdict in verdicts:
         cell = cells.get(verdict.cell_id)
         if cell is None:
             continue
         one = matrix.expectation_for(cell, verdict.check)
         if verdict.standing is Standing.KNOWN and one is not None and one.id in remove:
-            kept = Owner(
+            kept = ExpectationOwner(
                 owner=one.owner,
                 until=str(one.until_date or one.until_version or ""),
                 reason=one.reason,
@@ -150,10 +149,12 @@ def plan_update(
             add.append(_entry(cell, verdict, one.state, kept, taken))
         elif said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
             add.append(_entry(cell, verdict, verdict.state, said, taken))
-    return Edit(remove=tuple(remove), add=tuple(add))
+    return ExpectationsEdit(remove=tuple(remove), add=tuple(add))
 
 
-def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str]) -> Entry:
+def _entry(
+    cell: Cell, verdict: Verdict, state: str, said: ExpectationOwner, taken: set[str]
+) -> NewExpectation:
     base = (
         re.sub(r"[^a-z0-9]+", "-", f"{cell.stack or cell.id}-{verdict.check}".lower())
         .strip("-")[:56]
@@ -165,7 +166,7 @@ def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str
         if (candidate := base if number == 1 else f"{base}-{number}") not in taken
     )
     taken.add(name)
-    return Entry(
+    return NewExpectation(
         id=name,
         cells=cell.stack or cell.id,
         check=verdict.check,
@@ -178,7 +179,7 @@ def _entry(cell: Cell, verdict: Verdict, state: str, said: Owner, taken: set[str
     )
 
 
-def apply_edit(text: str, edit: Edit, file: Path | str = "matrix.yaml") -> str:
+def apply_edit(text: str, edit: ExpectationsEdit, file: Path | str = "matrix.yaml") -> str:
     """The file with the edit made and every other byte as it was; InputError when that cannot be done.
 
     What comes out is read again: nothing but the expectations named may differ.
@@ -201,14 +202,14 @@ def _cells(matrix: Matrix) -> dict[str, Mapping[str, str]]:
     return {cell.id: cell.axes for cell in matrix.all_cells}
 
 
-def difference(before: str, after: str, name: str) -> str:
+def unified_difference(before: str, after: str, name: str) -> str:
     """A unified diff, to be shown."""
     return "".join(
         difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
     )
 
 
-def _with(text: str, entries: Sequence[Entry]) -> str:
+def _with(text: str, entries: Sequence[NewExpectation]) -> str:
     block = "".join(_lines(one) for one in entries)
     text = text if text.endswith("\n") else f"{text}\n"
     found = find_section(text, SECTION)
@@ -223,7 +224,7 @@ def _with(text: str, entries: Sequence[Entry]) -> str:
     return "".join([*lines[:end], block, *lines[end:]])
 
 
-def _lines(entry: Entry) -> str:
+def _lines(entry: NewExpectation) -> str:
     from ruamel.yaml import YAML
 
     writer = YAML()

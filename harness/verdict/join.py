@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.outcome import Judgement, Outcome, Status
 from harness.plan.tasks.task import Plan
 from harness.verdict.verdict import (
-    UNANSWERED,
-    Expectation,
-    Expected,
+    WITHOUT_ANSWER,
+    ExpectedFailure,
+    Standing,
     Verdict,
+    failure_state,
+    judge_against_expectation,
     judge_outcome,
-    stand,
-    state_of,
 )
 
 
@@ -23,7 +23,7 @@ def judge_plan(
     plan: Plan,
     outcomes: Mapping[str, Outcome],
     dispositions: Iterable[Disposition],
-    expected: Callable[[str, str], Expected | None],
+    expected: Callable[[str, str], ExpectedFailure | None],
 ) -> tuple[Verdict, ...]:
     """One verdict per entry, in plan order; what nothing accounts for is an error: planned = reported."""
     without_outcome = {(left.cell_id, left.check): left for left in dispositions}
@@ -37,16 +37,16 @@ def judge_plan(
     for entry in plan.entries:
         judgement, outcome = _judgement(entry, judgements, without_outcome)
         behind = reds.setdefault(entry.cell_id, [])
-        verdict = stand(
+        verdict = judge_against_expectation(
             entry.cell_id,
             entry.check,
             judgement,
             key=entry.key,
             outcome=outcome,
-            state=state_of(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
+            state=failure_state(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
             # What nobody ran is no error that somebody could have expected: planned = reported.
             expected=expected(entry.cell_id, entry.check) if _was_answered(judgement, outcome) else None,
-            blocked_by_known=bool(behind) and all(red.standing is Expectation.KNOWN for red in behind),
+            blocked_by_known=bool(behind) and all(red.standing is Standing.KNOWN for red in behind),
         )
         if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}:
             behind.append(verdict)
@@ -55,11 +55,11 @@ def judge_plan(
 
 
 def _was_answered(judgement: Judgement, outcome: Outcome | None) -> bool:
-    return outcome is not None or judgement.status not in UNANSWERED
+    return outcome is not None or judgement.status not in WITHOUT_ANSWER
 
 
 def _judgement(
-    entry: Entry,
+    entry: PlanEntry,
     judgements: Mapping[str, tuple[Judgement, Outcome]],
     dispositions: Mapping[tuple[str, str], Disposition],
 ) -> tuple[Judgement, Outcome | None]:

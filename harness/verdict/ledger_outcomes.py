@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
@@ -13,7 +13,7 @@ from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate import CellCheck
 from harness.verdict.join import judge_plan
-from harness.verdict.verdict import Expected, Verdict, judge_outcome
+from harness.verdict.verdict import ExpectedFailure, Verdict, judge_outcome
 
 HISTORY = 200
 #: What says something about a cell, and not about the machine that ran it.
@@ -21,17 +21,17 @@ DECIDED = frozenset({State.COMPLETED, State.TIMEOUT})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class RecordedAttempts:
     """All attempts on the keys of a plan, newest first, and the one that counts for each key."""
 
     outcomes: Mapping[str, Outcome]
     attempts: Mapping[str, tuple[Outcome, ...]]
 
 
-def read_answers(plan: Plan, ledger: Ledger) -> Answers:
+def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
     """The last decided attempt on a key counts; without one, the last that failed to run."""
     attempts = {key: ledger.history(key=key, limit=HISTORY) for key in plan.tasks}
-    return Answers(
+    return RecordedAttempts(
         outcomes={key: _counting(found) for key, found in attempts.items() if found},
         attempts={key: found for key, found in attempts.items() if found},
     )
@@ -41,8 +41,8 @@ def _counting(attempts: Sequence[Outcome]) -> Outcome:
     return next((outcome for outcome in attempts if outcome.state in DECIDED), attempts[0])
 
 
-def verdicts_of(
-    plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], Expected | None]
+def verdicts_from_ledger(
+    plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], ExpectedFailure | None]
 ) -> dict[CellCheck, Verdict]:
     """(cell, check) -> verdict for every entry of the plan; several runs may have recorded the outcomes."""
     verdicts = judge_plan(plan, outcomes, _blocked(plan, outcomes), expected)
@@ -54,7 +54,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
         return []
     lets_on = {key for key, task in plan.tasks.items() if not task.check.stops}
-    statuses: dict[str, list[tuple[Entry, Status]]] = {}
+    statuses: dict[str, list[tuple[PlanEntry, Status]]] = {}
     blocked: list[Disposition] = []
     for entry in plan.entries:
         before = statuses.setdefault(entry.cell_id, [])
@@ -91,10 +91,10 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
 
 
 def flake_decisions(
-    plan: Plan, answers: Answers, ledger: Ledger, *, now: float
+    plan: Plan, answers: RecordedAttempts, ledger: Ledger, *, now: float
 ) -> dict[CellCheck, FlakeDecision]:
     """A decision for every entry whose key failed and was tried more than once; others need none."""
-    mixed: list[tuple[Entry, list[Attempt]]] = []
+    mixed: list[tuple[PlanEntry, list[Attempt]]] = []
     failing: dict[CellCheck, FlakeDecision] = {}
     for entry in plan.entries:
         attempts = _attempts(plan, answers.attempts.get(entry.key, ()), entry)
@@ -119,7 +119,7 @@ def flake_decisions(
     }
 
 
-def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: Entry) -> list[Attempt]:
+def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: PlanEntry) -> list[Attempt]:
     task = plan.tasks.get(entry.key)
     if task is None:
         return []

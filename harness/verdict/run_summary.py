@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Status
-from harness.verdict.verdict import Expectation, Verdict
+from harness.verdict.verdict import Standing, Verdict
 
-UNASKED = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
+NOT_CHECKED = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class RunSummary:
     """Counts by status and by standing, and what the run amounts to."""
 
     by_status: dict[str, int]
@@ -23,31 +23,31 @@ class Summary:
     reasons: tuple[str, ...]
 
 
-def summarise(verdicts: Iterable[Verdict]) -> Summary:
+def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
     """The worst standing decides: unexpected before incomplete before as expected; no verdicts is code 3."""
     found = list(verdicts)
     standings = Counter(verdict.standing for verdict in found)
     reasons: list[str] = []
     if not found:
-        return Summary(
+        return RunSummary(
             by_status={}, by_standing={}, exit_code=EXIT_NOTHING_SELECTED, reasons=("nothing was selected",)
         )
-    if not standings.keys() - {Expectation.AS_EXPECTED} and all(one.status in UNASKED for one in found):
-        return Summary(
+    if not standings.keys() - {Standing.AS_EXPECTED} and all(one.status in NOT_CHECKED for one in found):
+        return RunSummary(
             by_status=dict(Counter(verdict.status.value for verdict in found)),
             by_standing={standing.value: count for standing, count in standings.items()},
             exit_code=EXIT_NOTHING_SELECTED,
             reasons=("nothing of the selection could be asked here, so nothing was proved",),
         )
     code = EXIT_OK
-    if standings[Expectation.INCOMPLETE]:
+    if standings[Standing.INCOMPLETE]:
         code = EXIT_INCOMPLETE
-        reasons.append(f"{standings[Expectation.INCOMPLETE]} planned without an answer")
-    unexpected = standings[Expectation.UNEXPECTED] + standings[Expectation.UNEXPECTED_PASS]
+        reasons.append(f"{standings[Standing.INCOMPLETE]} planned without an answer")
+    unexpected = standings[Standing.UNEXPECTED] + standings[Standing.UNEXPECTED_PASS]
     if unexpected:
         code = EXIT_UNEXPECTED
         reasons.insert(0, f"{unexpected} not as expected")
-    return Summary(
+    return RunSummary(
         by_status=dict(Counter(verdict.status.value for verdict in found)),
         by_standing={standing.value: count for standing, count in standings.items()},
         exit_code=code,

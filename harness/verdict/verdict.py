@@ -11,7 +11,7 @@ from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.serialisation import json_form
 
 
-class Expectation(str, enum.Enum):
+class Standing(str, enum.Enum):
     """How a status stands to what is expected of the entry."""
 
     AS_EXPECTED = "as-expected"
@@ -23,7 +23,7 @@ class Expectation(str, enum.Enum):
 
 @json_form(leave_out=("because", "where"))
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedFailure:
     """A failure that is known: its state, why, where that is tracked, and until when it may be so.
 
     because: texts; a failure with a reason that contains none of them is another one. Empty: any will do.
@@ -49,11 +49,11 @@ class Verdict:
     cell_id: str
     check: str
     status: Status
-    standing: Expectation
+    standing: Standing
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     evidence: Evidence | None = None
-    expected: Expected | None = None
+    expected: ExpectedFailure | None = None
     state: str = ""
     key: str = ""
     outcome: Outcome | None = None
@@ -69,7 +69,7 @@ NUMERIC_TIERS = frozenset({Tier.NUMERICS, Tier.CONVERGENCE})
 #: Statuses that say nothing went wrong with the cell, whether or not anything was proved.
 QUIET = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
 #: Statuses of entries that were planned and have no answer.
-UNANSWERED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
+WITHOUT_ANSWER = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
@@ -101,7 +101,7 @@ def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
         )
 
 
-def state_of(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+def failure_state(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     """The status, or how it failed where the outcome says so: timeout, crash or numeric-drift."""
     status: str = judgement.status.value
     if judgement.status is not Status.FAIL:
@@ -114,12 +114,12 @@ def state_of(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     return "numeric-drift" if check.tier in NUMERIC_TIERS else status
 
 
-def stand(
+def judge_against_expectation(
     cell_id: str,
     check: str,
     judgement: Judgement,
     *,
-    expected: Expected | None,
+    expected: ExpectedFailure | None,
     key: str = "",
     outcome: Outcome | None = None,
     blocked_by_known: bool = False,
@@ -144,23 +144,23 @@ def stand(
 
 
 def _standing(
-    judgement: Judgement, state: str, expected: Expected | None, *, blocked_by_known: bool
-) -> Expectation:
+    judgement: Judgement, state: str, expected: ExpectedFailure | None, *, blocked_by_known: bool
+) -> Standing:
     status = judgement.status
     if status is Status.BLOCKED:
         # What blocks it says itself whether that is a failure; this one only has no answer.
-        return Expectation.KNOWN if blocked_by_known else Expectation.INCOMPLETE
+        return Standing.KNOWN if blocked_by_known else Standing.INCOMPLETE
     if expected is not None and status is not Status.NOT_RUN:
         if status is Status.PASS:
-            return Expectation.UNEXPECTED_PASS
+            return Standing.UNEXPECTED_PASS
         if _meets(state, expected.state):
-            return Expectation.KNOWN
-    if status in UNANSWERED:
-        return Expectation.INCOMPLETE
-    return Expectation.AS_EXPECTED if status in QUIET else Expectation.UNEXPECTED
+            return Standing.KNOWN
+    if status in WITHOUT_ANSWER:
+        return Standing.INCOMPLETE
+    return Standing.AS_EXPECTED if status in QUIET else Standing.UNEXPECTED
 
 
-def _not_known(judgement: Judgement, state: str, expected: Expected | None) -> tuple[str, ...]:
+def _not_known(judgement: Judgement, state: str, expected: ExpectedFailure | None) -> tuple[str, ...]:
     """A sentence for each reason of a failure that the expectation of that state does not speak of."""
     if expected is None or not expected.because or not _meets(state, expected.state):
         return ()

@@ -21,7 +21,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 from harness.settings import Settings, load_settings
 from harness.workspace.planning.open_plan import open_plan
 
@@ -57,7 +57,9 @@ class BuiltCell:
         def enter(_outcome: Outcome, module: str, args: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             return self.command(module, *args, faults=faults)
 
-        site = Site(root=REPOSITORY, state=folder, cache=self.settings.cache, environ=os.environ, cell=enter)
+        site = JobSite(
+            root=REPOSITORY, state=folder, cache=self.settings.cache, environ=os.environ, cell=enter
+        )
         return execute(Job(task=self.tasks[check], inputs={"environment": self.environment}), site)
 
 

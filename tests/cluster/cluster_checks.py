@@ -9,7 +9,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.devices.cards.card_leases import FOLDER_VARIABLE
 from harness.digest import digest_json
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 
@@ -119,7 +119,7 @@ def chain(cell: str, facets: Mapping[str, Any]) -> list[tuple[str, Task]]:
 
 def plan_of(pairs: list[tuple[str, Task]]) -> Plan:
     entries = tuple(
-        Entry(cell_id=cell, check=one.check.name, tier=one.check.tier, question="?", key=one.key)
+        PlanEntry(cell_id=cell, check=one.check.name, tier=one.check.tier, question="?", key=one.key)
         for cell, one in pairs
     )
     return Plan(

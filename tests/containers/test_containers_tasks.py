@@ -17,10 +17,10 @@ from harness.check import Check, TaskContext
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 
 HANG = "import time\ndef stuck_in_a_collective(): time.sleep(600)\nstuck_in_a_collective()"
-Run = Callable[..., tuple[Outcome, str, Site]]
+Run = Callable[..., tuple[Outcome, str, JobSite]]
 
 
 def judge(_measurements: Any, _params: Any) -> Judgement:
@@ -70,7 +70,7 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
                 artifacts=files,
             )
 
-        site = Site(
+        site = JobSite(
             root=REPOSITORY, state=tmp_path / "state", cache=tmp_path / "cache", environ=environ, cell=cell
         )
         built = execute(

@@ -32,7 +32,7 @@ MAX_CORNERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class FlakeRates:
     """How often one outcome is wrong: a failure of a good cell, a pass of a bad one. Each below 0.5."""
 
     false_fail: float = 0.0
@@ -55,7 +55,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SearchResult:
     """The culprit, or several that no probe there is can tell apart, and how sure that is."""
 
     culprits: tuple[Culprit, ...]
@@ -63,7 +63,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class SearchForecast:
     """What a search is expected to take: means over simulated searches, and how often they were right."""
 
     probes: float
@@ -104,7 +104,7 @@ class Bisection:
         lengths: Sequence[int],
         *,
         probes: Sequence[Vector] | None = None,
-        noise: Noise | None = None,
+        noise: FlakeRates | None = None,
         confidence: float = 0.995,
         prior: Sequence[Sequence[float]] | None = None,
         doubt: float = DOUBT,
@@ -114,7 +114,7 @@ class Bisection:
         if not any(lengths):
             raise ValueError("the two cells do not differ")
         self.probes = tuple(probes) if probes is not None else all_probes(lengths)
-        self.noise = noise or Noise()
+        self.noise = noise or FlakeRates()
         self.confidence = confidence
         steps = [
             Culprit(span=span, step=step)
@@ -173,13 +173,13 @@ class Bisection:
         return int(np.argmax(gains / price))
 
     @property
-    def leading(self) -> Finding:
+    def leading(self) -> SearchResult:
         """What is most probable now."""
         index = int(self._belief.argmax())
-        return Finding(culprits=self.culprits[index], probability=float(self._belief[index]))
+        return SearchResult(culprits=self.culprits[index], probability=float(self._belief[index]))
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> SearchResult | None:
         """The answer, once it is sure enough."""
         leading = self.leading
         return leading if leading.probability >= self.confidence else None
@@ -199,7 +199,7 @@ class Bisection:
         trials: int = 64,
         seed: int = 0,
         limit: int = 1000,
-    ) -> Expected:
+    ) -> SearchForecast:
         """Simulate searches from here on: culprits drawn from what is believed, outcomes as noisy as assumed.
 
         costs: probes asked before -> the cost of each probe; 1 each by default. The search stays as it is.
@@ -219,7 +219,7 @@ class Bisection:
                 right += self.leading.culprits == self.culprits[truth]
         finally:
             self._belief = belief
-        return Expected(
+        return SearchForecast(
             probes=probes / trials,
             distinct=distinct / trials,
             cost=cost / trials,
@@ -248,7 +248,7 @@ class Bisection:
         return asked
 
 
-def least_probes(choices: int, noise: Noise) -> float:
+def least_probes(choices: int, noise: FlakeRates) -> float:
     """Bits in one of `choices` over the capacity of a probe: on average no method can do with fewer.
 
     The capacity is that of a binary channel with these error rates, found on a grid of input shares.

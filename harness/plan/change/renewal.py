@@ -8,7 +8,7 @@ from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
 
 
-def renewed_input(task: Task, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> str:
+def changed_input(task: Task, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> str:
     """Why a stored outcome of the task is not built on what `outcomes` (by key) holds now, or "".
 
     A need without an outcome says nothing, nor does an outcome that recorded no inputs.
@@ -20,13 +20,13 @@ def renewed_input(task: Task, outcome: Outcome, outcomes: Mapping[str, Outcome])
     return ""
 
 
-def outdated(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+def outdated_outcomes(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """Key -> why its outcome is to be made again, of all that were built on an earlier answer of a need.
 
     What is built on one of those is not among them: whether it has to be made again is known when that has
     its new answer.
     """
     found = {
-        key: renewed_input(tasks[key], outcome, outcomes) for key, outcome in outcomes.items() if key in tasks
+        key: changed_input(tasks[key], outcome, outcomes) for key, outcome in outcomes.items() if key in tasks
     }
     return {key: reason for key, reason in found.items() if reason}

@@ -29,7 +29,7 @@ ONE_SIGMA = 0.84134
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class TimedExecution:
     """One completed execution. device: what it ran on (`sim`, `npu`, `cpu`), "" for checks without one."""
 
     check: str
@@ -77,7 +77,7 @@ class Forecast:
 class CostModel:
     """Expected seconds of checks by device, preferring what was measured on this kind of host."""
 
-    def __init__(self, samples: Iterable[Sample] = (), host: str = "") -> None:
+    def __init__(self, samples: Iterable[TimedExecution] = (), host: str = "") -> None:
         self._host = host
         self._here: dict[tuple[str, str], list[float]] = {}
         self._anywhere: dict[tuple[str, str], list[float]] = {}

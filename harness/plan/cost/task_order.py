@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.plan.tasks.task import Plan, Task
 
 
-class Rank(NamedTuple):
+class TaskPriority(NamedTuple):
     """A task's place, smallest first; the key makes it unique."""
 
     tier: int
@@ -21,7 +21,7 @@ class Rank(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class OrderedTask:
     """A task in its turn.
 
     decides: how many dearer answers its failure would save, times the chance that it fails.
@@ -35,14 +35,14 @@ class Turn:
     path: float
 
 
-def order(
+def order_tasks(
     plan: Plan,
     *,
     seconds: Mapping[str, float] | None = None,
     failed_before: Collection[str] = (),
     failure_rate: Mapping[str, float] | None = None,
     cards: Mapping[str, int] | None = None,
-) -> tuple[Turn, ...]:
+) -> tuple[OrderedTask, ...]:
     """Every task of the plan: cheap tiers first; in a tier what failed last time, then what decides most,
     then the longest way to the end, counted in card-seconds.
 
@@ -54,7 +54,7 @@ def order(
     paths = _paths(plan, spent, _width(plan, cards or {}))
     rates = failure_rate or {}
     turns = [
-        Turn(
+        OrderedTask(
             key=key,
             check=task.check.name,
             failed_before=key in failed_before,
@@ -66,8 +66,8 @@ def order(
     return tuple(sorted(turns, key=lambda turn: _rank(turn, plan.tasks[turn.key])))
 
 
-def _rank(turn: Turn, task: Task) -> Rank:
-    return Rank(
+def _rank(turn: OrderedTask, task: Task) -> TaskPriority:
+    return TaskPriority(
         tier=task.check.tier.rank,
         passed_before=not turn.failed_before,
         decides=-turn.decides,

@@ -14,7 +14,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class CoveringStep:
     """One chosen cell: what it adds in tuples and in seconds, given the cells before it."""
 
     index: int
@@ -38,8 +38,8 @@ class Purchase:
 
     strength: int
     tuples: int
-    taken: tuple[Step, ...]
-    left: tuple[Step, ...]
+    taken: tuple[CoveringStep, ...]
+    left: tuple[CoveringStep, ...]
     next_hour: Offer
 
     @property
@@ -61,7 +61,7 @@ def parse_span(text: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
-def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[Step, ...]:
+def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[CoveringStep, ...]:
     """The picks of a cover with what each costs after those before it.
 
     work: for each cell of the universe, task -> estimate of what is still to run; equal tasks run once.
@@ -72,7 +72,7 @@ def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[Step, .
         due = {task: estimate for task, estimate in work[pick.index].items() if task not in paid}
         paid |= due.keys()
         found.append(
-            Step(
+            CoveringStep(
                 index=pick.index,
                 gained=pick.gained,
                 seconds=sum(estimate.seconds for estimate in due.values()),
@@ -82,10 +82,12 @@ def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[Step, .
     return tuple(found)
 
 
-def buy(cover: Cover, priced: Sequence[Step], universe: Universe, budget: float | None) -> Purchase:
+def fit_into_budget(
+    cover: Cover, priced: Sequence[CoveringStep], universe: Universe, budget: float | None
+) -> Purchase:
     """Take the steps that fit the budget, in order; a step that does not fit leaves room for cheaper ones."""
-    taken: list[Step] = []
-    left: list[Step] = []
+    taken: list[CoveringStep] = []
+    left: list[CoveringStep] = []
     spent = 0.0
     for step in priced:
         fits = budget is None or spent + step.seconds <= budget
@@ -101,19 +103,23 @@ def buy(cover: Cover, priced: Sequence[Step], universe: Universe, budget: float 
     )
 
 
-def _recount(universe: Universe, chosen: Sequence[Step]) -> tuple[Step, ...]:
+def _recount(universe: Universe, chosen: Sequence[CoveringStep]) -> tuple[CoveringStep, ...]:
     seen: set[int] = {-1}
     counted = []
     for step in chosen:
         mine = set(universe.columns[:, step.index].tolist())
-        counted.append(Step(index=step.index, gained=len(mine - seen), seconds=step.seconds, why=step.why))
+        counted.append(
+            CoveringStep(index=step.index, gained=len(mine - seen), seconds=step.seconds, why=step.why)
+        )
         seen |= mine
     return tuple(counted)
 
 
-def _offer(universe: Universe, taken: Sequence[Step], left: Sequence[Step], seconds: float) -> Offer:
+def _offer(
+    universe: Universe, taken: Sequence[CoveringStep], left: Sequence[CoveringStep], seconds: float
+) -> Offer:
     """What the first cells left buy; a cell dearer than the whole span is offered alone, as a beginning."""
-    chosen: list[Step] = []
+    chosen: list[CoveringStep] = []
     spent = 0.0
     for step in left:
         if spent + step.seconds <= seconds or not chosen:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import Version
@@ -15,7 +15,7 @@ from harness.outcome import Evidence, Status, Tier
 from harness.plan.feasibility.exclusion import Near, Objection, explain, meets, nearest, violations
 
 
-class Stand(str, enum.Enum):
+class ProofState(str, enum.Enum):
     """What is known of a cell. Open means that nothing speaks against it and not everything was asked."""
 
     WORKS = "works"
@@ -24,7 +24,7 @@ class Stand(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CheckAnswer:
     """What is known of one check of a cell: its status and evidence, None for a check without an outcome."""
 
     check: str
@@ -39,16 +39,16 @@ class Proof:
     """A cell and the answers about it."""
 
     cell: Cell
-    answers: tuple[Answer, ...]
+    answers: tuple[CheckAnswer, ...]
 
     @property
-    def stand(self) -> Stand:
+    def stand(self) -> ProofState:
         """Refuted by one failure; works when every check has passed."""
         if any(answer.status is Status.FAIL for answer in self.answers):
-            return Stand.REFUTED
+            return ProofState.REFUTED
         if self.answers and all(answer.status is Status.PASS for answer in self.answers):
-            return Stand.WORKS
-        return Stand.OPEN
+            return ProofState.WORKS
+        return ProofState.OPEN
 
     @property
     def passed(self) -> int:
@@ -56,7 +56,7 @@ class Proof:
         return sum(answer.status is Status.PASS for answer in self.answers)
 
     @property
-    def failures(self) -> tuple[Answer, ...]:
+    def failures(self) -> tuple[CheckAnswer, ...]:
         """The checks that failed."""
         return tuple(answer for answer in self.answers if answer.status is Status.FAIL)
 
@@ -75,9 +75,9 @@ class Rung:
     instead: Near | None = None
 
     @property
-    def stand(self) -> Stand:
+    def stand(self) -> ProofState:
         """That of the best cell; refuted when rules leave none."""
-        return self.proof.stand if self.proof else Stand.REFUTED
+        return self.proof.stand if self.proof else ProofState.REFUTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +95,12 @@ class Newest:
     @property
     def works(self) -> Rung | None:
         """The newest version with a cell that passed every check."""
-        return next((rung for rung in self.rungs if rung.stand is Stand.WORKS), None)
+        return next((rung for rung in self.rungs if rung.stand is ProofState.WORKS), None)
 
     @property
     def candidate(self) -> Rung | None:
         """The newest version nothing speaks against."""
-        return next((rung for rung in self.rungs if rung.stand is not Stand.REFUTED), None)
+        return next((rung for rung in self.rungs if rung.stand is not ProofState.REFUTED), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Blocked:
 
 
 def next_probe(
-    entries: Sequence[Entry], found: Newest, most: Tier, tried: Collection[str] = ()
+    entries: Sequence[PlanEntry], found: Newest, most: Tier, tried: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Keys that tell most for least: of the newest version nothing speaks against, its cheapest open tier.
 
@@ -151,13 +151,13 @@ def newest(matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: M
             if cell.axes.get(axis) == str(version) and meets(matrix, cell, conditions)
         ]
         best = max((proofs[cell.id] for cell in cells if cell.id in proofs), key=_strength, default=None)
-        told = any(rung.stand is not Stand.REFUTED for rung in rungs)
+        told = any(rung.stand is not ProofState.REFUTED for rung in rungs)
         rungs.append(
             Rung(version=version, proof=best)
             if best or told
             else _without_cell(matrix, axis, version, conditions)
         )
-        if rungs[-1].stand is Stand.WORKS:
+        if rungs[-1].stand is ProofState.WORKS:
             break
     near: tuple[Near, ...] = ()
     if all(rung.proof is None for rung in rungs):
@@ -178,7 +178,7 @@ def newest_of_all(
         for cell in matrix.all_cells
         if cell.id in proofs
         and meets(matrix, cell, conditions)
-        and proofs[cell.id].stand is not Stand.REFUTED
+        and proofs[cell.id].stand is not ProofState.REFUTED
     ]
     versions = {cell.id: matrix.versions(cell.axes) for cell in cells}
     front: list[Cell] = []
@@ -206,7 +206,7 @@ def blocks(matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Ma
     target = {axis: str(version) for axis, version in changed.items()}
 
     def apart(proof: Proof) -> tuple[bool, int, str]:
-        return proof.stand is Stand.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
+        return proof.stand is ProofState.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
 
     closest = tuple(sorted(having, key=apart)[:3])
     return Blocked(
@@ -260,7 +260,7 @@ def _exact(conditions: Sequence[Condition]) -> dict[str, str]:
 
 
 def _strength(proof: Proof) -> tuple[int, int, int, str]:
-    order = [Stand.REFUTED, Stand.OPEN, Stand.WORKS]
+    order = [ProofState.REFUTED, ProofState.OPEN, ProofState.WORKS]
     evidence = max((answer.evidence.rank for answer in proof.answers if answer.evidence), default=-1)
     return order.index(proof.stand), evidence, proof.passed, proof.cell.id
 

@@ -29,7 +29,7 @@ from harness.digest import canonical_json, digest_json
 from harness.ledger.plan_record import CodeRecord
 from harness.package import PACKAGE_ROOT
 
-CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:leased")
+CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:task_cards_leased")
 CELL = ("harness.builds.cell.cell_command:cell_command", "harness.builds.cell.bundle:make_bundle")
 #: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
 #: hardware when the simulator changes; it leaves no gap.

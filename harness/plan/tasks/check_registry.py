@@ -14,10 +14,10 @@ def all_checks() -> tuple[Check, ...]:
     checks: list[Check] = []
     for room in CHECK_ROOMS:
         checks.extend(import_module(f"harness.{room}.checks").CHECKS)
-    return ordered(checks)
+    return order_checks(checks)
 
 
-def ordered(checks: list[Check]) -> tuple[Check, ...]:
+def order_checks(checks: list[Check]) -> tuple[Check, ...]:
     """Checks by tier, needs first, otherwise in the order given; ValueError when that cannot be.
 
     A check must read every facet of what it needs: only then does its key decide its inputs too.
@@ -51,7 +51,7 @@ def ordered(checks: list[Check]) -> tuple[Check, ...]:
     return tuple(placed.values())
 
 
-def with_needs(names: set[str], checks: tuple[Check, ...]) -> tuple[Check, ...]:
+def with_needed_checks(names: set[str], checks: tuple[Check, ...]) -> tuple[Check, ...]:
     """The named checks and everything they need, in the order of `checks`."""
     by_name = {check.name: check for check in checks}
     wanted: set[str] = set()

@@ -54,9 +54,9 @@ def demand_of(check: Check, facets: Mapping[str, Any]) -> Demand:
     return Demand(resources=resources, nodes=int(recipe.get("nodes", 1)))
 
 
-def unmet(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
+def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
     """Why no machines among `nodes` (what each has in all) can ever meet the demand, or ""."""
-    wanted = asked_of(demand, nodes).resources
+    wanted = applicable_demand(demand, nodes).resources
     fitting = [node for node in nodes if _lacking(wanted, [node]) == []]
     if len(fitting) >= demand.nodes:
         return ""
@@ -65,7 +65,7 @@ def unmet(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
     return f"the cluster cannot give {demand}: {what}"
 
 
-def asked_of(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> Demand:
+def applicable_demand(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> Demand:
     """The demand without an `arch:` marker where no node advertises one: there all are taken to be alike."""
     if any(name.startswith("arch:") for node in nodes for name in node):
         return demand

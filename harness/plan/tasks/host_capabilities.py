@@ -10,7 +10,7 @@ from harness.ledger.plan_record import Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.keyring import Facet
-from harness.plan.tasks.demand import demand_of, unmet
+from harness.plan.tasks.demand import demand_of, unmet_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         return None
     if host.nodes:
         values = {name: facets[name].value for name in check.facets}
-        reason = unmet(demand_of(check, values), host.nodes)
+        reason = unmet_reason(demand_of(check, values), host.nodes)
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
     if host.npu is None:
         return Skip(status=Status.NOT_RUN, reason="no NPU on this host")

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
-from harness.ledger.plan_record import CellFacts, CodeRecord, Entry, Skip
+from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
@@ -37,7 +37,7 @@ def make_plan(
     `without`: checks the profile leaves out, with the reason; they and what needs them are not run.
     """
     left_out = _with_dependents(without or {}, checks)
-    entries: list[Entry] = []
+    entries: list[PlanEntry] = []
     tasks: dict[str, Task] = {}
     ring = Keyring(checks, inputs, code)
     keys = ring.keys(cells)
@@ -54,7 +54,7 @@ def make_plan(
                 if key not in tasks:
                     tasks[key] = _task(key, check, asked, facets, code[check.name])
             entries.append(
-                Entry(
+                PlanEntry(
                     cell_id=cell.id,
                     check=check.name,
                     tier=check.tier,

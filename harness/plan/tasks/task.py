@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.check import Check
 from harness.errors import InputError
-from harness.ledger.plan_record import CellFacts, CodeRecord, Entry, PlanRecord, TaskRecord
+from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, PlanRecord, TaskRecord
 from harness.outcome import Status
 
 # After one of these in a tier, the more expensive tiers of the cell are skipped; inconclusive and unsupported
@@ -50,7 +50,7 @@ class Plan:
     profile: str
     matrix_digest: str
     cells: tuple[CellFacts, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[PlanEntry, ...]
     tasks: Mapping[str, Task]
     notices: tuple[str, ...] = ()
     code: CodeRecord = field(default_factory=CodeRecord)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import escape
 
 from harness.outcome import Status
-from harness.report.model.changes import Turn
+from harness.report.model.changes import RunChangeKind
 from harness.report.model.report_model import ReportModel, Result, Row
 from harness.report.model.streak import RAN_BEFORE
 from harness.report.model.visible_text import clip, iso, visible
@@ -25,23 +25,23 @@ EPOCH = "1970-01-01T00:00:00Z"
 _NO_XML = re.compile("[\ufffe\uffff]")
 
 
-class Event(NamedTuple):
+class FeedItem(NamedTuple):
     """One answer that turned, or was lost, in a run that started at `when`."""
 
     run_id: str
     when: float
-    turn: Turn
+    turn: RunChangeKind
     cell: str
     page: str
     check: str
     reason: str = ""
 
 
-def row_events(row: Row, run_id: str, now: float) -> list[Event]:
+def row_events(row: Row, run_id: str, now: float) -> list[FeedItem]:
     """Every turn in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
     name = row.cell.title or row.cell.id
     return [
-        Event(
+        FeedItem(
             run_id=run,
             when=when,
             turn=turn,
@@ -55,7 +55,7 @@ def row_events(row: Row, run_id: str, now: float) -> list[Event]:
     ]
 
 
-def atom(model: ReportModel, by_row: Iterable[Sequence[Event]] | None = None) -> str:
+def atom(model: ReportModel, by_row: Iterable[Sequence[FeedItem]] | None = None) -> str:
     """The feed as XML. Ids depend on run ids alone: a reader sees an entry once, however often it is made.
 
     by_row: the events of each row, where they are known already.
@@ -64,7 +64,7 @@ def atom(model: ReportModel, by_row: Iterable[Sequence[Event]] | None = None) ->
     if by_row is None:
         by_row = [row_events(row, model.run.run_id, now) for row in model.rows]
     times: dict[str, float] = {}
-    events: dict[str, list[Event]] = defaultdict(list)
+    events: dict[str, list[FeedItem]] = defaultdict(list)
     for event in (event for found in by_row for event in found):
         times.setdefault(event.run_id, event.when)
         events[event.run_id].append(event)
@@ -84,7 +84,7 @@ def _profile(model: ReportModel) -> str:
     return f" in profile {_text(model.run.profile, 60)}" if model.run.profile else ""
 
 
-def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float, Turn]]:
+def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
     """(run, time, turn) wherever the answer turned, or was lost."""
     facts = result.facts
     answered, fresh = None, False
@@ -97,17 +97,19 @@ def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float
         yield run_id, now, turn
 
 
-def _turned(status: Status, answered: Status | None, fresh: bool) -> tuple[Turn | None, Status | None, bool]:
+def _turned(
+    status: Status, answered: Status | None, fresh: bool
+) -> tuple[RunChangeKind | None, Status | None, bool]:
     """The turn a verdict is, the last answer there was with it, and whether a loss of that would be news."""
     if status not in RAN_BEFORE:
-        return (Turn.LOST if fresh else None), answered, False
+        return (RunChangeKind.LOST if fresh else None), answered, False
     bad, was_bad = status is not Status.PASS, answered is not Status.PASS
     turned = answered is not None and bad != was_bad
-    return ((Turn.BROKEN if bad else Turn.FIXED) if turned else None), status, True
+    return ((RunChangeKind.BROKEN if bad else RunChangeKind.FIXED) if turned else None), status, True
 
 
-def _entry(run_id: str, when: float, events: list[Event]) -> str:
-    by_turn: dict[Turn, list[Event]] = {turn: [] for turn in Turn}
+def _entry(run_id: str, when: float, events: list[FeedItem]) -> str:
+    by_turn: dict[RunChangeKind, list[FeedItem]] = {turn: [] for turn in RunChangeKind}
     for event in events:
         by_turn[event.turn].append(event)
     title = ", ".join(f"{len(found)} {turn.value}" for turn, found in by_turn.items() if found)

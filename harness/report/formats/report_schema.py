@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.outcome import Evidence, Status, Tier
 from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION
-from harness.report.model.changes import Turn
+from harness.report.model.changes import RunChangeKind
 from harness.report.model.marks import Mark
 
 
@@ -128,7 +128,7 @@ class Said(_Part):
 class ChangeItem(_Part):
     """What is not as it was in the run this one is held against."""
 
-    turn: Turn
+    turn: RunChangeKind
     cell: str
     check: str
     before: Said | None

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.outcome import Status
-from harness.report.model.report_inputs import SaidInput
+from harness.report.model.report_inputs import EarlierVerdict
 
 BAD = (Status.FAIL, Status.INCONCLUSIVE)
 Pair = tuple[str, str]
 
 
-class Turn(str, enum.Enum):
+class RunChangeKind(str, enum.Enum):
     """How a (cell, check) stands to what an earlier run said of it; most urgent first."""
 
     BROKEN = "newly broken"
@@ -27,15 +27,15 @@ class Turn(str, enum.Enum):
 
 
 #: What each turn means, in a sentence.
-MEANINGS: dict[Turn, str] = {
-    Turn.BROKEN: "Does not pass now, and was not known to be broken then.",
-    Turn.LOST: "Had an answer then, has none now. Nothing is proved by that.",
-    Turn.WEAKER: "Passes as it did, but on weaker evidence.",
-    Turn.STILL: "Did not pass then, does not pass now.",
-    Turn.FIXED: "Did not pass then, passes now.",
-    Turn.GAINED: "Passes now; then it had no answer, or one on weaker evidence.",
-    Turn.ADDED: "Was not planned then.",
-    Turn.REMOVED: "Was planned then, is not planned now.",
+MEANINGS: dict[RunChangeKind, str] = {
+    RunChangeKind.BROKEN: "Does not pass now, and was not known to be broken then.",
+    RunChangeKind.LOST: "Had an answer then, has none now. Nothing is proved by that.",
+    RunChangeKind.WEAKER: "Passes as it did, but on weaker evidence.",
+    RunChangeKind.STILL: "Did not pass then, does not pass now.",
+    RunChangeKind.FIXED: "Did not pass then, passes now.",
+    RunChangeKind.GAINED: "Passes now; then it had no answer, or one on weaker evidence.",
+    RunChangeKind.ADDED: "Was not planned then.",
+    RunChangeKind.REMOVED: "Was planned then, is not planned now.",
 }
 
 
@@ -47,11 +47,11 @@ class Change:
     differ; empty when the same inputs gave another answer, or when nothing could be compared.
     """
 
-    turn: Turn
+    turn: RunChangeKind
     cell: str
     check: str
-    before: SaidInput | None
-    after: SaidInput | None
+    before: EarlierVerdict | None
+    after: EarlierVerdict | None
     causes: tuple[str, ...] = ()
 
     @property
@@ -61,15 +61,15 @@ class Change:
 
 
 def compare(
-    before: Mapping[Pair, SaidInput],
-    after: Mapping[Pair, SaidInput],
+    before: Mapping[Pair, EarlierVerdict],
+    after: Mapping[Pair, EarlierVerdict],
     causes: Mapping[Pair, tuple[str, ...]] | None = None,
 ) -> tuple[Change, ...]:
     """Every change by turn, in the order of `after` and then of `before`. What is the same is left out,
     unless it is broken in both."""
     found = []
     for pair in dict.fromkeys([*after, *before]):
-        turn = turn_of(before.get(pair), after.get(pair))
+        turn = run_change_kind(before.get(pair), after.get(pair))
         if turn is not None:
             found.append(
                 Change(
@@ -81,21 +81,21 @@ def compare(
                     causes=(causes or {}).get(pair, ()),
                 )
             )
-    urgency = {turn: place for place, turn in enumerate(Turn)}
+    urgency = {turn: place for place, turn in enumerate(RunChangeKind)}
     return tuple(sorted(found, key=lambda change: urgency[change.turn]))
 
 
-def turn_of(before: SaidInput | None, after: SaidInput | None) -> Turn | None:
+def run_change_kind(before: EarlierVerdict | None, after: EarlierVerdict | None) -> RunChangeKind | None:
     """What one pair's change is called, None when there is nothing to say."""
     if before is None or after is None:
-        return Turn.ADDED if before is None else Turn.REMOVED
+        return RunChangeKind.ADDED if before is None else RunChangeKind.REMOVED
     if after.status in BAD:
-        return Turn.STILL if before.status in BAD else Turn.BROKEN
+        return RunChangeKind.STILL if before.status in BAD else RunChangeKind.BROKEN
     if after.status is Status.PASS:
         if before.status in BAD:
-            return Turn.FIXED
+            return RunChangeKind.FIXED
         if before.status is not Status.PASS:
-            return Turn.GAINED
+            return RunChangeKind.GAINED
         then, now = (said.evidence.rank if said.evidence else -1 for said in (before, after))
-        return None if then == now else Turn.WEAKER if now < then else Turn.GAINED
-    return Turn.LOST if before.status in {Status.PASS, *BAD} else None
+        return None if then == now else RunChangeKind.WEAKER if now < then else RunChangeKind.GAINED
+    return RunChangeKind.LOST if before.status in {Status.PASS, *BAD} else None

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.check import Check
-from harness.ledger.plan_record import Entry
-from harness.ledger.run_record import Run
+from harness.ledger.plan_record import PlanEntry
+from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
-from harness.report.model.report_inputs import EarlierInput, HistoryInput, RunInput, SaidInput
+from harness.report.model.report_inputs import EarlierInput, EarlierVerdict, HistoryEntry, RunInput
 from harness.report.model.trend import figures_of
 from harness.verdict.verdict import judge_outcome
 
@@ -37,11 +37,11 @@ class _Judged:
     run_id: str
     finished: float
     completed: bool
-    said: SaidInput
+    said: EarlierVerdict
     figures: tuple[tuple[str, float], ...] = ()
 
 
-class Past:
+class EarlierRuns:
     """The runs before one run. Each key is read and judged once, however many runs and cells share it."""
 
     def __init__(self, plan: Plan, ledger: Ledger, run_id: str) -> None:
@@ -70,7 +70,7 @@ class Past:
                 return run.run_id
         return None
 
-    def history(self, entry: Entry) -> tuple[HistoryInput, ...]:
+    def history(self, entry: PlanEntry) -> tuple[HistoryEntry, ...]:
         """What earlier runs said of one (cell, check), oldest first, at most `HISTORY_LENGTH`."""
         pair = (entry.cell_id, entry.check)
         found = [
@@ -101,7 +101,7 @@ class Past:
             causes=self._causes(run, entries),
         )
 
-    def _causes(self, run: Run, entries: Mapping[Pair, Entry]) -> dict[Pair, tuple[str, ...]]:
+    def _causes(self, run: RunRecord, entries: Mapping[Pair, PlanEntry]) -> dict[Pair, tuple[str, ...]]:
         before, after = run.plan.tasks_by_key, self._plan.tasks
         explained: dict[tuple[str, str], tuple[str, ...]] = {}
         causes: dict[Pair, tuple[str, ...]] = {}
@@ -118,19 +118,21 @@ class Past:
             causes[entry.cell_id, entry.check] = explained[both]
         return causes
 
-    def _entry_of(self, run: Run, entry: Entry, left: SaidInput | None) -> HistoryInput:
+    def _entry_of(self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None) -> HistoryEntry:
         said, reused = self._said(run, entry, left)
         figures = reused.figures if reused else self._own_figures(run, entry)
         return _history(run.started, run.run_id, said, figures, reused=reused is not None)
 
-    def _own_figures(self, run: Run, entry: Entry) -> tuple[tuple[str, float], ...]:
+    def _own_figures(self, run: RunRecord, entry: PlanEntry) -> tuple[tuple[str, float], ...]:
         outcomes = self._outcomes(entry.key, entry.check)
         return next((judged.figures for judged in outcomes if judged.run_id == run.run_id), ())
 
-    def _said(self, run: Run, entry: Entry, left: SaidInput | None) -> tuple[SaidInput, _Judged | None]:
+    def _said(
+        self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None
+    ) -> tuple[EarlierVerdict, _Judged | None]:
         """What `run` said of one entry of its plan, and the older outcome it took for it, if it did."""
         if entry.skip:
-            return SaidInput(status=entry.skip.status, reason=entry.skip.reason), None
+            return EarlierVerdict(status=entry.skip.status, reason=entry.skip.reason), None
         outcomes = self._outcomes(entry.key, entry.check)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
@@ -142,7 +144,7 @@ class Past:
         if reused is not None:
             return reused.said, reused
         reason = "this run left no outcome that could still be read"
-        return SaidInput(status=Status.NOT_RUN, reason=reason, key=entry.key), None
+        return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
     def _outcomes(self, key: str, check: str) -> tuple[_Judged, ...]:
         """All outcomes of a key, newest first."""
@@ -165,7 +167,7 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
         finished=outcome.finished,
         completed=outcome.state is State.COMPLETED,
         figures=figures_of(outcome.check, outcome.measurements),
-        said=SaidInput(
+        said=EarlierVerdict(
             status=judgement.status,
             reason=judgement.reasons[0] if judgement.reasons else "",
             evidence=outcome.evidence,
@@ -177,12 +179,12 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
 def _history(
     time: float,
     run_id: str,
-    said: SaidInput,
+    said: EarlierVerdict,
     figures: tuple[tuple[str, float], ...],
     *,
     reused: bool = False,
-) -> HistoryInput:
-    return HistoryInput(
+) -> HistoryEntry:
+    return HistoryEntry(
         time=time,
         status=said.status,
         run_id=run_id,
@@ -193,12 +195,12 @@ def _history(
     )
 
 
-def revision_of(run: Run) -> str:
+def revision_of(run: RunRecord) -> str:
     """The commit of the checkout a run was made in, with a `+` where files differed; "" when not recorded."""
     return str(run.host.get("revision", ""))
 
 
-def _runs_before(ledger: Ledger, run_id: str) -> tuple[Run, ...]:
+def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
     """The runs before `run_id`, newest first; the last ones when there is no such run."""
     runs = ledger.runs(HISTORY_LENGTH + 1)
     places = {run.run_id: place for place, run in enumerate(runs)}
@@ -208,8 +210,8 @@ def _runs_before(ledger: Ledger, run_id: str) -> tuple[Run, ...]:
     return runs[places.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
 
 
-def _dispositions(ledger: Ledger, run: Run) -> dict[Pair, SaidInput]:
+def _dispositions(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:
     return {
-        (left.cell_id, left.check): SaidInput(status=left.status, reason=left.reason, key=left.key)
+        (left.cell_id, left.check): EarlierVerdict(status=left.status, reason=left.reason, key=left.key)
         for left in ledger.dispositions(run.run_id)
     }

@@ -10,12 +10,12 @@ from typing import Any
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_files import Case
-from harness.ledger.plan_record import CellFacts, Entry
+from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.tasks.reproduce import reproduce_command
 from harness.plan.tasks.task import Plan
-from harness.report.model.earlier_runs import Past
+from harness.report.model.earlier_runs import EarlierRuns
 from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts
 from harness.report.model.relative_paths import Places
@@ -29,7 +29,7 @@ from harness.report.model.report_inputs import (
     ExcludedInput,
     ExpectationInput,
     FindingInput,
-    HistoryInput,
+    HistoryEntry,
     PublishedInput,
     ReportInputs,
     ResultInput,
@@ -38,23 +38,23 @@ from harness.report.model.report_inputs import (
 from harness.report.model.survival_facts import SurvivalFacts
 from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.triage.diagnosis_text import in_short
-from harness.verdict.verdict import Expectation, Verdict
+from harness.verdict.verdict import Standing, Verdict
 
 #: More outcomes than any run records.
 MANY = 10_000_000
 #: Locks are long: of a larger matrix the report names the command that exports one.
 MOST_EXPORTED = 200
 STANDINGS = {
-    Expectation.AS_EXPECTED: "",
-    Expectation.KNOWN: KNOWN,
-    Expectation.UNEXPECTED: UNEXPECTED,
-    Expectation.INCOMPLETE: UNEXPECTED,
-    Expectation.UNEXPECTED_PASS: UNEXPECTED_PASS,
+    Standing.AS_EXPECTED: "",
+    Standing.KNOWN: KNOWN,
+    Standing.UNEXPECTED: UNEXPECTED,
+    Standing.INCOMPLETE: UNEXPECTED,
+    Standing.UNEXPECTED_PASS: UNEXPECTED_PASS,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class ReportContext:
     """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds.
 
     `since` is the run to hold this one against; by default the last one before it that asked
@@ -85,11 +85,13 @@ def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[st
     return {**reused, **{key: recorded[key] for key in wanted if key in recorded}}
 
 
-def gather(plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: Gathered) -> ReportInputs:
+def join_report_inputs(
+    plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: ReportContext
+) -> ReportInputs:
     """The report's inputs; an outcome's files that are gone are left out, not an error."""
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
-    past = Past(plan, ledger, more.run.run_id)
+    past = EarlierRuns(plan, ledger, more.run.run_id)
     since = more.since or past.previous
     places = Places(more.places)
     few = len(plan.cells) <= MOST_EXPORTED
@@ -174,7 +176,7 @@ def _junit_reasons(result: ResultInput) -> tuple[str, ...]:
     return result.reasons
 
 
-def _columns(entries: tuple[Entry, ...]) -> tuple[CheckInput, ...]:
+def _columns(entries: tuple[PlanEntry, ...]) -> tuple[CheckInput, ...]:
     columns = {
         entry.check: CheckInput(name=entry.check, tier=entry.tier, question=entry.question)
         for entry in entries
@@ -200,12 +202,12 @@ def _cell(cell: CellFacts, planned: list[str]) -> CellInput:
 
 def _result(
     plan: Plan,
-    entry: Entry,
+    entry: PlanEntry,
     verdict: Verdict,
     ledger: Ledger,
-    more: Gathered,
+    more: ReportContext,
     places: Places,
-    history: tuple[HistoryInput, ...],
+    history: tuple[HistoryEntry, ...],
 ) -> ResultInput:
     task = plan.tasks.get(entry.key)
     outcome, expected = verdict.outcome, verdict.expected

@@ -107,7 +107,7 @@ class ExpectationInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryInput:
+class HistoryEntry:
     """What an earlier run said of the same check of the same cell; `time` is Unix seconds.
 
     `key` differs from one to the next where an input changed; `reused`: the run took an older outcome.
@@ -124,7 +124,7 @@ class HistoryInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaidInput:
+class EarlierVerdict:
     """What a run said of one check of one cell, in short."""
 
     status: Status
@@ -143,7 +143,7 @@ class EarlierInput:
     run_id: str
     started: float
     revision: str = ""
-    said: Mapping[tuple[str, str], SaidInput]
+    said: Mapping[tuple[str, str], EarlierVerdict]
     causes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -207,7 +207,7 @@ class ResultInput:
     log_path: Path | None = None
     artifacts: tuple[ArtifactInput, ...] = ()
     reproduce: str = ""
-    history: tuple[HistoryInput, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     expectation: ExpectationInput | None = None
     diagnosis: DiagnosisInput | None = None
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
-from harness.report.model.changes import Change, Turn, compare
+from harness.report.model.changes import Change, RunChangeKind, compare
 from harness.report.model.failure_patterns import Pattern, find_patterns
 from harness.report.model.headline import headline, proof
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
@@ -18,15 +18,22 @@ from harness.report.model.report_inputs import (
     CellInput,
     CheckInput,
     EarlierInput,
+    EarlierVerdict,
     ExcludedInput,
     PublishedInput,
     ReportInputs,
     ResultInput,
     RunFacts,
     RunInput,
-    SaidInput,
 )
-from harness.report.model.streak import BROKEN, Past, Streak, change_of, past_of, streak_of
+from harness.report.model.streak import (
+    BROKEN,
+    CondensedHistory,
+    Streak,
+    change_of,
+    condensed_history,
+    streak_of,
+)
 from harness.report.model.visible_text import file_name
 
 if TYPE_CHECKING:
@@ -65,9 +72,9 @@ class Result:
     origin: ResultInput | None = field(default=None, compare=False, repr=False)
 
     @cached_property
-    def past(self) -> Past:
+    def past(self) -> CondensedHistory:
         """The history with what repeats said once, oldest first."""
-        return past_of(self.facts.history)
+        return condensed_history(self.facts.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +153,10 @@ class ReportModel:
         return {evidence: sum(marks.values()) for evidence, marks in self.by_evidence.items()}
 
     @property
-    def turns(self) -> dict[Turn, int]:
+    def turns(self) -> dict[RunChangeKind, int]:
         """How many changes there are of each kind that occurs, most urgent first."""
         counts = Counter(change.turn for change in self.changes)
-        return {turn: counts[turn] for turn in Turn if counts[turn]}
+        return {turn: counts[turn] for turn in RunChangeKind if counts[turn]}
 
     @property
     def checks(self) -> tuple[CheckInput, ...]:
@@ -254,7 +261,7 @@ def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[C
     if earlier is None:
         return ()
     now = {
-        (facts.cell_id, facts.check): SaidInput(
+        (facts.cell_id, facts.check): EarlierVerdict(
             status=facts.status,
             reason=facts.reasons[0] if facts.reasons else "",
             evidence=facts.evidence,

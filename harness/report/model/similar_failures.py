@@ -15,7 +15,7 @@ MAX_CELLS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class AxisDifference:
     """An axis on which two cells differ: here and there; "" where a cell does not have it."""
 
     axis: str
@@ -36,7 +36,7 @@ class Siblings:
     alike: tuple[Row, ...] = ()
     others: int = 0
     nearest: Row | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[AxisDifference, ...] = ()
 
 
 class Family:
@@ -77,7 +77,7 @@ def _reason(result: Result) -> str:
     return result.facts.reasons[0] if result.facts.reasons else ""
 
 
-def _nearest(row: Row, passing: Sequence[Row]) -> tuple[Row | None, tuple[Step, ...]]:
+def _nearest(row: Row, passing: Sequence[Row]) -> tuple[Row | None, tuple[AxisDifference, ...]]:
     found = [(_steps(row.cell.axes, other.cell.axes), other) for other in passing]
     if not found:
         return None, ()
@@ -85,9 +85,9 @@ def _nearest(row: Row, passing: Sequence[Row]) -> tuple[Row | None, tuple[Step, 
     return other, steps
 
 
-def _steps(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[Step, ...]:
+def _steps(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[AxisDifference, ...]:
     return tuple(
-        Step(axis=axis, here=here.get(axis, ""), there=there.get(axis, ""))
+        AxisDifference(axis=axis, here=here.get(axis, ""), there=there.get(axis, ""))
         for axis in dict.fromkeys([*here, *there])
         if here.get(axis) != there.get(axis)
     )

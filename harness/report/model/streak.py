@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import Mark
-from harness.report.model.report_inputs import HistoryInput
+from harness.report.model.report_inputs import HistoryEntry
 
 NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
 RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
@@ -48,7 +48,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Past:
+class CondensedHistory:
     """A history with what repeats said once, oldest first; the same one for all that is alike.
 
     turned: places in the history where an input was not what it was in the run before.
@@ -62,7 +62,7 @@ class Past:
 _Said = tuple[str, float, str, str, int]
 
 
-def past_of(history: Sequence[HistoryInput]) -> Past:
+def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
     """Checks that ran in the same runs and said the same share their past: most of a large report."""
     keys: dict[str, int] = {}
     number = keys.setdefault
@@ -83,8 +83,8 @@ def past_of(history: Sequence[HistoryInput]) -> Past:
 
 
 @lru_cache(maxsize=16_384)
-def _past(history: tuple[_Said, ...]) -> Past:
-    return Past(
+def _past(history: tuple[_Said, ...]) -> CondensedHistory:
+    return CondensedHistory(
         stretches=tuple(
             _stretch(status, evidence, list(runs))
             for (status, evidence), runs in groupby(history, key=itemgetter(2, 3))
@@ -111,7 +111,7 @@ def _stretch(status: str, evidence: str, runs: Sequence[_Said]) -> Stretch:
     )
 
 
-def change_of(earlier: Sequence[HistoryInput], now: Mark) -> str:
+def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
     """Against the last run that had an answer: a run in between that had none hides nothing."""
     if not earlier:
         return ""
@@ -125,7 +125,7 @@ def change_of(earlier: Sequence[HistoryInput], now: Mark) -> str:
     return ""
 
 
-def streak_of(earlier: Sequence[HistoryInput], status: Status, *, this_run: str, now: float) -> Streak | None:
+def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str, now: float) -> Streak | None:
     """The first bad run, of what is bad; the first good one, of what is good."""
     if status not in RAN_BEFORE:
         return None

@@ -33,7 +33,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class SchemaId(_Part):
+class SurvivalSchema(_Part):
     """Which schema a file has."""
 
     name: str
@@ -63,7 +63,7 @@ class BodyFacts(_Part):
     verdicts: tuple[int, ...]
 
 
-class PatchFacts(_Part):
+class PatchSurvival(_Part):
     """A patch: one index into the legend for each commit, newest first."""
 
     id: str
@@ -77,11 +77,11 @@ class PatchFacts(_Part):
 class SurvivalFacts(_Part):
     """The file. Commits stand newest first."""
 
-    schema_: SchemaId = Field(alias="schema")
+    schema_: SurvivalSchema = Field(alias="schema")
     range: str
     commits: tuple[CommitFacts, ...] = Field(min_length=1)
     legend: tuple[str, ...]
-    patches: tuple[PatchFacts, ...]
+    patches: tuple[PatchSurvival, ...]
 
     @model_validator(mode="after")
     def _fits(self) -> SurvivalFacts:
@@ -140,7 +140,7 @@ def heat_map(survival: SurvivalFacts) -> Markup:
     )
 
 
-def _row(survival: SurvivalFacts, patch: PatchFacts, top: int) -> Iterator[Markup]:
+def _row(survival: SurvivalFacts, patch: PatchSurvival, top: int) -> Iterator[Markup]:
     commits = survival.commits[::-1]
     scale = WIDTH / len(commits)
     name = visible(patch.id)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.model.changes import MEANINGS, Change, Turn
+from harness.report.model.changes import MEANINGS, Change, RunChangeKind
 from harness.report.model.report_model import ReportModel, Result
 from harness.report.model.visible_text import clip, file_name, moment, visible
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
 MAX_CHANGES = 200
 #: What the grid's page counts; the others are of interest only on the page of changes.
-TOLD = (Turn.BROKEN, Turn.LOST, Turn.WEAKER, Turn.FIXED, Turn.STILL)
+TOLD = (
+    RunChangeKind.BROKEN,
+    RunChangeKind.LOST,
+    RunChangeKind.WEAKER,
+    RunChangeKind.FIXED,
+    RunChangeKind.STILL,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ def _counts(model: ReportModel) -> str:
 
 
 def _shown(change: Change, title: str, result: Result | None, href: str) -> dict[str, Any]:
-    said = change.before if change.turn in {Turn.FIXED, Turn.REMOVED} else change.after
+    said = change.before if change.turn in {RunChangeKind.FIXED, RunChangeKind.REMOVED} else change.after
     reason = said.reason if said else ""
     return {
         "check": change.check,
@@ -75,7 +81,7 @@ def _shown(change: Change, title: str, result: Result | None, href: str) -> dict
         "before": change.before,
         "result": result,
         "href": href,
-        "reason": f"It said: {reason}" if reason and change.turn is Turn.FIXED else reason,
+        "reason": f"It said: {reason}" if reason and change.turn is RunChangeKind.FIXED else reason,
         "causes": change.causes,
         "same": change.same_inputs,
     }

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from harness.digest import digest_bytes
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model.report_model import Result
-from harness.report.model.streak import Past
+from harness.report.model.streak import CondensedHistory
 from harness.report.model.visible_text import (
     as_bytes,
     clip,
@@ -110,7 +110,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         return escape(visible(clip(text, limit))) + link
 
     @lru_cache(maxsize=16_384)
-    def past(found: Past) -> Markup:
+    def past(found: CondensedHistory) -> Markup:
         macros = env.get_template("macros.html").module
         return Markup(macros.past(found.stretches))  # type: ignore[attr-defined]  # noqa: S704 - the macro escapes
 

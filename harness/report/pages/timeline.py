@@ -11,7 +11,7 @@ from markupsafe import Markup
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model.report_model import Result
-from harness.report.model.streak import Past, Stretch
+from harness.report.model.streak import CondensedHistory, Stretch
 from harness.report.model.visible_text import clip, moment, visible
 
 STEP = 18
@@ -34,7 +34,7 @@ def timeline_svg(result: Result) -> Markup:
 
 
 @lru_cache(maxsize=16_384)
-def _drawn(past: Past, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
+def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
     """now: the place of this run in the row of runs when an input changed with it."""
     parts, left = [], 0
     bars = _bars(past.stretches, mark, evidence)

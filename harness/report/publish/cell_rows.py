@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from harness.report.formats.csv_export import row_lines
-from harness.report.formats.feed import Event, row_events
+from harness.report.formats.feed import FeedItem, row_events
 from harness.report.formats.json_export import cell_line
 from harness.report.model.report_model import ReportModel, Row
 from harness.report.pages.cell_pages import CellPages
@@ -35,7 +35,7 @@ class RowTexts(NamedTuple):
 
     line: bytes
     sheet: bytes
-    events: tuple[Event, ...]
+    events: tuple[FeedItem, ...]
     past: RowPast
     grid: GridRow
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness.outcome import Outcome, State
-from harness.run.jobs.execute import abandoned, execute
-from harness.run.jobs.job import Handle, Job, Site
+from harness.run.jobs.execute import abandoned_job_outcome, execute
+from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.programs.process import CONTAINED_GRACE_SECONDS, HARD_SECONDS
 
 # How long a job may go on after it was told to stop before it is given up.
@@ -61,7 +61,7 @@ class Executor(Protocol):
 @dataclass(kw_only=True)
 class _Running:
     job: Job
-    handle: Handle = field(default_factory=Handle)
+    handle: JobHandle = field(default_factory=JobHandle)
     started: float = field(default_factory=time.time)
     give_up_at: float
     thread: threading.Thread | None = None
@@ -74,7 +74,7 @@ class LocalExecutor:
     outcome says so, and its thread is left behind.
     """
 
-    def __init__(self, site: Site, jobs: int, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, site: JobSite, jobs: int, patience: float = PATIENCE_SECONDS) -> None:
         self.site = site
         self._jobs = max(1, jobs)
         self._patience = patience
@@ -142,7 +142,7 @@ class LocalExecutor:
             running.handle.cancelled.set()
             del self._running[running.job.task.key]
             limit = running.job.task.check.timeout_s
-            outcome = abandoned(
+            outcome = abandoned_job_outcome(
                 running.job,
                 self.site,
                 running.handle,

@@ -34,11 +34,11 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
-from harness.plan.tasks.demand import Demand, asked_of, demand_of, unmet
+from harness.plan.tasks.demand import Demand, applicable_demand, demand_of, unmet_reason
 from harness.run.executors.executor import PATIENCE_SECONDS, Finished
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
-from harness.run.jobs.execute import INFRASTRUCTURE, lost
+from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
 from harness.run.jobs.job import CellCommand, Job
 from harness.run.programs.scrub import ESCAPES
 
@@ -121,16 +121,18 @@ class RayExecutor:
 
     def submit(self, job: Job) -> None:
         """Send the job; Ray starts it when its resources are free. One that can never start is refused."""
-        demand = asked_of(demand_of(job.task.check, job.task.facets), self.nodes)
-        reason = unmet(demand, self.nodes)
+        demand = applicable_demand(demand_of(job.task.check, job.task.facets), self.nodes)
+        reason = unmet_reason(demand, self.nodes)
         if reason:
             fix = "add such a node, or leave these cells out with --only"
-            self._refused.append(Finished(job=job, outcome=lost(job, InfrastructureError(reason, fix=fix))))
+            self._refused.append(
+                Finished(job=job, outcome=lost_job_outcome(job, InfrastructureError(reason, fix=fix)))
+            )
             return
         try:
             parcel = pack(job, self._artifacts, self._code)
         except InfrastructureError as error:
-            self._refused.append(Finished(job=job, outcome=lost(job, error)))
+            self._refused.append(Finished(job=job, outcome=lost_job_outcome(job, error)))
             return
         flight = _Flight(job=job, parcel=parcel, demand=demand)
         self._flights[self._launch(flight)] = flight
@@ -199,7 +201,9 @@ class RayExecutor:
         maker = next((node for node in made_on if node in alive and node not in closed), "")
         if maker or not self._quarantine.records.keys() & alive.keys():
             return maker, True
-        fitting = [node for node in alive if node not in closed and not unmet(flight.demand, [alive[node]])]
+        fitting = [
+            node for node in alive if node not in closed and not unmet_reason(flight.demand, [alive[node]])
+        ]
         if not fitting or (not closed and not self._quarantine.waiting(alive, now)):
             return "", True
         waiting = self._quarantine.waiting(fitting, now)
@@ -222,9 +226,11 @@ class RayExecutor:
         except errors.TaskCancelledError:
             outcome = _stopped(flight.job)
         except InfrastructureError as error:
-            outcome = lost(flight.job, error)
+            outcome = lost_job_outcome(flight.job, error)
         except (errors.RayError, OSError) as error:
-            outcome = _stopped(flight.job) if flight.cancelled_at else lost(flight.job, _gone(error))
+            outcome = (
+                _stopped(flight.job) if flight.cancelled_at else lost_job_outcome(flight.job, _gone(error))
+            )
         if flight.group is not None:
             self._ray.util.remove_placement_group(flight.group)
         return Finished(job=flight.job, outcome=outcome)
@@ -239,7 +245,7 @@ class RayExecutor:
 
 def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     """What runs on the node: the job, on a site of the node's own, in the staged checkout."""
-    from harness.run.jobs.job import Site
+    from harness.run.jobs.job import JobSite
     from harness.settings import load_settings
 
     context = _ray().get_runtime_context()
@@ -252,7 +258,7 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = node_folder(remote.state, node)
     dev, variables = remote.host(state)
-    site = Site(
+    site = JobSite(
         root=root,
         state=state,
         cache=cache,
@@ -338,7 +344,7 @@ def _connect(ray: Any, address: str, folder: Path) -> None:
 
 
 def _stopped(job: Job) -> Outcome:
-    outcome = lost(job, InfrastructureError("the run was stopped"))
+    outcome = lost_job_outcome(job, InfrastructureError("the run was stopped"))
     failure = Failure(kind="Interrupted", message="the run was stopped")
     return replace(outcome, state=State.INTERRUPTED, failure=failure)
 

@@ -10,8 +10,8 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import ArtifactRef, Outcome, State
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.execute import lost
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.execute import lost_job_outcome
+from harness.run.jobs.job import Job, JobSite
 
 COLLECT_SECONDS = 1.0
 
@@ -56,7 +56,7 @@ def unpack(files: Mapping[str, bytes], store: ArtifactStore) -> None:
         store.put(data, digest)
 
 
-def run_parcel(parcel: Parcel, site: Site, node: str, code: str) -> Delivery:
+def run_parcel(parcel: Parcel, site: JobSite, node: str, code: str) -> Delivery:
     """Run a job here. What its inputs left on another machine, such as an environment, is made here first.
 
     An outcome in `State.ERROR` with an infrastructure failure when the program here is another one.
@@ -67,14 +67,14 @@ def run_parcel(parcel: Parcel, site: Site, node: str, code: str) -> Delivery:
             f"node {node} has another version of npu-matrix than the machine that runs the plan",
             fix="install the same version on every node",
         )
-        return Delivery(outcome=lost(job, failure), files={}, node=node)
+        return Delivery(outcome=lost_job_outcome(job, failure), files={}, node=node)
     unpack(parcel.files, site.artifacts)
     job, failed = _with_inputs_here(job, site)
     outcome = failed or run_alone(job, site)
     return Delivery(outcome=outcome, files=files_of([outcome], site.artifacts), node=node)
 
 
-def run_alone(job: Job, site: Site) -> Outcome:
+def run_alone(job: Job, site: JobSite) -> Outcome:
     """Run one job in a thread and wait for it; an interrupt stops what it runs before it is passed on."""
     executor = LocalExecutor(site, jobs=1)
     executor.submit(job)
@@ -91,7 +91,7 @@ def run_alone(job: Job, site: Site) -> Outcome:
         executor.close()
 
 
-def _with_inputs_here(job: Job, site: Site) -> tuple[Job, Outcome | None]:
+def _with_inputs_here(job: Job, site: JobSite) -> tuple[Job, Outcome | None]:
     """The job with inputs that hold on this machine, or the outcome of the one that could not be made."""
     inputs = dict(job.inputs)
     for name, earlier in job.remakes.items():
@@ -102,7 +102,7 @@ def _with_inputs_here(job: Job, site: Site) -> tuple[Job, Outcome | None]:
         if made.state is not State.COMPLETED:
             why = made.failure.message if made.failure else made.state.value
             failure = InfrastructureError(f"its {name} could not be made on this node", why=why)
-            return job, lost(job, failure, log=made.log)
+            return job, lost_job_outcome(job, failure, log=made.log)
         inputs[name] = made
     return replace(job, inputs=inputs), None
 

@@ -17,8 +17,8 @@ from harness.errors import HarnessError, InfrastructureError, InterruptedRunErro
 from harness.ledger.outcome_record import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
 from harness.plan.tasks.task import Task
-from harness.run.jobs.job import Handle, Job, Site
-from harness.run.jobs.task_cards import leased
+from harness.run.jobs.job import Job, JobHandle, JobSite
+from harness.run.jobs.task_cards import task_cards_leased
 from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 
 # The strongest evidence each kind of device can give.
@@ -43,14 +43,14 @@ class _Result:
     failure: Failure | None = None
 
 
-def execute(job: Job, site: Site, handle: Handle | None = None) -> Outcome:
+def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome:
     """Run the job's check and return what came of it; never raises, whatever the check raises.
 
     InfrastructureError becomes `State.ERROR` (and is what may be retried), running out of time
     `State.TIMEOUT`, being stopped `State.INTERRUPTED`, everything else `State.ERROR` with its traceback in
     the log.
     """
-    handle = handle or Handle()
+    handle = handle or JobHandle()
     started, clock = time.time(), time.monotonic()
     log: ArtifactRef | None = None
     try:
@@ -65,8 +65,8 @@ def execute(job: Job, site: Site, handle: Handle | None = None) -> Outcome:
     return _outcome(job, result, log, started, started + time.monotonic() - clock)
 
 
-def abandoned(
-    job: Job, site: Site, handle: Handle, *, started: float, state: State, message: str, stack: str
+def abandoned_job_outcome(
+    job: Job, site: JobSite, handle: JobHandle, *, started: float, state: State, message: str, stack: str
 ) -> Outcome:
     """The outcome of a job that cannot be ended: it computes in this process and never looks up.
 
@@ -86,7 +86,7 @@ def abandoned(
     return _outcome(job, _failed(job.task, state, failure), log, started, time.time())
 
 
-def lost(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
+def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
     """The outcome of a job that never came to an end for a reason that is not its own."""
     now = time.time()
     return _outcome(job, _failed(job.task, State.ERROR, _failure(error)), log, now, now)
@@ -108,7 +108,7 @@ def _run(context: RunContext) -> _Result:
     task = context.job.task
     context.log(f"{task.check.name}: {task.check.question}\nkey {task.key}, attempt {context.job.attempt}")
     try:
-        with leased(context):
+        with task_cards_leased(context):
             measured = task.check.run(context)
         _refuse_promotion(task, measured)
         measured = _storable(task.check, measured)

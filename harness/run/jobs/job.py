@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class JobSite:
     """The folders and programs of the machine a job runs on.
 
     cell: how a module is started inside a cell; None where cells cannot be entered.
@@ -63,7 +63,7 @@ class Site:
 
 
 @dataclass(kw_only=True)
-class Handle:
+class JobHandle:
     """The thread-safe thread between a running job and who watches it; `waits` while it waits for cards."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)

@@ -10,12 +10,12 @@ from harness.devices.cards.card_leases import CardLeases
 from harness.devices.host.inventory import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
 from harness.plan.tasks.demand import demand_of
-from harness.run.jobs.job import Site
+from harness.run.jobs.job import JobSite
 from harness.run.jobs.task_context import RunContext
 
 
 @contextlib.contextmanager
-def leased(context: RunContext) -> Iterator[None]:
+def task_cards_leased(context: RunContext) -> Iterator[None]:
     """Hold what the task's cell asks for, for a task that runs on real cards; others hold nothing.
 
     The task's own time starts when it has them. InfrastructureError when a card is lost before or meanwhile,
@@ -47,7 +47,7 @@ def leased(context: RunContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _still_there(cards: Sequence[int], site: Site) -> Iterator[None]:
+def _still_there(cards: Sequence[int], site: JobSite) -> Iterator[None]:
     """A task that fails or hangs on a card that went away says nothing of its cell."""
     try:
         yield
@@ -59,7 +59,7 @@ def _still_there(cards: Sequence[int], site: Site) -> Iterator[None]:
     _require(cards, site, "while the task ran")
 
 
-def _require(cards: Sequence[int], site: Site, when: str) -> None:
+def _require(cards: Sequence[int], site: JobSite, when: str) -> None:
     path = site.environ.get("PATH")
     view = HostView(
         dev=site.dev, environ=site.environ, which=lambda program: shutil.which(program, path=path)

@@ -19,7 +19,7 @@ from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
-from harness.run.jobs.job import Handle, Job, Site
+from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.programs.process import (
     CONTAINED_GRACE_SECONDS,
     GRACE_SECONDS,
@@ -47,7 +47,7 @@ class TaskTimeoutError(Exception):
 class RunContext:
     """`harness.check.TaskContext` for real: one job on one site. Close it to end the log."""
 
-    def __init__(self, job: Job, site: Site, handle: Handle) -> None:
+    def __init__(self, job: Job, site: JobSite, handle: JobHandle) -> None:
         self.job = job
         self.site = site
         self.handle = handle

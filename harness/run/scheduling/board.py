@@ -15,15 +15,15 @@ from rich.text import Text
 
 from harness.outcome import Status, Tier
 from harness.run.scheduling.events import (
-    EntryLeft,
-    Event,
+    EntryWithoutOutcome,
     Observer,
     Progress,
+    RunEvent,
     RunFinished,
+    RunMessage,
     RunStarted,
     TaskFinished,
     TaskStarted,
-    Told,
     event_line,
 )
 
@@ -54,7 +54,7 @@ def observing(console: Console, environ: Mapping[str, str]) -> Iterator[Observer
 def json_lines(stream: IO[str]) -> Observer:
     """An observer that writes each event as a line of JSON."""
 
-    def write(event: Event) -> None:
+    def write(event: RunEvent) -> None:
         stream.write(event_line(event))
         stream.flush()
 
@@ -67,14 +67,14 @@ class PlainLines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: RunEvent) -> None:
         """Print the event."""
         text = describe(event)
         if text:
             self._console.print(Text(text), soft_wrap=True)
 
 
-def describe(event: Event) -> str:
+def describe(event: RunEvent) -> str:
     """One line about an event, or "" when it is worth none."""
     match event:
         case RunStarted():
@@ -93,9 +93,9 @@ def describe(event: Event) -> str:
             head = f"{status:<8} {event.tier.value:<11} {event.check} {_cells(event.cells)}"
             kind = f" [{event.outcome.evidence.value}]" if event.judgement.status.has_evidence else ""
             return f"{head}{kind} in {seconds}{reason}"
-        case EntryLeft(status=Status.BLOCKED):
+        case EntryWithoutOutcome(status=Status.BLOCKED):
             return f"blocked  {event.tier.value:<11} {event.check} {event.cell_id}: {event.reason}"
-        case Told():
+        case RunMessage():
             return event.text
         case RunFinished():
             how = "interrupted" if event.interrupted else "finished"
@@ -121,7 +121,7 @@ class Board:
         self._left = 0
         self._left_s = 0.0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: RunEvent) -> None:
         """Take the event in; failures and what the user is told also stay above the board as lines."""
         self._now = event.at
         match event:
@@ -191,10 +191,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _lasting(event: Event) -> bool:
+def _lasting(event: RunEvent) -> bool:
     if isinstance(event, TaskFinished):
         return event.retried or event.judgement.status is not Status.PASS
-    return isinstance(event, Told)
+    return isinstance(event, RunMessage)
 
 
 def _cells(cells: tuple[str, ...]) -> str:

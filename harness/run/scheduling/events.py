@@ -10,14 +10,14 @@ from harness.serialisation import as_object, dumps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class RunEvent:
     """Something that happened; `at` is Unix seconds."""
 
     at: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStarted(Event):
+class RunStarted(RunEvent):
     """The run begins: entries planned, tasks whose outcome is reused, tasks that are going to run at most."""
 
     run_id: str
@@ -28,7 +28,7 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskStarted(Event):
+class TaskStarted(RunEvent):
     """A task was handed to the executor; `cells` are those it answers for."""
 
     key: str
@@ -41,7 +41,7 @@ class TaskStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFinished(Event):
+class TaskFinished(RunEvent):
     """A task came back and is recorded; `retried` when it is going to run once more."""
 
     key: str
@@ -54,7 +54,7 @@ class TaskFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryLeft(Event):
+class EntryWithoutOutcome(RunEvent):
     """An entry is not going to have an outcome: blocked, skipped, or the run was stopped."""
 
     cell_id: str
@@ -65,7 +65,7 @@ class EntryLeft(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(Event):
+class Progress(RunEvent):
     """Time passes: the last log line of each running key, and what is left if nothing else fails.
 
     `left_s` is how long that takes on all slots, going by the history of each check.
@@ -77,14 +77,14 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Event):
+class RunMessage(RunEvent):
     """Something to tell the user: stopping, waiting, a notice of the ledger."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFinished(Event):
+class RunFinished(RunEvent):
     """The run is over."""
 
     run_id: str
@@ -95,12 +95,17 @@ class RunFinished(Event):
     interrupted: bool
 
 
-Observer = Callable[[Event], None]
+Observer = Callable[[RunEvent], None]
 
 
-def event_line(event: Event) -> str:
+#: Events whose class was renamed keep their name in JSON.
+JSON_KINDS = {"EntryWithoutOutcome": "EntryLeft", "RunMessage": "Told"}
+
+
+def event_line(event: RunEvent) -> str:
     """An event as one line of JSON with its kind; an outcome appears by its key, state and evidence only."""
-    data = {"event": type(event).__name__, **as_object(event)}
+    kind = type(event).__name__
+    data = {"event": JSON_KINDS.get(kind, kind), **as_object(event)}
     if isinstance(event, TaskFinished):
         found, judged = event.outcome, event.judgement
         data["outcome"] = {"key": found.key, "state": found.state, "evidence": found.evidence}

@@ -10,7 +10,7 @@ from harness.plan.tasks.task import Plan
 from harness.run.scheduling.schedule import Judge
 
 
-def failed_before(
+def failed_in_previous_run(
     plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
 ) -> frozenset[str]:
     """Of `keys`, those that answer an entry which failed in the run before this one, under whatever key."""

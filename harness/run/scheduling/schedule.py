@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.check import Check
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.outcome import Judgement, Outcome, State, Status
-from harness.plan.change.renewal import renewed_input
-from harness.plan.cost.task_order import order
+from harness.plan.change.renewal import changed_input
+from harness.plan.cost.task_order import order_tasks
 from harness.plan.tasks.task import STOPPING, Plan, Task
 from harness.run.scheduling.run_result import TaskResult
 
@@ -31,15 +31,15 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class EntryDecision:
     """The phase of one entry, and the reason where it is not going to run."""
 
-    entry: Entry
+    entry: PlanEntry
     phase: Phase
     reason: str = ""
 
 
-class Rank(NamedTuple):
+class QueueRank(NamedTuple):
     """A task's place in the queue, smallest first; no two tasks have the same."""
 
     tier: int
@@ -84,11 +84,11 @@ class Schedule:
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
         self._dependents = _dependents(plan)
-        self._decisions: dict[str, tuple[Decision, ...]] = {}
+        self._decisions: dict[str, tuple[EntryDecision, ...]] = {}
         self._undecided = set(self._cells)
         self._demands: dict[str, frozenset[str]] = {}
         self._demand: Counter[str] = Counter()
-        turns = order(
+        turns = order_tasks(
             plan,
             seconds={key: self.seconds(task) for key, task in plan.tasks.items()},
             failed_before=frozenset(failed_before),
@@ -96,10 +96,10 @@ class Schedule:
             cards=cards,
         )
         self._ranks = {
-            turn.key: Rank(plan.tasks[turn.key].check.tier.rank, again=False, place=place, key=turn.key)
+            turn.key: QueueRank(plan.tasks[turn.key].check.tier.rank, again=False, place=place, key=turn.key)
             for place, turn in enumerate(turns)
         }
-        self._queue: list[Rank] = []
+        self._queue: list[QueueRank] = []
         for key, outcome in known.items():
             if key in plan.tasks:
                 self._results[key] = self._result(outcome, reused=True)
@@ -129,7 +129,7 @@ class Schedule:
         """Distrust earlier outcomes that were built on another answer of this task; key -> why."""
         outcomes = {name: result.outcome for name, result in self._results.items()}
         renewed = {
-            other: renewed_input(self.plan.tasks[other], result.outcome, outcomes)
+            other: changed_input(self.plan.tasks[other], result.outcome, outcomes)
             for other in self._dependents.get(key, ())
             if (result := self._results.get(other)) is not None and result.reused
         }
@@ -176,7 +176,7 @@ class Schedule:
         """What is known of a task: this run's result, or else the one it had before."""
         return self._results.get(key) or self._fallback.get(key)
 
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[EntryDecision, ...]:
         """Every entry of the plan, in its order, with where it stands."""
         self._decide_anew()
         by_entry = {
@@ -235,7 +235,7 @@ class Schedule:
             elif queued and not wanted:
                 del self._queue[place]
 
-    def _demanded(self, decisions: Iterable[Decision]) -> frozenset[str]:
+    def _demanded(self, decisions: Iterable[EntryDecision]) -> frozenset[str]:
         """Keys without a result that a wanting entry needs, itself or through others."""
         pending = [decision.entry.key for decision in decisions if decision.phase is Phase.WANTED]
         demanded: set[str] = set()
@@ -261,14 +261,14 @@ class Schedule:
 
 
 def decide_cell(
-    entries: Sequence[Entry],
+    entries: Sequence[PlanEntry],
     results: Mapping[str, TaskResult],
     tasks: Mapping[str, Task],
     *,
     keep_going: bool,
-) -> tuple[Decision, ...]:
+) -> tuple[EntryDecision, ...]:
     """Where each entry of one cell stands, in the order given; pure."""
-    decided: dict[int, Decision] = {}
+    decided: dict[int, EntryDecision] = {}
     for index, entry in sorted(enumerate(entries), key=lambda item: item[1].tier.rank):
         cheaper = [one for one in decided.values() if one.entry.tier.rank < entry.tier.rank]
         decided[index] = _decide(entry, () if keep_going else cheaper, results, tasks)
@@ -276,26 +276,29 @@ def decide_cell(
 
 
 def _decide(
-    entry: Entry, cheaper: Iterable[Decision], results: Mapping[str, TaskResult], tasks: Mapping[str, Task]
-) -> Decision:
+    entry: PlanEntry,
+    cheaper: Iterable[EntryDecision],
+    results: Mapping[str, TaskResult],
+    tasks: Mapping[str, Task],
+) -> EntryDecision:
     if entry.skip is not None:
-        return Decision(entry=entry, phase=Phase.SKIPPED, reason=entry.skip.reason)
+        return EntryDecision(entry=entry, phase=Phase.SKIPPED, reason=entry.skip.reason)
     if entry.key in results:
-        return Decision(entry=entry, phase=Phase.DONE)
+        return EntryDecision(entry=entry, phase=Phase.DONE)
     obstacle = _failed_need(entry.key, results, tasks)
     if obstacle:
-        return Decision(entry=entry, phase=Phase.BLOCKED, reason=obstacle)
+        return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=obstacle)
     waiting = False
     for decision in cheaper:
         if decision.phase is Phase.BLOCKED:
-            return Decision(entry=entry, phase=Phase.BLOCKED, reason=decision.reason)
+            return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=decision.reason)
         if decision.phase is Phase.DONE:
             judgement = results[decision.entry.key].judgement
             if judgement.status in STOPPING and tasks[decision.entry.key].check.stops:
                 reason = _failure(decision.entry.check, judgement)
-                return Decision(entry=entry, phase=Phase.BLOCKED, reason=reason)
+                return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=reason)
         waiting = waiting or decision.phase in (Phase.WANTED, Phase.WAITING)
-    return Decision(entry=entry, phase=Phase.WAITING if waiting else Phase.WANTED)
+    return EntryDecision(entry=entry, phase=Phase.WAITING if waiting else Phase.WANTED)
 
 
 def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str, Task]) -> str:
@@ -330,8 +333,8 @@ def _dependents(plan: Plan) -> dict[str, list[str]]:
     return dependents
 
 
-def _by_cell(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    cells: dict[str, list[Entry]] = {}
+def _by_cell(entries: Iterable[PlanEntry]) -> dict[str, list[PlanEntry]]:
+    cells: dict[str, list[PlanEntry]] = {}
     for entry in entries:
         cells.setdefault(entry.cell_id, []).append(entry)
     return cells

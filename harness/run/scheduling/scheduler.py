@@ -7,29 +7,29 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.check import lapsed
+from harness.check import why_not_reusable
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
-from harness.plan.change.renewal import outdated
+from harness.plan.change.renewal import outdated_outcomes
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Executor, Finished
 from harness.run.jobs.execute import INFRASTRUCTURE
 from harness.run.jobs.job import Job
 from harness.run.scheduling.events import (
-    EntryLeft,
-    Event,
+    EntryWithoutOutcome,
     Observer,
     Progress,
+    RunEvent,
     RunFinished,
+    RunMessage,
     RunStarted,
     TaskFinished,
     TaskStarted,
-    Told,
 )
-from harness.run.scheduling.previous_run import failed_before
+from harness.run.scheduling.previous_run import failed_in_previous_run
 from harness.run.scheduling.run_result import RunResult
-from harness.run.scheduling.schedule import Decision, Judge, Phase, Schedule
+from harness.run.scheduling.schedule import EntryDecision, Judge, Phase, Schedule
 
 TICK_SECONDS = 0.25
 # Nobody takes longer to store one artifact.
@@ -37,7 +37,7 @@ UNFINISHED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class RunPolicy:
     """How a run decides.
 
     keep_going: a cell that fails a tier still spends the dearer ones. retries: how often a task that ended
@@ -58,7 +58,7 @@ def run_plan(
     executor: Executor,
     judge: Judge,
     *,
-    policy: Policy | None = None,
+    policy: RunPolicy | None = None,
     observer: Observer = lambda _event: None,
     stopped: Callable[[], bool] = lambda: False,
     argv: Sequence[str] = (),
@@ -71,7 +71,7 @@ def run_plan(
     killed. When `stopped()` turns true nothing new starts, what runs is stopped and recorded, and the
     result says interrupted. The executor stays open. InfrastructureError when the ledger cannot be written.
     """
-    policy = policy or Policy()
+    policy = policy or RunPolicy()
     ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
     run_id = ledger.begin_run(plan.record(), argv, host or {}, now=clock())
     run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
@@ -92,7 +92,7 @@ class _Run:
         ledger: Ledger,
         executor: Executor,
         judge: Judge,
-        policy: Policy,
+        policy: RunPolicy,
         observer: Observer,
         clock: Callable[[], float],
         run_id: str,
@@ -107,11 +107,11 @@ class _Run:
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         for key, outcome in list(known.items()):
             check = plan.tasks[key].check
-            reason = lapsed(check, outcome, judge(check, outcome))
+            reason = why_not_reusable(check, outcome, judge(check, outcome))
             if reason:
                 self._why[key] = reason
                 del known[key]
-        for key, reason in outdated(plan.tasks, known).items():
+        for key, reason in outdated_outcomes(plan.tasks, known).items():
             self._why[key] = reason
             del known[key]
         self._schedule = Schedule(
@@ -119,7 +119,7 @@ class _Run:
             known,
             judge,
             keep_going=policy.keep_going,
-            failed_before=failed_before(plan, ledger, judge, run_id, set(plan.tasks) - set(known)),
+            failed_before=failed_in_previous_run(plan, ledger, judge, run_id, set(plan.tasks) - set(known)),
             seconds=ledger.typical_seconds(),
             failure_rate=policy.failure_rate,
             cards=policy.cards,
@@ -256,11 +256,13 @@ class _Run:
         self._schedule.stopped = True
         self._executor.cancel()
         running = len(self._schedule.running)
-        self._tell(Told(at=self._clock(), text=f"stopping {running} running task(s); once more to force"))
+        self._tell(
+            RunMessage(at=self._clock(), text=f"stopping {running} running task(s); once more to force")
+        )
 
     def _announce(self) -> None:
         for notice in self._ledger.notices:
-            self._tell(Told(at=self._clock(), text=str(notice)))
+            self._tell(RunMessage(at=self._clock(), text=str(notice)))
         reused = Counter[Tier]()
         to_run = Counter[Tier]()
         seconds = 0.0
@@ -292,7 +294,7 @@ class _Run:
         tiers = {decision.entry.check: decision.entry.tier for decision in decisions}
         for one in left:
             self._tell(
-                EntryLeft(
+                EntryWithoutOutcome(
                     at=self._clock(),
                     cell_id=one.cell_id,
                     check=one.check,
@@ -325,7 +327,7 @@ class _Run:
         )
         return result
 
-    def _disposition(self, decision: Decision) -> Disposition:
+    def _disposition(self, decision: EntryDecision) -> Disposition:
         entry = decision.entry
         if entry.skip is not None:
             status, reason = entry.skip.status, entry.skip.reason
@@ -339,7 +341,7 @@ class _Run:
             cell_id=entry.cell_id, check=entry.check, key=entry.key, status=status, reason=reason
         )
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: RunEvent) -> None:
         """Tell the observer, until its terminal or file is gone: the run does not depend on being watched."""
         if self._watched:
             try:

@@ -13,7 +13,7 @@ from harness.plan.tasks.reproduce import reproduce_command
 from harness.settings import DEFAULT_PROFILE
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.triage.stack_trace import normalised
-from harness.verdict.verdict import UNANSWERED, Expectation, Verdict
+from harness.verdict.verdict import WITHOUT_ANSWER, Standing, Verdict
 
 CellCheck = tuple[str, str]
 
@@ -188,7 +188,7 @@ _Class = tuple[GateClass, Blocks, tuple[str, ...]]
 
 
 def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
-    if head.standing is Expectation.UNEXPECTED_PASS:
+    if head.standing is Standing.UNEXPECTED_PASS:
         where = f" ({head.expected.where})" if head.expected else ""
         return (
             GateClass.FIXED,
@@ -206,13 +206,13 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         )
         blocks = Blocks.NO if root else Blocks.INCOMPLETE
         return GateClass.NOT_RUN, blocks, ("what it needs did not pass in this cell",)
-    if head.standing is Expectation.KNOWN:
+    if head.standing is Standing.KNOWN:
         known = head.expected
         why = f"on the list: {known.reason} ({known.where}, until {known.until})" if known else "on the list"
         return GateClass.KNOWN, Blocks.NO, (why,)
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"measured, but not decided; {_same_key(head, inputs)}",)
-    if head.status in UNANSWERED:
+    if head.status in WITHOUT_ANSWER:
         what = (
             "measured, but not decided"
             if head.status is Status.INCONCLUSIVE
@@ -227,7 +227,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
             if flaky
             else (GateClass.NEW, Blocks.UNEXPECTED, (flake.reason,))
         )
-    if head.standing is Expectation.AS_EXPECTED:
+    if head.standing is Standing.AS_EXPECTED:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
     return gate_class, blocks, (*evidence, flake.reason) if flake else evidence

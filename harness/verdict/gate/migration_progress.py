@@ -13,7 +13,7 @@ SILENT = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MigrationStep:
     """One check of both rows; `holds_up` says why the old row cannot retire because of it, or ""."""
 
     check: str
@@ -23,10 +23,10 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advance:
+class MigrationProgress:
     """All checks of a migration. It is done when some check of the new row passed and none holds it up."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[MigrationStep, ...]
 
     @property
     def done(self) -> bool:
@@ -39,7 +39,9 @@ class Advance:
         return tuple(f"{step.check}: {step.holds_up}" for step in self.steps if step.holds_up)
 
 
-def advance(old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str] = ()) -> Advance:
+def migration_progress(
+    old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str] = ()
+) -> MigrationProgress:
     """Hold the verdicts of two rows against each other; `checks` are those planned, answered or not.
 
     The new row must be green: a failure that is on the list of expectations holds it up as well. Where the
@@ -48,10 +50,12 @@ def advance(old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str
     before = {verdict.check: verdict for verdict in old}
     after = {verdict.check: verdict for verdict in new}
     names = dict.fromkeys([*checks, *after, *before])
-    return Advance(steps=tuple(_step(check, before.get(check), after.get(check)) for check in names))
+    return MigrationProgress(
+        steps=tuple(_step(check, before.get(check), after.get(check)) for check in names)
+    )
 
 
-def _step(check: str, old: Verdict | None, new: Verdict | None) -> Step:
+def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep:
     was, now = (old.status if old else None), (new.status if new else None)
     reason = ""
     if now is None:
@@ -62,4 +66,4 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> Step:
         reason = f"{was.value} on the old row, {now.value} on the new one"
     elif now is not Status.PASS and now not in SILENT:
         reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
-    return Step(check=check, old=was, new=now, holds_up=reason)
+    return MigrationStep(check=check, old=was, new=now, holds_up=reason)

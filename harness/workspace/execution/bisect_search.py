@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
     from harness.outcome import Outcome
     from harness.plan.bisection.cells_between import Between
-    from harness.plan.bisection.search import Bisection, Finding, Noise
+    from harness.plan.bisection.search import Bisection, FlakeRates, SearchResult
     from harness.plan.keys.facets import FacetInputs
 
 
@@ -171,14 +171,14 @@ class BisectSearch:
     def go(self, limit: int) -> tuple[dict[str, Any], int]:
         """Ask until it is sure, nothing more can be asked, or `limit` probes were run."""
         from harness.run.executors.executor import LocalExecutor
-        from harness.run.jobs.job import Site
+        from harness.run.jobs.job import JobSite
         from harness.run.programs.interruption import Interruption
         from harness.run.scheduling.run_lock import run_lock
         from harness.workspace.open_ledger import open_ledger
 
         settings = self.context.settings
         state, cache = settings.path("state"), settings.cache
-        site = Site(
+        site = JobSite(
             root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache)
         )
         with (
@@ -208,7 +208,7 @@ class BisectSearch:
     def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
         """Run one probe; one that cannot be answered is not asked again."""
         from harness.plan.tasks.planner import part_of
-        from harness.run.scheduling.scheduler import Policy, run_plan
+        from harness.run.scheduling.scheduler import RunPolicy, run_plan
         from harness.verdict.verdict import judge_outcome
 
         key = self.entries[probe].key
@@ -217,7 +217,7 @@ class BisectSearch:
             ledger,
             executor,
             judge_outcome,
-            policy=Policy(rerun={key}),
+            policy=RunPolicy(rerun={key}),
             stopped=stopped,
             argv=sys.argv[1:],
         )
@@ -229,7 +229,7 @@ class BisectSearch:
             why = judge_outcome(task.check, outcome).reasons[:1] if outcome else ()
             self.tell(f"  no answer    {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
 
-    def conclude(self) -> Finding | None:
+    def conclude(self) -> SearchResult | None:
         """Say what was found, or how far it got."""
         found = self.search.finding
         leading = found or self.search.leading
@@ -307,13 +307,15 @@ def _shortened(value: str | None) -> str:
     return f"{first}..{rest[-1]} ({len(rest) + 1})" if len(rest) > 1 else value or "none"
 
 
-def check_noise(context: PlanContext, name: str, false_fail: float | None, false_pass: float | None) -> Noise:
+def check_noise(
+    context: PlanContext, name: str, false_fail: float | None, false_pass: float | None
+) -> FlakeRates:
     """How often the check is wrong: as given, else 0 for a static check and the defaults for others."""
     from harness.outcome import Tier
-    from harness.plan.bisection.search import Noise
+    from harness.plan.bisection.search import FlakeRates
 
     static = any(entry.check == name and entry.tier is Tier.STATIC for entry in context.plan.entries)
-    return Noise(
+    return FlakeRates(
         false_fail=false_fail if false_fail is not None else 0.0 if static else FALSE_FAIL,
         false_pass=false_pass if false_pass is not None else 0.0 if static else FALSE_PASS,
     )

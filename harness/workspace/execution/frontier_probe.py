@@ -16,7 +16,7 @@ from harness.workspace.planning.plan_history import PlanHistory, read_history
 if TYPE_CHECKING:
     from harness.matrix.model.constraints import Condition
     from harness.matrix.version_matrix import Matrix
-    from harness.plan.feasibility.frontier import Answer, Newest, Proof
+    from harness.plan.feasibility.frontier import CheckAnswer, Newest, Proof
 
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
@@ -80,7 +80,7 @@ def known_proofs(
 
     context = open_plan(settings, choose=lambda matrix: matrix.all_cells)
     known = read_history(context)
-    answers: dict[str, list[Answer]] = {}
+    answers: dict[str, list[CheckAnswer]] = {}
     for entry in context.plan.entries:
         answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
     return context, {
@@ -90,15 +90,15 @@ def known_proofs(
     }
 
 
-def _answer(entry: Any, known: PlanHistory) -> Answer:
-    from harness.plan.feasibility.frontier import Answer
+def _answer(entry: Any, known: PlanHistory) -> CheckAnswer:
+    from harness.plan.feasibility.frontier import CheckAnswer
 
     if entry.skip:
-        return Answer(check=entry.check, not_run=entry.skip.reason)
+        return CheckAnswer(check=entry.check, not_run=entry.skip.reason)
     judgement = known.judgements.get(entry.key)
     if judgement is None:
-        return Answer(check=entry.check, not_run="not run yet")
-    return Answer(
+        return CheckAnswer(check=entry.check, not_run="not run yet")
+    return CheckAnswer(
         check=entry.check,
         status=judgement.status,
         evidence=known.outcomes[entry.key].evidence,

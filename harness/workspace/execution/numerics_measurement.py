@@ -38,7 +38,7 @@ def measure_numerics(
     from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.outcome import State
     from harness.run.jobs.execute import execute
-    from harness.run.jobs.job import Site
+    from harness.run.jobs.job import JobSite
 
     if options["seed"] is not None:
         check = replace(check, params={**check.params, "seed": options["seed"]})
@@ -49,7 +49,7 @@ def measure_numerics(
     )
     keep: Path | None = options["keep"]
     with temporary_folder() as place:
-        site = Site(
+        site = JobSite(
             root=settings.root,
             state=(keep or place).absolute(),
             cache=settings.cache,

@@ -90,14 +90,16 @@ def _run_without(
     """Run the cell with all patches, then without each; what moved, and whether it was interrupted."""
     from harness.patchstack.stacks.ablation import judge_ablation
     from harness.run.executors.executor import LocalExecutor
-    from harness.run.jobs.job import Site
+    from harness.run.jobs.job import JobSite
     from harness.run.programs.interruption import Interruption
     from harness.run.scheduling.run_lock import run_lock
     from harness.workspace.execution.run_setup import cell_launcher
     from harness.workspace.open_ledger import open_ledger
 
     state, cache = settings.path("state"), settings.cache
-    site = Site(root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache))
+    site = JobSite(
+        root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache)
+    )
     found: dict[str, Ablation] = {}
     with ExitStack() as stack:
         stopped = stack.enter_context(Interruption())

@@ -23,14 +23,14 @@ def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> 
     """
     from harness.errors import EXIT_INTERRUPTED, EXIT_OK
     from harness.run.executors.executor import LocalExecutor
-    from harness.run.jobs.job import Site
+    from harness.run.jobs.job import JobSite
     from harness.run.programs.interruption import Interruption
     from harness.run.scheduling.run_lock import run_lock
-    from harness.run.scheduling.scheduler import Policy, run_plan
+    from harness.run.scheduling.scheduler import RunPolicy, run_plan
     from harness.verdict.verdict import judge_outcome
 
     settings = context.settings
-    site = Site(
+    site = JobSite(
         root=settings.root,
         state=settings.path("state"),
         cache=settings.cache,
@@ -47,7 +47,7 @@ def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> 
                 ledger,
                 executor,
                 judge_outcome,
-                policy=Policy(keep_going=True, rerun=frozenset(keys)),
+                policy=RunPolicy(keep_going=True, rerun=frozenset(keys)),
                 stopped=stopped,
                 argv=sys.argv[1:],
             )

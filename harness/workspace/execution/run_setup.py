@@ -41,11 +41,11 @@ def ray_cluster(settings: Settings) -> RayExecutor | None:
 
 def local_site(context: PlanContext, *, keep: bool) -> Any:
     """Where tasks of this plan run on this machine."""
-    from harness.run.jobs.job import Site
+    from harness.run.jobs.job import JobSite
 
     settings = context.settings
     cache = settings.cache
-    return Site(
+    return JobSite(
         root=settings.root,
         state=settings.path("state"),
         cache=cache,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
     from harness.plan.cost.task_cost import Estimate
     from harness.plan.covering.covering_set import Cover, Universe
-    from harness.plan.covering.time_budget import Purchase, Step
+    from harness.plan.covering.time_budget import CoveringStep, Purchase
     from harness.workspace.planning.open_plan import PlanContext
     from harness.workspace.planning.plan_history import PlanHistory
 
@@ -48,7 +48,7 @@ def choose_covering_cells(
     Only keys are made of all cells; tasks and entries are made of those that were chosen.
     """
     from harness.plan.covering.covering_set import Universe
-    from harness.plan.covering.time_budget import buy, parse_span, steps
+    from harness.plan.covering.time_budget import fit_into_budget, parse_span, steps
     from harness.workspace.planning.plan_history import read_history
 
     try:
@@ -59,7 +59,7 @@ def choose_covering_cells(
     field = _field(settings, matrix, only, checks)
     universe = Universe([cell.axes for cell in field.cells], strength)
     found = _cover(field, universe, _earlier(keep) if keep else field.known.planned_before)
-    bought = buy(found, steps(found, field.work), universe, seconds)
+    bought = fit_into_budget(found, steps(found, field.work), universe, seconds)
     taken = [field.cells[step.index] for step in bought.taken]
     context = open_plan(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
     report = _report(context, field, bought, seconds)
@@ -148,7 +148,7 @@ def _report(
     }
 
 
-def _step_json(field: _Candidates, step: Step) -> dict[str, Any]:
+def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, Any]:
     return {
         "id": field.cells[step.index].id,
         "gained": step.gained,

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from harness.matrix.model.migration import Migration
     from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
-    from harness.verdict.gate.migration_progress import Advance
+    from harness.verdict.gate.migration_progress import MigrationProgress
     from harness.verdict.verdict import Verdict
 
 
-def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> Advance:
+def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> MigrationProgress:
     """From what the ledger has under the keys of today; a row that cannot be planned has no answers."""
-    from harness.verdict.gate.migration_progress import advance
+    from harness.verdict.gate.migration_progress import migration_progress
 
     rows = [name for name in (migration.stack, migration.name) if name in matrix.stacks]
     if len(rows) < 2:
-        return advance((), ())
+        return migration_progress((), ())
     checks, verdicts = _row_verdicts(settings, matrix, rows)
-    return advance(verdicts[migration.stack], verdicts[migration.name], checks)
+    return migration_progress(verdicts[migration.stack], verdicts[migration.name], checks)
 
 
 def _row_verdicts(
@@ -53,7 +53,7 @@ def _row_verdicts(
 def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict]) -> list[str]:
     """What to tell after a run of all checks: the migrations whose old row can retire."""
     from harness.plan.tasks.check_registry import all_checks
-    from harness.verdict.gate.migration_progress import advance
+    from harness.verdict.gate.migration_progress import migration_progress
 
     if {entry.check for entry in plan.entries} != {check.name for check in all_checks()}:
         return []
@@ -64,5 +64,5 @@ def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict])
     return [
         f"migration {one.name!r} is done: `npu-matrix matrix retire {one.name}` takes the old row off"
         for one in matrix.migrations.values()
-        if {one.stack, one.name} <= rows.keys() and advance(rows[one.stack], rows[one.name]).done
+        if {one.stack, one.name} <= rows.keys() and migration_progress(rows[one.stack], rows[one.name]).done
     ]

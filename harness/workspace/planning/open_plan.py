@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
     from harness.plan.keys.facets import FacetInputs
     from harness.plan.tasks.task import Plan
-    from harness.verdict.verdict import Expected
+    from harness.verdict.verdict import ExpectedFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,19 +163,19 @@ def host_facts(report: HostReport) -> Any:
     return HostFacts(npu=npu, cann_fits=driver_misfit)
 
 
-def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], Expected | None]:
+def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:
     """(cell id, check) -> what the matrix expects of it."""
-    from harness.verdict.verdict import Expected
+    from harness.verdict.verdict import ExpectedFailure
 
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
     today = dt.datetime.now(tz=dt.UTC).date()
 
-    def expected(cell_id: str, check: str) -> Expected | None:
+    def expected(cell_id: str, check: str) -> ExpectedFailure | None:
         cell = cells.get(cell_id)
         found = matrix.expectation_for(cell, check) if cell else None
         if found is None or found.expired(today):
             return None
-        return Expected(
+        return ExpectedFailure(
             state=found.state,
             because=found.because,
             reason=found.reason,

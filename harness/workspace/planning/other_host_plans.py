@@ -10,7 +10,7 @@ from harness.workspace.planning.open_plan import PlanContext, open_plan
 
 if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
-    from harness.ledger.plan_record import Entry, PlanRecord
+    from harness.ledger.plan_record import PlanEntry, PlanRecord
     from harness.ledger.store import Ledger
 
 #: A chip of each family as npu-smi names it (see `harness.devices.host.soc`).
@@ -37,7 +37,7 @@ def add_outcomes_of_other_hosts(
     """The context with such entries planned, and cell id -> host for the cells it concerns."""
     device = {cell.id: cell.axes.get("soc", "") for cell in context.plan.cells if cell.device == "npu"}
     skipped = {(entry.cell_id, entry.check) for entry in context.plan.entries if entry.skip is not None}
-    taken: dict[tuple[str, str], Entry] = {}
+    taken: dict[tuple[str, str], PlanEntry] = {}
     tasks: dict[str, Any] = {}
     hosts: dict[str, HostReport] = {}
     for soc in sorted(set(device.values()) & set(CHIPS)):

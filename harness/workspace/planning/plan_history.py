@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
     from harness.ledger.store import Ledger
     from harness.outcome import Judgement, Outcome
-    from harness.plan.cost.task_cost import CostModel, Sample
+    from harness.plan.cost.task_cost import CostModel, TimedExecution
     from harness.workspace.planning.open_plan import PlanContext
 
 #: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
@@ -28,12 +28,12 @@ MANY = 20_000
 class PlanHistory:
     """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs.
 
-    lapsed: keys whose outcome is asked again although it is stored, with the reason.
+    not_reusable: keys whose outcome is asked again although it is stored, with the reason.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    lapsed: Mapping[str, str] = field(default_factory=dict)
+    not_reusable: Mapping[str, str] = field(default_factory=dict)
     failure_rate: Mapping[str, float] = field(default_factory=dict)
     planned_before: frozenset[str] = frozenset()
     costs: CostModel
@@ -43,16 +43,16 @@ def read_history(context: PlanContext) -> PlanHistory:
     """What the ledger knows of the plan."""
     from dataclasses import replace
 
-    from harness.plan.change.renewal import outdated
+    from harness.plan.change.renewal import outdated_outcomes
 
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)
-    again = outdated(context.plan.tasks, found.outcomes)
+    again = outdated_outcomes(context.plan.tasks, found.outcomes)
     return replace(
         found,
         outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in again},
         judgements={key: said for key, said in found.judgements.items() if key not in again},
-        lapsed={**found.lapsed, **again},
+        not_reusable={**found.not_reusable, **again},
     )
 
 
@@ -61,7 +61,7 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
 
     host: this one; what ran on hosts of its kind says best what work costs here.
     """
-    from harness.check import lapsed
+    from harness.check import why_not_reusable
     from harness.ledger.store import FILE_NAME
     from harness.plan.cost.task_cost import CostModel
     from harness.verdict.verdict import judge_outcome
@@ -78,12 +78,12 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
     asked_again = {
         key: reason
         for key, outcome in stored.items()
-        if (reason := lapsed(checks[key], outcome, judgements[key]))
+        if (reason := why_not_reusable(checks[key], outcome, judgements[key]))
     }
     return PlanHistory(
         outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
         judgements={key: said for key, said in judgements.items() if key not in asked_again},
-        lapsed=asked_again,
+        not_reusable=asked_again,
         failure_rate=rates,
         planned_before=frozenset(
             cell.id for run in runs if run.plan.profile == settings["profile"] for cell in run.plan.cells
@@ -100,7 +100,7 @@ def host_label(host: Mapping[str, Any]) -> str:
     return ", ".join(str(host.get(name, "")) for name in ("machine", "cpus", "npu"))
 
 
-def _placed(sample: Sample, hosts: Mapping[str, str]) -> Sample:
+def _placed(sample: TimedExecution, hosts: Mapping[str, str]) -> TimedExecution:
     from dataclasses import replace
 
     return replace(sample, host=hosts.get(sample.host, "elsewhere"))
@@ -118,21 +118,25 @@ def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) ->
     }
 
 
-def check_history(ledger: Ledger, checks: Mapping[str, Check]) -> tuple[list[Sample], dict[str, float]]:
+def check_history(
+    ledger: Ledger, checks: Mapping[str, Check]
+) -> tuple[list[TimedExecution], dict[str, float]]:
     """Completed executions (their host is still the run's id), and each check's share of failures."""
     from harness.outcome import Evidence, State, Status
-    from harness.plan.cost.task_cost import Sample
+    from harness.plan.cost.task_cost import TimedExecution
     from harness.verdict.verdict import judge_outcome
 
     devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
-    samples: list[Sample] = []
+    samples: list[TimedExecution] = []
     rates: dict[str, float] = {}
     for name, check in checks.items():
         found = [one for one in ledger.history(check=name, limit=HISTORY) if one.state is State.COMPLETED]
         failed = 0
         for outcome in found:
             device = devices.get(outcome.evidence, "") if check.device else ""
-            samples.append(Sample(check=name, device=device, host=outcome.run_id, seconds=outcome.seconds))
+            samples.append(
+                TimedExecution(check=name, device=device, host=outcome.run_id, seconds=outcome.seconds)
+            )
             failed += judge_outcome(check, outcome).status is Status.FAIL
         # Laplace's rule: with nothing known, 1 in 2.
         rates[name] = (failed + 1) / (len(found) + 2)

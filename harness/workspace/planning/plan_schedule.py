@@ -29,11 +29,11 @@ def github_job_lines(
 def task_order_rows(context: PlanContext, known: PlanHistory, keys: set[str]) -> list[dict[str, Any]]:
     """Rows for JSON: the tasks of `keys` that still have to run, in the order a run would start them."""
     from harness.outcome import Status
-    from harness.plan.cost.task_order import order
+    from harness.plan.cost.task_order import order_tasks
     from harness.workspace.planning.open_plan import cards_by_cell
 
     failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
-    turns = order(
+    turns = order_tasks(
         context.plan,
         seconds={key: known.costs.of_task(task).seconds for key, task in context.plan.tasks.items()},
         failed_before=failed,

@@ -49,7 +49,7 @@ def select_cells(
 
 def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
     """The named checks with what they need, or all; an error names the nearest."""
-    from harness.plan.tasks.check_registry import all_checks, with_needs
+    from harness.plan.tasks.check_registry import all_checks, with_needed_checks
 
     registered = all_checks()
     known = {check.name for check in registered}
@@ -57,7 +57,7 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
     for name in names:
         if name not in known:
             raise unknown_name("check", name, sorted(known))
-    return with_needs(set(names), registered) if names else registered
+    return with_needed_checks(set(names), registered) if names else registered
 
 
 def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:

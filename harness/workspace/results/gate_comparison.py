@@ -20,7 +20,7 @@ from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 if TYPE_CHECKING:
     from harness.devices.host.inventory import HostReport
     from harness.ledger.plan_record import PlanRecord
-    from harness.ledger.run_record import Run
+    from harness.ledger.run_record import RunRecord
     from harness.ledger.store import Ledger
     from harness.plan.tasks.task import Plan
     from harness.verdict.gate.gate import CellCheck, GateInputs
@@ -40,16 +40,16 @@ def gate_inputs(
 ) -> GateInputs:
     """Everything the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
     from harness.verdict.gate.gate import GateInputs
-    from harness.verdict.ledger_outcomes import flake_decisions, read_answers, verdicts_of
+    from harness.verdict.ledger_outcomes import flake_decisions, read_attempts, verdicts_from_ledger
 
-    answers = read_answers(context.plan, ledger)
+    answers = read_attempts(context.plan, ledger)
     expected = expectations(context.matrix, context.settings["profile"])
     base_name, base_plan, base_verdicts = _base(context, hosts, ledger, base)
     changes, places = _blame(context, base_plan)
     selected = {cell.id for cell in context.plan.cells}
     checks = {entry.check for entry in context.plan.entries}
     whole = len(selected) == len(context.matrix.cells(context.settings["profile"]).cells)
-    head = verdicts_of(context.plan, answers.outcomes, expected)
+    head = verdicts_from_ledger(context.plan, answers.outcomes, expected)
     return GateInputs(
         base_name=base_name,
         head=head,
@@ -145,7 +145,7 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCh
         return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
 
 
-def _readable(run: Run) -> PlanRecord:
+def _readable(run: RunRecord) -> PlanRecord:
     """The plan of the run; InputError when it has none to hold anything against."""
     _stored_plan(run.plan)
     return run.plan
@@ -163,15 +163,15 @@ def _check_ledger(file: Path) -> None:
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
     """Base entries that have an answer, judged by the checks of today and with no expectations."""
     from harness.outcome import Status
-    from harness.verdict.ledger_outcomes import read_answers, verdicts_of
+    from harness.verdict.ledger_outcomes import read_attempts, verdicts_from_ledger
 
     if not plan.entries:
         return {}
     stored = _stored_plan(plan)
-    outcomes = dict(read_answers(stored, ledger).outcomes)
+    outcomes = dict(read_attempts(stored, ledger).outcomes)
     if run_id is not None:
         outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
-    found = verdicts_of(stored, outcomes, lambda _cell, _check: None)
+    found = verdicts_from_ledger(stored, outcomes, lambda _cell, _check: None)
     unanswered = {Status.ERROR, Status.STALE}
     return {name: verdict for name, verdict in found.items() if verdict.status not in unanswered}
 
@@ -202,12 +202,12 @@ def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict
 
 
 def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
-    from harness.verdict.expectations import survey
+    from harness.verdict.expectations import survey_expectations
 
     known = {check.name for check in _checks()}
     return tuple(
         f"{one.where}: the expectation {one.id!r} {one.fault}"
-        for one in survey(context.matrix, known, context.settings.root)
+        for one in survey_expectations(context.matrix, known, context.settings.root)
         if one.fault
     )
 

@@ -39,7 +39,7 @@ def gather_report_inputs(
 ) -> ReportInputs:
     """What the report of a run is made of; `since`: the run to hold it against, by default the one before."""
     from harness.report.model.earlier_runs import revision_of
-    from harness.report.model.gather import Gathered, gather
+    from harness.report.model.gather import ReportContext, join_report_inputs
     from harness.report.model.patch_facts import read_patch_facts
     from harness.report.model.report_inputs import ExcludedInput, RunFacts
     from harness.report.model.survival_facts import read_survival
@@ -70,11 +70,11 @@ def gather_report_inputs(
         for out in (matrix.cells(plan.profile).excluded if known else ())
     )
     host = {name: str(value) for name, value in (run.host if run else {}).items() if name != "revision"}
-    return gather(
+    return join_report_inputs(
         plan,
         verdicts,
         ledger,
-        Gathered(
+        ReportContext(
             generated=now,
             run=facts,
             executed=executed,

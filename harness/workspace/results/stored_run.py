@@ -20,7 +20,7 @@ from harness.settings import Settings
 from harness.workspace.planning.open_plan import expectations, open_matrix
 
 if TYPE_CHECKING:
-    from harness.ledger.run_record import Run
+    from harness.ledger.run_record import RunRecord
     from harness.ledger.store import Ledger
     from harness.matrix.version_matrix import Matrix
     from harness.plan.tasks.task import Plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class StoredRun:
     """A run of the ledger, judged as its checks and expectations stand today."""
 
-    run: Run
+    run: RunRecord
     plan: Plan
     matrix: Matrix
     verdicts: tuple[Verdict, ...]
@@ -74,11 +74,11 @@ RUNS = 1000
 
 def exit_code_today(stored: StoredRun) -> int:
     """The code the verdicts have today; a run that did not come to its end keeps its own."""
-    from harness.verdict.run_summary import summarise
+    from harness.verdict.run_summary import summarise_verdicts
 
     if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
         return stored.exit_code
-    return summarise(stored.verdicts).exit_code
+    return summarise_verdicts(stored.verdicts).exit_code
 
 
 def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.cli.run_output import print_not_run, print_unexpected
 from harness.outcome import Status
-from harness.verdict.verdict import Expectation, Verdict
+from harness.verdict.verdict import Standing, Verdict
 
 
 def not_run(reason: str, *remedies: str) -> Verdict:
@@ -12,7 +12,7 @@ def not_run(reason: str, *remedies: str) -> Verdict:
         cell_id="cell",
         check="api",
         status=Status.NOT_RUN,
-        standing=Expectation.AS_EXPECTED,
+        standing=Standing.AS_EXPECTED,
         reasons=(reason,),
         remedies=remedies,
     )
@@ -37,16 +37,16 @@ def test_reasons_without_a_remedy_keep_their_own_lines(capsys):
     ]
 
 
-def unexpected(check: str, status: Status, reason: str, *, standing: Expectation) -> Verdict:
+def unexpected(check: str, status: Status, reason: str, *, standing: Standing) -> Verdict:
     return Verdict(cell_id="cell", check=check, status=status, standing=standing, reasons=(reason,))
 
 
 def test_what_one_failure_blocks_is_told_once(capsys):
-    incomplete, failure = Expectation.INCOMPLETE, Expectation.UNEXPECTED
+    incomplete, failure = Standing.INCOMPLETE, Standing.UNEXPECTED
     blocked = [
         unexpected(check, Status.BLOCKED, "resolve failed", standing=incomplete) for check in ("loss", "grpo")
     ]
-    known = unexpected("lint", Status.FAIL, "as it was", standing=Expectation.KNOWN)
+    known = unexpected("lint", Status.FAIL, "as it was", standing=Standing.KNOWN)
     failed = [unexpected(check, Status.FAIL, "no such wheel", standing=failure) for check in ("a", "b")]
     print_unexpected([failed[0], blocked[0], known, failed[1], blocked[1]], profile="mine")
     assert capsys.readouterr().out.splitlines() == [

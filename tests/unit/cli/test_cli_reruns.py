@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.check import Check
-from harness.ledger.plan_record import Entry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
@@ -46,7 +46,7 @@ def plan(coin):
         Task(key="x" * 64, check=never, facets={}, facet_digests={}, code_digest="c"),
     ]
     entries = [
-        Entry(cell_id=cell, check=task.check.name, tier=Tier.STATIC, question="?", key=task.key)
+        PlanEntry(cell_id=cell, check=task.check.name, tier=Tier.STATIC, question="?", key=task.key)
         for cell in ("a", "b")
         for task in tasks
     ]

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from plan_samples import cell, check, plan
 
 from harness.outcome import Status, Tier
-from harness.plan.tasks.demand import MARKER, Demand, asked_of, demand_of, unmet
+from harness.plan.tasks.demand import MARKER, Demand, applicable_demand, demand_of, unmet_reason
 from harness.plan.tasks.host_capabilities import HostFacts
 
 NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
@@ -31,21 +31,21 @@ def test_static_and_simulated_tasks_ask_for_no_card():
 
 def test_where_no_node_names_its_machine_all_are_alike():
     wanted = Demand(resources={"CPU": 1.0, "arch:aarch64": MARKER})
-    assert unmet(wanted, [{"CPU": 2.0}]) == ""
-    assert asked_of(wanted, [{"CPU": 2.0}]).resources == {"CPU": 1.0}
-    assert unmet(wanted, [{"CPU": 2.0, "arch:x86_64": 1.0}]).endswith("no node has arch:aarch64")
+    assert unmet_reason(wanted, [{"CPU": 2.0}]) == ""
+    assert applicable_demand(wanted, [{"CPU": 2.0}]).resources == {"CPU": 1.0}
+    assert unmet_reason(wanted, [{"CPU": 2.0, "arch:x86_64": 1.0}]).endswith("no node has arch:aarch64")
 
 
 def test_what_is_missing_is_named():
     wanted = demand_of(LOSS, {"device": NPU})
-    assert unmet(wanted, [A2]) == ""
-    assert unmet(wanted, [{**A2, "NPU": 0.0}]).endswith("no node has NPU")
-    assert unmet(wanted, [{"CPU": 1.0, "NPU": 8.0}, {"CPU": 1.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}]).endswith(
-        "0 of 2 nodes fit"
-    )
+    assert unmet_reason(wanted, [A2]) == ""
+    assert unmet_reason(wanted, [{**A2, "NPU": 0.0}]).endswith("no node has NPU")
+    assert unmet_reason(
+        wanted, [{"CPU": 1.0, "NPU": 8.0}, {"CPU": 1.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}]
+    ).endswith("0 of 2 nodes fit")
     two = demand_of(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
-    assert unmet(two, [A2]).endswith("1 of 1 nodes fit")
-    assert unmet(two, [A2, A2]) == ""
+    assert unmet_reason(two, [A2]).endswith("1 of 1 nodes fit")
+    assert unmet_reason(two, [A2, A2]) == ""
 
 
 def test_a_plan_for_a_cluster_takes_its_nodes_and_not_this_host():
@@ -69,4 +69,4 @@ def test_a_plan_for_a_cluster_takes_its_nodes_and_not_this_host():
 )
 def test_a_demand_is_met_exactly_when_enough_nodes_have_all_of_it(wanted, nodes, count):
     fitting = sum(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in nodes)
-    assert (unmet(Demand(resources=wanted, nodes=count), nodes) == "") == (fitting >= count)
+    assert (unmet_reason(Demand(resources=wanted, nodes=count), nodes) == "") == (fitting >= count)

@@ -11,7 +11,7 @@ from harness.matrix.model.versions import Scheme, parse_specifier, parse_version
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status
 from harness.plan.feasibility.exclusion import contradiction, explain, parse_axes
-from harness.plan.feasibility.frontier import Answer, Proof, Stand, blocks, newest, newest_of_all
+from harness.plan.feasibility.frontier import CheckAnswer, Proof, ProofState, blocks, newest, newest_of_all
 
 SHIPPED = Path(__file__).parents[3] / "matrix.yaml"
 
@@ -111,11 +111,13 @@ def test_a_contradiction_is_one_and_can_lose_no_rule(drawn):
 def proofs(matrix, failed=(), passed=(), evidence=Evidence.SIMULATED):
     found = {}
     for cell in matrix.all_cells:
-        answer = Answer(check="loss", not_run="not run yet")
+        answer = CheckAnswer(check="loss", not_run="not run yet")
         if cell.id in failed:
-            answer = Answer(check="loss", status=Status.FAIL, evidence=evidence, reasons=("it is wrong",))
+            answer = CheckAnswer(
+                check="loss", status=Status.FAIL, evidence=evidence, reasons=("it is wrong",)
+            )
         elif cell.id in passed:
-            answer = Answer(check="loss", status=Status.PASS, evidence=evidence)
+            answer = CheckAnswer(check="loss", status=Status.PASS, evidence=evidence)
         found[cell.id] = Proof(cell=cell, answers=(answer,))
     return found
 
@@ -132,7 +134,7 @@ def test_the_newest_that_works_and_the_newer_ones_that_do_not(matrix):
     found = newest(matrix, "verl", where, proofs(matrix, failed=failed, passed=passed))
     assert str(found.works.version) == "0.6.1"
     failed = next(rung for rung in found.rungs if str(rung.version) == "0.9.1")
-    assert failed.stand is Stand.REFUTED
+    assert failed.stand is ProofState.REFUTED
     assert failed.proof.failures[0].reasons == ("it is wrong",)
 
 

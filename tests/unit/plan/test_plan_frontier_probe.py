@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.ledger.plan_record import Entry, Skip
+from harness.ledger.plan_record import PlanEntry, Skip
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status, Tier
-from harness.plan.feasibility.frontier import Answer, Proof, newest, next_probe
+from harness.plan.feasibility.frontier import CheckAnswer, Proof, newest, next_probe
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 CELLS = {cell.axes["verl"]: cell for cell in MATRIX.cells("default").cells if cell.device == "sim"}
 CHECKS = {"resolve": Tier.STATIC, "patches": Tier.STATIC, "environment": Tier.BUILD, "loss": Tier.NUMERICS}
 ENTRIES = [
-    Entry(cell_id=cell.id, check=name, tier=tier, question="?", key=f"{version} {name}")
+    PlanEntry(cell_id=cell.id, check=name, tier=tier, question="?", key=f"{version} {name}")
     for version, cell in CELLS.items()
     for name, tier in CHECKS.items()
 ]
@@ -29,9 +29,9 @@ def asked(most, tried=(), entries=ENTRIES, **known):
     for version, cell in CELLS.items():
         statuses = known.get(f"v{version.replace('.', '_')}", {})
         answers = [
-            Answer(check=name, status=statuses[name], evidence=Evidence.STATIC)
+            CheckAnswer(check=name, status=statuses[name], evidence=Evidence.STATIC)
             if name in statuses
-            else Answer(check=name, not_run="not run yet")
+            else CheckAnswer(check=name, not_run="not run yet")
             for name in CHECKS
         ]
         proofs[cell.id] = Proof(cell=cell, answers=tuple(answers))
@@ -60,7 +60,8 @@ def test_what_works_settles_it():
 def test_what_this_host_cannot_run_and_what_was_tried_is_not_asked():
     skip = Skip(status=Status.NOT_RUN, reason="no NPU")
     entries = [
-        Entry(cell_id=one.cell_id, check=one.check, tier=one.tier, question="?", skip=skip) for one in ENTRIES
+        PlanEntry(cell_id=one.cell_id, check=one.check, tier=one.tier, question="?", skip=skip)
+        for one in ENTRIES
     ]
     assert asked(Tier.NUMERICS, entries=entries) == ()
     assert asked(Tier.STATIC, tried={"0.9.1 resolve", "0.9.1 patches"}) == ()

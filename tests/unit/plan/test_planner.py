@@ -14,12 +14,12 @@ from harness.outcome import Evidence, Outcome, State, Status, Tier
 from harness.plan.keys.code_digests import record_code
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
-from harness.plan.tasks.check_registry import all_checks, ordered, with_needs
+from harness.plan.tasks.check_registry import all_checks, order_checks, with_needed_checks
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.task import Task, plan_of_record
 from harness.serialisation import dumps, load
 from harness.verdict.join import judge_plan
-from harness.verdict.verdict import Expectation, Expected
+from harness.verdict.verdict import ExpectedFailure, Standing
 
 
 def test_cells_that_share_facet_values_share_a_task():
@@ -129,13 +129,13 @@ def test_equal_tasks_have_no_changes():
 def test_needs_come_before_what_needs_them_and_cycles_are_named():
     late = check("late", Tier.BUILD, facets=("versions",), needs=("early",))
     early = check("early", Tier.BUILD)
-    assert [each.name for each in ordered([late, early])] == ["early", "late"]
+    assert [each.name for each in order_checks([late, early])] == ["early", "late"]
     with pytest.raises(ValueError, match="need each other"):
-        ordered([late, replace(early, needs=("late",))])
+        order_checks([late, replace(early, needs=("late",))])
     with pytest.raises(ValueError, match="nobody declares"):
-        ordered([late])
+        order_checks([late])
     with pytest.raises(ValueError, match="two checks"):
-        ordered([early, early])
+        order_checks([early, early])
 
 
 def test_a_question_about_nothing_is_not_asked_and_no_pass():
@@ -153,12 +153,12 @@ def test_a_question_about_nothing_is_not_asked_and_no_pass():
 
 def test_a_check_must_read_what_its_needs_read():
     with pytest.raises(ValueError, match="does not read its facets"):
-        ordered([check("early"), check("late", facets=("device",), needs=("early",))])
+        order_checks([check("early"), check("late", facets=("device",), needs=("early",))])
 
 
 def test_selecting_a_check_selects_what_it_needs():
-    checks = ordered([check("a"), check("b", needs=("a",)), check("c")])
-    assert [each.name for each in with_needs({"b"}, checks)] == ["a", "b"]
+    checks = order_checks([check("a"), check("b", needs=("a",)), check("c")])
+    assert [each.name for each in with_needed_checks({"b"}, checks)] == ["a", "b"]
 
 
 def test_a_plan_survives_json():
@@ -191,13 +191,13 @@ def test_what_was_planned_and_has_no_outcome_is_an_error():
     made = plan([cell()], [check("whole")])
     (verdict,) = judge_plan(made, {}, [], lambda _cell, _check: None)
     assert verdict.status is Status.ERROR
-    assert verdict.standing is Expectation.INCOMPLETE
+    assert verdict.standing is Standing.INCOMPLETE
 
 
 def test_an_entry_blocked_behind_a_known_failure_is_known():
     made = plan([cell()], [check("first"), check("second", Tier.BUILD)])
     first, second = made.entries
-    known = Expected(state="fail", reason="r", source="s")
+    known = ExpectedFailure(state="fail", reason="r", source="s")
     blocked = Disposition(
         cell_id=second.cell_id,
         check="second",
@@ -211,14 +211,14 @@ def test_an_entry_blocked_behind_a_known_failure_is_known():
         [blocked],
         lambda _cell, name: known if name == "first" else None,
     )
-    assert [verdict.standing for verdict in verdicts] == [Expectation.KNOWN, Expectation.KNOWN]
+    assert [verdict.standing for verdict in verdicts] == [Standing.KNOWN, Standing.KNOWN]
     alone = judge_plan(
         made,
         {first.key: outcome(first.key, "fail")},
         [blocked],
         lambda _cell, _name: None,
     )
-    assert [verdict.standing for verdict in alone] == [Expectation.UNEXPECTED, Expectation.INCOMPLETE]
+    assert [verdict.standing for verdict in alone] == [Standing.UNEXPECTED, Standing.INCOMPLETE]
 
 
 def test_an_unknown_facet_is_a_mistake_in_the_check():

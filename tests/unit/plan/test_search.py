@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.plan.bisection.search import Bisection, Culprit, Noise, all_probes, least_probes
+from harness.plan.bisection.search import Bisection, Culprit, FlakeRates, all_probes, least_probes
 
 
 def ask(vector, culprit, chance, noise):
@@ -44,7 +44,7 @@ def test_the_guilty_thing_is_told_from_the_others(lengths, data):
 
 
 def test_flaky_failures_are_not_believed_at_once():
-    noise = Noise(false_fail=0.2)
+    noise = FlakeRates(false_fail=0.2)
     right = probes = 0
     for trial in range(100):
         chance = random.Random(trial)
@@ -63,7 +63,7 @@ def test_things_that_only_move_together_are_named_together():
 
 
 def test_a_bad_cell_that_is_fine_is_found_out():
-    found, _ = hunt(Bisection([50], noise=Noise(false_pass=0.1)), Culprit(span=-1, step=0))
+    found, _ = hunt(Bisection([50], noise=FlakeRates(false_pass=0.1)), Culprit(span=-1, step=0))
     assert found.culprits == (Culprit(span=-1, step=0),)
 
 
@@ -96,7 +96,7 @@ def test_outcomes_that_contradict_each_other_without_noise():
 
 
 def test_the_forecast_of_a_search_fits_the_searches():
-    search = Bisection([64], noise=Noise(false_fail=0.1))
+    search = Bisection([64], noise=FlakeRates(false_fail=0.1))
     told = search.expect(trials=60)
     assert search.expect(trials=60) == told
     assert told.right >= 0.95
@@ -118,7 +118,7 @@ def test_searches_that_make_no_sense():
     with pytest.raises(ValueError, match="do not differ"):
         Bisection([0, 0])
     with pytest.raises(ValueError, match="half of the time"):
-        Noise(false_fail=0.5)
+        FlakeRates(false_fail=0.5)
     with pytest.raises(ValueError, match="has 3 steps"):
         Bisection([3], prior=[[1.0]])
 

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from plan_samples import cell, check, plan
 
 from harness.outcome import Tier
-from harness.plan.cost.task_cost import CostModel, Estimate, Sample, duration, forecast
-from harness.plan.cost.task_order import order
+from harness.plan.cost.task_cost import CostModel, Estimate, TimedExecution, duration, forecast
+from harness.plan.cost.task_order import order_tasks
 from harness.plan.covering.covering_set import Universe, cover
-from harness.plan.covering.time_budget import buy, parse_span, steps
+from harness.plan.covering.time_budget import fit_into_budget, parse_span, steps
 from harness.plan.tasks.planner import part_of
 
 LOSS = check("loss", Tier.NUMERICS, device=True, expected_s=15.0)
 
 
 def samples(*seconds, host="here", device="sim"):
-    return [Sample(check="loss", device=device, host=host, seconds=one) for one in seconds]
+    return [TimedExecution(check="loss", device=device, host=host, seconds=one) for one in seconds]
 
 
 def test_before_anything_ran_the_cost_is_a_guess_and_says_so():
@@ -96,10 +96,10 @@ def test_a_budget_takes_what_fits_and_the_next_hour_says_what_it_would_add():
     universe = Universe(CELLS, 2)
     found = cover(CELLS, 2)
     work = [{f"task {number}": ESTIMATE} for number in range(len(CELLS))]
-    bought = buy(found, steps(found, work), universe, 2 * 1800.0)
+    bought = fit_into_budget(found, steps(found, work), universe, 2 * 1800.0)
     assert (len(bought.taken), bought.held, bought.tuples) == (2, 2, 6)
     assert (bought.next_hour.cells, bought.next_hour.gained) == (2, 2)
-    everything = buy(found, steps(found, work), universe, None)
+    everything = fit_into_budget(found, steps(found, work), universe, None)
     assert everything.coverage == 1.0
     assert everything.next_hour.cells == 0
 
@@ -115,7 +115,7 @@ def test_a_cell_dearer_than_the_budget_leaves_room_for_cheaper_ones():
     dear = found.indexes[0]
     work = [{f"task {number}": ESTIMATE} for number in range(len(CELLS))]
     work[dear] = {f"task {number}": ESTIMATE for number in range(100, 110)}
-    bought = buy(found, steps(found, work), Universe(CELLS, 2), 5 * 1800.0)
+    bought = fit_into_budget(found, steps(found, work), Universe(CELLS, 2), 5 * 1800.0)
     assert [step.index for step in bought.left] == [dear]
     assert (bought.next_hour.cells, bought.next_hour.gained) == (1, 1)
 
@@ -130,28 +130,28 @@ CHECKS = [
 
 def test_tasks_in_order():
     made = plan([cell(), cell(torch="2.12.0"), cell(python="3.10")], CHECKS)
-    turns = order(made)
+    turns = order_tasks(made)
     tiers = [made.tasks[turn.key].check.tier.rank for turn in turns]
     assert tiers == sorted(tiers)
     # The resolve that two cells share decides more than a lint that one cell has.
     assert turns[0].check == "resolve"
     assert turns[0].decides > turns[-1].decides
     grpo = next(key for key, task in made.tasks.items() if task.check.name == "grpo")
-    assert order(made, failed_before={grpo})[tiers.index(3)].key == grpo
+    assert order_tasks(made, failed_before={grpo})[tiers.index(3)].key == grpo
     assert {turn.key for turn in turns} == set(made.tasks)
 
 
 def test_cells_with_many_cards_go_first_in_their_tier():
     made = plan([cell(), cell(torch="2.12.0")], CHECKS)
     wide = made.cells[1].id
-    environments = [turn.key for turn in order(made, cards={wide: 16}) if turn.check == "environment"]
+    environments = [turn.key for turn in order_tasks(made, cards={wide: 16}) if turn.check == "environment"]
     first = next(entry.cell_id for entry in made.entries if entry.key == environments[0])
     assert first == wide
 
 
 def test_a_check_that_never_fails_decides_little():
     made = plan([cell()], CHECKS)
-    turns = {turn.check: turn for turn in order(made, failure_rate={"lint": 0.01, "resolve": 0.9})}
+    turns = {turn.check: turn for turn in order_tasks(made, failure_rate={"lint": 0.01, "resolve": 0.9})}
     assert turns["lint"].decides < turns["resolve"].decides
 
 

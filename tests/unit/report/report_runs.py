@@ -8,12 +8,12 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_bytes
-from harness.ledger.plan_record import CellFacts, Entry
+from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.report.model.gather import Gathered, gather, outcomes_of_run
+from harness.report.model.gather import ReportContext, join_report_inputs, outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs, RunFacts
 from harness.verdict import join
 
@@ -57,7 +57,7 @@ def plan_of(pins: Mapping[str, str]) -> Plan:
             for cell in pins
         ),
         entries=tuple(
-            Entry(cell_id=cell, check="probe", tier=Tier.STATIC, question="?", key=key_of(value))
+            PlanEntry(cell_id=cell, check="probe", tier=Tier.STATIC, question="?", key=key_of(value))
             for cell, value in pins.items()
         ),
         tasks=tasks,
@@ -117,5 +117,5 @@ class Runs:
         dispositions = self.ledger.dispositions(run_id)
         verdicts = join.judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
         run = RunFacts(run_id=run_id, started=self.now)
-        more = Gathered(generated=self.now + 120, run=run, host={}, since=since)
-        return gather(plan, verdicts, self.ledger, more)
+        more = ReportContext(generated=self.now + 120, run=run, host={}, since=since)
+        return join_report_inputs(plan, verdicts, self.ledger, more)

@@ -52,16 +52,16 @@ from harness.report.model.report_inputs import (
     CheckInput,
     DiagnosisInput,
     EarlierInput,
+    EarlierVerdict,
     ExcludedInput,
     ExpectationInput,
     FindingInput,
-    HistoryInput,
+    HistoryEntry,
     PublishedInput,
     ReportInputs,
     ResultInput,
     RunFacts,
     RunInput,
-    SaidInput,
 )
 from harness.report.model.survival_facts import SurvivalFacts
 
@@ -477,7 +477,7 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
             },
             log_text=LOG[:3000],
             history=(
-                HistoryInput(
+                HistoryEntry(
                     time=NOW - DAY, status=Status.PASS, run_id="20261119-0200", evidence=Evidence.SIMULATED
                 ),
             ),
@@ -490,10 +490,10 @@ def night_of(days: int) -> str:
     return f"{time.strftime('%Y%m%d', time.gmtime(NOW - days * DAY))}-0200"
 
 
-def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[HistoryInput, ...]:
+def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[HistoryEntry, ...]:
     """One run a night, the last one yesterday; a new key with the third run from the end."""
     return tuple(
-        HistoryInput(
+        HistoryEntry(
             time=NOW - days * DAY,
             status=status,
             run_id=night_of(days),
@@ -509,20 +509,20 @@ def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[Hi
 def earlier_run(results: list[ResultInput]) -> EarlierInput:
     """Yesterday's run: what the history says of it, and of the rest what is said today, with four differences."""
     said = {
-        (item.cell_id, item.check): SaidInput(status=item.status, evidence=item.evidence, key=item.key)
+        (item.cell_id, item.check): EarlierVerdict(status=item.status, evidence=item.evidence, key=item.key)
         for item in results
     }
     for item in results:
         if item.history:
             last = item.history[-1]
-            said[item.cell_id, item.check] = SaidInput(
+            said[item.cell_id, item.check] = EarlierVerdict(
                 status=last.status, evidence=last.evidence, key=last.key
             )
-    failed = SaidInput(status=Status.FAIL, reason="entropy collapsed", evidence=Evidence.SIMULATED)
+    failed = EarlierVerdict(status=Status.FAIL, reason="entropy collapsed", evidence=Evidence.SIMULATED)
     said["verl-0.9.1-sim", "grpo"] = failed
-    said["one-step-off-2card", "environment"] = SaidInput(status=Status.PASS, evidence=Evidence.HARDWARE)
-    said["verl-0.7.1-a2", "environment"] = SaidInput(status=Status.PASS, evidence=Evidence.HARDWARE)
-    said["removed-cell", "resolve"] = SaidInput(status=Status.PASS, evidence=Evidence.STATIC)
+    said["one-step-off-2card", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
+    said["verl-0.7.1-a2", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
+    said["removed-cell", "resolve"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.STATIC)
     return EarlierInput(
         run_id="20261119-0200",
         started=NOW - DAY,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from report_runs import Runs, key_of
 
 from harness.outcome import Evidence, Status
-from harness.report.model.changes import Turn, compare, turn_of
-from harness.report.model.report_inputs import HistoryInput, SaidInput
+from harness.report.model.changes import RunChangeKind, compare, run_change_kind
+from harness.report.model.report_inputs import EarlierVerdict, HistoryEntry
 from harness.report.model.report_model import build_model
 from harness.report.model.streak import streak_of
 
@@ -94,10 +94,10 @@ def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs:
     assert model.earlier.run_id == first
     said = {(change.cell, change.turn) for change in model.changes}
     assert said == {
-        ("cell", Turn.BROKEN),
-        ("lost", Turn.LOST),
-        ("new", Turn.ADDED),
-        ("old", Turn.REMOVED),
+        ("cell", RunChangeKind.BROKEN),
+        ("lost", RunChangeKind.LOST),
+        ("new", RunChangeKind.ADDED),
+        ("old", RunChangeKind.REMOVED),
     }
     assert model.changes[0].causes == ("pins: 'torch 1' -> 'torch 2'",)
     assert not model.changes[0].same_inputs
@@ -111,39 +111,41 @@ def test_another_answer_to_the_same_inputs_says_so(runs: Runs) -> None:
     assert model.earlier
     assert model.earlier.run_id == first
     assert [(change.turn, change.same_inputs, change.causes) for change in model.changes] == [
-        (Turn.BROKEN, True, ())
+        (RunChangeKind.BROKEN, True, ())
     ]
 
 
-def said(status: Status, evidence: Evidence | None = Evidence.SIMULATED) -> SaidInput:
-    return SaidInput(status=status, evidence=evidence)
+def said(status: Status, evidence: Evidence | None = Evidence.SIMULATED) -> EarlierVerdict:
+    return EarlierVerdict(status=status, evidence=evidence)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "turn"),
     [
-        (said(PASS), said(FAIL), Turn.BROKEN),
-        (said(NOT_RUN), said(Status.INCONCLUSIVE), Turn.BROKEN),
-        (said(FAIL), said(FAIL), Turn.STILL),
-        (said(FAIL), said(PASS), Turn.FIXED),
-        (said(PASS), said(Status.ERROR), Turn.LOST),
-        (said(FAIL), said(Status.STALE), Turn.LOST),
+        (said(PASS), said(FAIL), RunChangeKind.BROKEN),
+        (said(NOT_RUN), said(Status.INCONCLUSIVE), RunChangeKind.BROKEN),
+        (said(FAIL), said(FAIL), RunChangeKind.STILL),
+        (said(FAIL), said(PASS), RunChangeKind.FIXED),
+        (said(PASS), said(Status.ERROR), RunChangeKind.LOST),
+        (said(FAIL), said(Status.STALE), RunChangeKind.LOST),
         (said(NOT_RUN), said(BLOCKED), None),
         (said(PASS), said(PASS), None),
-        (said(PASS, Evidence.HARDWARE), said(PASS), Turn.WEAKER),
-        (said(PASS), said(PASS, Evidence.HARDWARE), Turn.GAINED),
-        (said(BLOCKED), said(PASS), Turn.GAINED),
-        (None, said(FAIL), Turn.ADDED),
-        (said(FAIL), None, Turn.REMOVED),
+        (said(PASS, Evidence.HARDWARE), said(PASS), RunChangeKind.WEAKER),
+        (said(PASS), said(PASS, Evidence.HARDWARE), RunChangeKind.GAINED),
+        (said(BLOCKED), said(PASS), RunChangeKind.GAINED),
+        (None, said(FAIL), RunChangeKind.ADDED),
+        (said(FAIL), None, RunChangeKind.REMOVED),
     ],
 )
-def test_turns(before: SaidInput | None, after: SaidInput | None, turn: Turn | None) -> None:
-    assert turn_of(before, after) is turn
+def test_turns(
+    before: EarlierVerdict | None, after: EarlierVerdict | None, turn: RunChangeKind | None
+) -> None:
+    assert run_change_kind(before, after) is turn
 
 
 answers = st.dictionaries(
     st.tuples(st.sampled_from("abc"), st.sampled_from("xy")),
-    st.builds(SaidInput, status=st.sampled_from(Status), evidence=st.sampled_from([None, *Evidence])),
+    st.builds(EarlierVerdict, status=st.sampled_from(Status), evidence=st.sampled_from([None, *Evidence])),
 )
 
 
@@ -152,18 +154,20 @@ def test_no_failure_and_no_loss_goes_unsaid(before: dict, after: dict) -> None:
     changes = {(change.cell, change.check): change.turn for change in compare(before, after)}
     for pair, now in after.items():
         if now.status in {FAIL, Status.INCONCLUSIVE}:
-            assert changes[pair] in {Turn.BROKEN, Turn.STILL, Turn.ADDED}
+            assert changes[pair] in {RunChangeKind.BROKEN, RunChangeKind.STILL, RunChangeKind.ADDED}
         if pair in before and before[pair].status is PASS and now.status is not PASS:
-            assert changes[pair] in {Turn.BROKEN, Turn.LOST}
-    assert {pair for pair, turn in changes.items() if turn is Turn.REMOVED} == before.keys() - after.keys()
+            assert changes[pair] in {RunChangeKind.BROKEN, RunChangeKind.LOST}
+    assert {
+        pair for pair, turn in changes.items() if turn is RunChangeKind.REMOVED
+    } == before.keys() - after.keys()
     assert compare(after, after) == tuple(
-        change for change in compare(after, after) if change.turn is Turn.STILL
+        change for change in compare(after, after) if change.turn is RunChangeKind.STILL
     )
 
 
 @given(st.lists(st.sampled_from(Status)), st.sampled_from([PASS, FAIL]))
 def test_a_streak_is_the_answers_alike_at_the_end(earlier: list[Status], now: Status) -> None:
-    history = [HistoryInput(time=float(n), status=status, run_id=str(n)) for n, status in enumerate(earlier)]
+    history = [HistoryEntry(time=float(n), status=status, run_id=str(n)) for n, status in enumerate(earlier)]
     streak = streak_of(history, now, this_run="now", now=99.0)
     answers = [status for status in earlier if status in {PASS, FAIL, Status.INCONCLUSIVE}]
     if not answers:

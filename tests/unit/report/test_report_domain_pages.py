@@ -21,7 +21,7 @@ from report_samples import (
 from harness.convergence.trainer.record_trainer import FOLDER
 from harness.outcome import Status
 from harness.report.model.release_facts import objective_changes
-from harness.report.model.report_inputs import HistoryInput, ReportInputs
+from harness.report.model.report_inputs import HistoryEntry, ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.model.trend import figures_of, trends
 from harness.report.pages.convergence_page import convergence_page
@@ -160,7 +160,7 @@ def test_figures_are_taken_from_what_checks_measure() -> None:
 
 def test_a_run_that_did_not_measure_leaves_no_point() -> None:
     past = tuple(
-        HistoryInput(time=place, status=Status.PASS, figures=figures)
+        HistoryEntry(time=place, status=Status.PASS, figures=figures)
         for place, figures in enumerate([(("share of the error budget", 0.2),), ()])
     )
     found = trends(result(NEW, "loss", Status.PASS, measurements=loss_measurements(), history=past))

@@ -12,7 +12,7 @@ from report_samples import NOW, result, sample_inputs
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.failure_patterns import find_patterns
 from harness.report.model.marks import EVIDENCE, STYLES, Mark, mark_of
-from harness.report.model.report_inputs import CellInput, CheckInput, HistoryInput, ReportInputs, ResultInput
+from harness.report.model.report_inputs import CellInput, CheckInput, HistoryEntry, ReportInputs, ResultInput
 from harness.report.model.report_model import build_model
 from harness.report.model.visible_text import clip, file_name, visible
 
@@ -95,15 +95,15 @@ def test_simulated_passes_are_never_counted_as_hardware() -> None:
     ],
 )
 def test_changes_since_the_verdict_before(before: Status, now: Status, change: str) -> None:
-    history = (HistoryInput(time=NOW - 100, status=before, run_id="earlier"),)
+    history = (HistoryEntry(time=NOW - 100, status=before, run_id="earlier"),)
     model = build_model(one(now, history=history))
     assert model.rows[0].results["loss"].change == change
 
 
 def test_the_run_itself_is_not_its_own_history() -> None:
     history = (
-        HistoryInput(time=NOW - 100, status=Status.PASS, run_id="earlier"),
-        HistoryInput(time=NOW, status=Status.FAIL, run_id="now"),
+        HistoryEntry(time=NOW - 100, status=Status.PASS, run_id="earlier"),
+        HistoryEntry(time=NOW, status=Status.FAIL, run_id="now"),
     )
     model = build_model(one(Status.FAIL, history=history, run_id="now"))
     assert model.rows[0].results["loss"].change == "broken"

@@ -2,11 +2,11 @@ from pathlib import Path
 
 from harness.outcome import Status
 from harness.report.model.triage_card import card_of, diagnosed
-from harness.verdict.verdict import Expectation, Verdict
+from harness.verdict.verdict import Standing, Verdict
 
 
 def verdict(status: Status) -> Verdict:
-    return Verdict(cell_id="cell", check="grpo", status=status, standing=Expectation.UNEXPECTED)
+    return Verdict(cell_id="cell", check="grpo", status=status, standing=Standing.UNEXPECTED)
 
 
 def test_a_known_error_in_the_log_of_a_failure_becomes_a_card(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
-from harness.ledger.plan_record import Entry, Skip
+from harness.ledger.plan_record import PlanEntry, Skip
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Finished
@@ -60,8 +60,8 @@ def make_task(
     )
 
 
-def entry(cell: str, task: Task) -> Entry:
-    return Entry(
+def entry(cell: str, task: Task) -> PlanEntry:
+    return PlanEntry(
         cell_id=cell,
         check=task.check.name,
         tier=task.check.tier,
@@ -70,12 +70,12 @@ def entry(cell: str, task: Task) -> Entry:
     )
 
 
-def skipped(cell: str, check: Check) -> Entry:
+def skipped(cell: str, check: Check) -> PlanEntry:
     skip = Skip(status=Status.NOT_RUN, reason="no NPU on this host")
-    return Entry(cell_id=cell, check=check.name, tier=check.tier, question=check.question, skip=skip)
+    return PlanEntry(cell_id=cell, check=check.name, tier=check.tier, question=check.question, skip=skip)
 
 
-def make_plan(entries: Sequence[Entry], tasks: Sequence[Task]) -> Plan:
+def make_plan(entries: Sequence[PlanEntry], tasks: Sequence[Task]) -> Plan:
     return Plan(
         profile="test",
         matrix_digest="m",

@@ -10,7 +10,7 @@ from run_fakes import FakeClock, FakeExecutor, entry, judge, make_check, make_pl
 from harness.ledger.store import Ledger
 from harness.outcome import State, Tier
 from harness.run.scheduling.board import Board, duration, json_lines, observing
-from harness.run.scheduling.events import Event, Observer, Progress
+from harness.run.scheduling.events import Observer, Progress, RunEvent
 from harness.run.scheduling.scheduler import run_plan
 
 resolve = make_task(make_check("resolve"))
@@ -63,7 +63,7 @@ def test_the_board_shows_counts_and_what_runs(tmp_path: Path) -> None:
     shown: list[str] = []
     board = Board(Console(file=io.StringIO(), width=100))
 
-    def observe(event: Event) -> None:
+    def observe(event: RunEvent) -> None:
         board(event)
         if isinstance(event, Progress):
             console = Console(file=io.StringIO(), width=100)

@@ -16,12 +16,12 @@ from harness.errors import InfrastructureError, InputError, InterruptedRunError
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executors.executor import Finished, LocalExecutor
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Handle, Job, Site
+from harness.run.jobs.job import Job, JobHandle, JobSite
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(
+def site(tmp_path: Path) -> JobSite:
+    return JobSite(
         root=tmp_path / "checkout",
         state=tmp_path / "state",
         cache=tmp_path / "cache",
@@ -45,12 +45,12 @@ def job(
     )
 
 
-def log_of(site: Site, outcome: Outcome) -> str:
+def log_of(site: JobSite, outcome: Outcome) -> str:
     assert outcome.log is not None
     return site.artifacts.text(outcome.log)
 
 
-def test_a_completed_check(site: Site) -> None:
+def test_a_completed_check(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         assert list(ctx.workdir.iterdir()) == []
         (ctx.workdir / "lock.txt").write_text("torch==2.13.0\n")
@@ -91,7 +91,7 @@ def raises(error: BaseException) -> Callable[[TaskContext], Measured]:
     ],
 )
 def test_whatever_a_check_raises_becomes_an_outcome(
-    site: Site, error: BaseException, state: State, kind: str
+    site: JobSite, error: BaseException, state: State, kind: str
 ) -> None:
     outcome = execute(job(raises(error)), site)
     assert outcome.state is state
@@ -101,13 +101,13 @@ def test_whatever_a_check_raises_becomes_an_outcome(
     assert not outcome.reusable
 
 
-def test_a_defect_of_a_check_has_its_traceback_in_the_log_and_its_folder_stays(site: Site) -> None:
+def test_a_defect_of_a_check_has_its_traceback_in_the_log_and_its_folder_stays(site: JobSite) -> None:
     outcome = execute(job(raises(ZeroDivisionError("division"))), site)
     assert "Traceback" in log_of(site, outcome)
     assert len([path for path in site.work.iterdir() if path.is_dir()]) == 1
 
 
-def test_the_fix_of_an_error_reaches_the_user(site: Site) -> None:
+def test_the_fix_of_an_error_reaches_the_user(site: JobSite) -> None:
     outcome = execute(job(raises(InfrastructureError("no network", why="refused", fix="connect"))), site)
     assert outcome.failure is not None
     assert (outcome.failure.message, outcome.failure.fix) == ("no network (refused)", "connect")
@@ -118,7 +118,7 @@ def test_the_fix_of_an_error_reaches_the_user(site: Site) -> None:
     ("code", "fix"),
     [(28, "free space"), (30, "make the folder writable"), (13, "--cache"), (32, "see the log")],
 )
-def test_what_a_disk_refuses_says_what_to_do(site: Site, code: int, fix: str) -> None:
+def test_what_a_disk_refuses_says_what_to_do(site: JobSite, code: int, fix: str) -> None:
     outcome = execute(job(raises(OSError(code, "refused"))), site)
     assert outcome.failure is not None
     assert fix in outcome.failure.fix
@@ -138,7 +138,9 @@ def test_what_a_disk_refuses_says_what_to_do(site: Site, code: int, fix: str) ->
         ("something-new", Evidence.HARDWARE, False),
     ],
 )
-def test_evidence_is_never_promoted(site: Site, device: str | None, claimed: Evidence, allowed: bool) -> None:
+def test_evidence_is_never_promoted(
+    site: JobSite, device: str | None, claimed: Evidence, allowed: bool
+) -> None:
     facets = {"device": {"kind": device}} if device else {}
     outcome = execute(job(lambda _ctx: measured(evidence=claimed), facets=facets, tier=Tier.NUMERICS), site)
     assert (outcome.state is State.COMPLETED) is allowed
@@ -158,20 +160,20 @@ def test_evidence_is_never_promoted(site: Site, device: str | None, claimed: Evi
     ],
 )
 def test_a_task_that_handed_nothing_back_is_evidence_of_no_device(
-    site: Site, tier: Tier, device: str, evidence: Evidence
+    site: JobSite, tier: Tier, device: str, evidence: Evidence
 ) -> None:
     outcome = execute(job(raises(ValueError()), facets={"device": {"kind": device}}, tier=tier), site)
     assert outcome.evidence is evidence
 
 
-def test_measurements_that_are_no_json_are_an_error_not_a_crash(site: Site) -> None:
+def test_measurements_that_are_no_json_are_an_error_not_a_crash(site: JobSite) -> None:
     for value in (math.nan, object(), b"bytes"):
         outcome = execute(job(lambda _ctx, v=value: measured(measurements={"x": v})), site)
         assert outcome.state is State.ERROR
 
 
 @pytest.mark.parametrize("file", ["absent", "../outside", "/etc/hostname", "link", "."])
-def test_an_artifact_is_a_file_in_the_tasks_own_folder(site: Site, file: str) -> None:
+def test_an_artifact_is_a_file_in_the_tasks_own_folder(site: JobSite, file: str) -> None:
     def run(ctx: TaskContext) -> Measured:
         (ctx.workdir / "link").symlink_to("/etc/hostname")
         (ctx.workdir.parent / "outside").write_text("x")
@@ -182,7 +184,7 @@ def test_an_artifact_is_a_file_in_the_tasks_own_folder(site: Site, file: str) ->
     assert outcome.artifacts == ()
 
 
-def test_a_task_that_runs_out_of_time(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_runs_out_of_time(site: JobSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LeapingClock(tmp_path / "asleep").strike(monkeypatch)
     code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'asleep')!r}).touch(); time.sleep(600)"
 
@@ -197,7 +199,7 @@ def test_a_task_that_runs_out_of_time(site: Site, tmp_path: Path, monkeypatch: p
     assert "time.sleep(600)" in log_of(site, outcome)
 
 
-def test_a_program_that_runs_out_of_its_own_time_is_the_checks_business(site: Site) -> None:
+def test_a_program_that_runs_out_of_its_own_time_is_the_checks_business(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         completed = ctx.command([sys.executable, "-c", "import time; time.sleep(600)"], timeout=0.5)
         return measured(measurements={"ok": completed.timed_out})
@@ -205,7 +207,7 @@ def test_a_program_that_runs_out_of_its_own_time_is_the_checks_business(site: Si
     assert execute(job(run), site).measurements == {"ok": True}
 
 
-def test_programs_are_logged_without_secrets(site: Site) -> None:
+def test_programs_are_logged_without_secrets(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         completed = ctx.command(
             [sys.executable, "-c", "print('\\x1b[31ms3cr3t-value\\x1b[0m https://a:b@h/x')"]
@@ -219,7 +221,7 @@ def test_programs_are_logged_without_secrets(site: Site) -> None:
     assert "\x1b" not in log
 
 
-def test_artifacts_of_needs_are_found_and_a_gone_one_is_infrastructure(site: Site) -> None:
+def test_artifacts_of_needs_are_found_and_a_gone_one_is_infrastructure(site: JobSite) -> None:
     ref = site.artifacts.put(b"locked", "lock.txt")
     resolved = outcome_of(make_task(make_check("resolve")), artifacts=(ref,))
 
@@ -241,7 +243,7 @@ def test_artifacts_of_needs_are_found_and_a_gone_one_is_infrastructure(site: Sit
     assert reads("resolve", "lock.txt").state is State.ERROR
 
 
-def test_a_module_in_a_cell_runs_as_the_cell_says(site: Site) -> None:
+def test_a_module_in_a_cell_runs_as_the_cell_says(site: JobSite) -> None:
     built = outcome_of(make_task(make_check("environment")))
     asked = []
 
@@ -261,7 +263,7 @@ def test_a_module_in_a_cell_runs_as_the_cell_says(site: Site) -> None:
     assert execute(inside, site).state is State.ERROR
 
 
-def test_folders_are_kept_on_request_and_cleared_for_the_next_attempt(site: Site) -> None:
+def test_folders_are_kept_on_request_and_cleared_for_the_next_attempt(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         (ctx.workdir / "file").write_text("x")
         return measured()
@@ -275,7 +277,7 @@ def test_folders_are_kept_on_request_and_cleared_for_the_next_attempt(site: Site
     assert kept.name.endswith("-2")
 
 
-def test_a_state_folder_that_cannot_be_written_is_an_outcome_too(site: Site, tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_written_is_an_outcome_too(site: JobSite, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = execute(job(lambda _ctx: measured()), replace(site, state=tmp_path / "file"))
     assert outcome.state is State.ERROR
@@ -284,7 +286,7 @@ def test_a_state_folder_that_cannot_be_written_is_an_outcome_too(site: Site, tmp
     assert outcome.failure.fix
 
 
-def test_an_outcome_whose_log_cannot_be_kept_is_no_result(site: Site) -> None:
+def test_an_outcome_whose_log_cannot_be_kept_is_no_result(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         ctx.workdir.with_suffix(".log").unlink()
         return measured()
@@ -306,7 +308,7 @@ def numbered(n: int, run: Callable[[TaskContext], Measured], **changes: Any) -> 
     return job(run, facets={"n": n}, **changes)
 
 
-def test_jobs_run_at_the_same_time_and_each_comes_out_once(site: Site) -> None:
+def test_jobs_run_at_the_same_time_and_each_comes_out_once(site: JobSite) -> None:
     together = threading.Barrier(3, timeout=90)
 
     def run(_ctx: TaskContext) -> Measured:
@@ -323,7 +325,7 @@ def test_jobs_run_at_the_same_time_and_each_comes_out_once(site: Site) -> None:
     executor.close()
 
 
-def test_cancel_stops_programs_and_says_interrupted(site: Site) -> None:
+def test_cancel_stops_programs_and_says_interrupted(site: JobSite) -> None:
     def run(ctx: TaskContext) -> Measured:
         ctx.command([sys.executable, "-c", "import time; print('deep in work', flush=True); time.sleep(300)"])
         return measured()
@@ -339,7 +341,7 @@ def test_cancel_stops_programs_and_says_interrupted(site: Site) -> None:
     assert [one.outcome.state for one in drain(executor, 2)] == [State.INTERRUPTED] * 2
 
 
-def test_a_check_that_hangs_in_its_own_code_is_given_up(site: Site) -> None:
+def test_a_check_that_hangs_in_its_own_code_is_given_up(site: JobSite) -> None:
     hangs, go_on, threads = threading.Event(), threading.Event(), []
 
     def run(_ctx: TaskContext) -> Measured:
@@ -363,8 +365,8 @@ def test_a_check_that_hangs_in_its_own_code_is_given_up(site: Site) -> None:
     assert drain(executor, 1)[0].outcome.state is State.COMPLETED
 
 
-def test_a_check_can_ask_whether_it_is_cancelled_through_any_program(site: Site) -> None:
-    handle = Handle()
+def test_a_check_can_ask_whether_it_is_cancelled_through_any_program(site: JobSite) -> None:
+    handle = JobHandle()
     handle.cancelled.set()
     outcome = execute(
         job(lambda ctx: measured(measurements={"x": ctx.command(["true"]).returncode})), site, handle

@@ -22,7 +22,7 @@ from harness.check import TaskContext
 from harness.devices.cards.card_leases import CardLeases
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 
 REPOSITORY = Path(__file__).parents[3]
 HANG = """
@@ -41,7 +41,7 @@ from pathlib import Path
 from run_fakes import make_check, make_task, outcome_of
 from harness.outcome import Evidence, Measured, Tier
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 
 trainer = '''
 import pathlib, tempfile, time
@@ -54,7 +54,7 @@ def check(ctx):
     return Measured(measurements={}, evidence=Evidence.CPU)
 
 root = Path(sys.argv[1])
-site = Site(root=root, state=root / "killed", cache=root / "cache", environ={"PATH": "/usr/bin:/bin"},
+site = JobSite(root=root, state=root / "killed", cache=root / "cache", environ={"PATH": "/usr/bin:/bin"},
             cell=lambda *_: ([sys.executable, "-c", trainer], {}))
 task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=600.0))
 execute(Job(task=task, inputs={"environment": outcome_of(make_task(make_check("environment")))}), site)
@@ -72,7 +72,7 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
             done = ctx.in_cell("a.module")
             return Measured(measurements={"code": done.returncode, "tail": done.tail}, evidence=Evidence.CPU)
 
-        site = Site(
+        site = JobSite(
             root=tmp_path,
             state=tmp_path / "state",
             cache=tmp_path / "cache",

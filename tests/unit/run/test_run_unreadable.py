@@ -13,15 +13,15 @@ from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured, Outcome, State
 from harness.run.jobs.execute import execute
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(root=tmp_path / "checkout", state=tmp_path / "state", cache=tmp_path / "cache", environ={})
+def site(tmp_path: Path) -> JobSite:
+    return JobSite(root=tmp_path / "checkout", state=tmp_path / "state", cache=tmp_path / "cache", environ={})
 
 
-def outcome_of(run: Callable[[TaskContext], Measured], site: Site) -> Outcome:
+def outcome_of(run: Callable[[TaskContext], Measured], site: JobSite) -> Outcome:
     return execute(Job(task=make_task(make_check("probe", run=run)), inputs={}, run_id="r1"), site)
 
 
@@ -32,7 +32,7 @@ def raises(error: Exception) -> Callable[[TaskContext], Measured]:
     return run
 
 
-def log_of(site: Site, outcome: Outcome) -> str:
+def log_of(site: JobSite, outcome: Outcome) -> str:
     assert outcome.log is not None
     return site.artifacts.text(outcome.log)
 
@@ -42,7 +42,7 @@ class UnspeakableError(Exception):
         raise TypeError("nothing can be said of it")
 
 
-def test_an_error_that_cannot_even_be_told_becomes_an_outcome(site: Site) -> None:
+def test_an_error_that_cannot_even_be_told_becomes_an_outcome(site: JobSite) -> None:
     outcome = outcome_of(raises(UnspeakableError()), site)
     assert outcome.state is State.ERROR
     assert outcome.failure is not None
@@ -53,7 +53,7 @@ def test_an_error_that_cannot_even_be_told_becomes_an_outcome(site: Site) -> Non
 @pytest.mark.parametrize(
     "error", [ValueError("no patch a\udcff.py"), InputError("no patch a\udcff.py", fix="a\udcff.py")]
 )
-def test_a_name_that_is_not_utf_8_in_an_error(site: Site, tmp_path: Path, error: Exception) -> None:
+def test_a_name_that_is_not_utf_8_in_an_error(site: JobSite, tmp_path: Path, error: Exception) -> None:
     outcome = outcome_of(raises(error), site)
     assert outcome.failure is not None
     assert outcome.failure.message == "no patch a\\udcff.py"
@@ -62,7 +62,7 @@ def test_a_name_that_is_not_utf_8_in_an_error(site: Site, tmp_path: Path, error:
         ledger.record(outcome)
 
 
-def test_a_name_that_is_not_utf_8_in_what_is_measured_and_logged(site: Site, tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_in_what_is_measured_and_logged(site: JobSite, tmp_path: Path) -> None:
     def run(ctx: TaskContext) -> Measured:
         ctx.log("reading a\udcff.py")
         (ctx.workdir / "lock").write_text("")

@@ -19,7 +19,7 @@ from harness.check import TaskContext
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured, State
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.job import Site
+from harness.run.jobs.job import JobSite
 from harness.run.scheduling.scheduler import run_plan
 
 DRIVER = """
@@ -32,7 +32,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured
 from harness.run.executors.executor import LocalExecutor
 from harness.run.programs.interruption import Interruption
-from harness.run.jobs.job import Site
+from harness.run.jobs.job import JobSite
 from harness.run.scheduling.run_lock import run_lock
 from harness.run.scheduling.scheduler import run_plan
 
@@ -48,7 +48,7 @@ def sleep(ctx):
 check = make_check("sleep", run=sleep)
 tasks = [make_task(check, facets={"n": n, "s": 0.01 if n < 3 else float(sys.argv[4])}) for n in range(count)]
 plan = make_plan([entry(f"cell{n}", task) for n, task in enumerate(tasks)], tasks)
-site = Site(root=folder, state=folder / "state", cache=folder / "cache", environ=dict(os.environ))
+site = JobSite(root=folder, state=folder / "state", cache=folder / "cache", environ=dict(os.environ))
 with Interruption() as stopped, run_lock(site.state, command=sys.argv, wait=True, stopped=stopped):
     with Ledger.open(site.state) as ledger:
         result = run_plan(plan, ledger, LocalExecutor(site, 2), judge, stopped=stopped,
@@ -159,7 +159,7 @@ def test_a_second_interrupt_does_not_wait_for_a_check_that_hangs(tmp_path: Path)
             for line in process.stdout:
                 if line == "Progress\n":
                     process.send_signal(signal.SIGINT)
-                if line == "Told\n":
+                if line == "RunMessage\n":
                     process.send_signal(signal.SIGINT)
                     break
             assert process.wait(timeout=100) in (-signal.SIGINT, 130)
@@ -211,7 +211,7 @@ def test_a_task_that_fills_the_disk_is_an_error_and_the_others_go_on(tiny_disk: 
     big = make_task(make_check("big", run=fill, expected_s=5))
     tasks = [small[0], big, small[1]]
     plan = make_plan([entry(one.check.name, one) for one in tasks], tasks)
-    site = Site(root=tiny_disk, state=tiny_disk, cache=tiny_disk, environ=dict(os.environ))
+    site = JobSite(root=tiny_disk, state=tiny_disk, cache=tiny_disk, environ=dict(os.environ))
     with Ledger.open(tiny_disk) as ledger:
         size = 6 << 20
         result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
@@ -232,7 +232,7 @@ def test_a_program_that_ends_badly_is_the_outcome_of_its_cell_alone(tmp_path: Pa
     check = make_check("crash", run=crash)
     tasks = [make_task(check, facets={"signal": number}) for number in (0, int(signal.SIGSEGV))]
     plan = make_plan([entry(f"cell{n}", task) for n, task in enumerate(tasks)], tasks)
-    site = Site(root=tmp_path, state=tmp_path, cache=tmp_path, environ=dict(os.environ))
+    site = JobSite(root=tmp_path, state=tmp_path, cache=tmp_path, environ=dict(os.environ))
     with Ledger.open(tmp_path) as ledger:
         result = run_plan(plan, ledger, LocalExecutor(site, 1), judge)
     assert [one.judgement.status.value for one in result.tasks.values()] == ["pass", "fail"]

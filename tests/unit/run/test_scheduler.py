@@ -25,9 +25,9 @@ from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Judgement, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.run.scheduling.events import Event, TaskFinished, TaskStarted, Told
+from harness.run.scheduling.events import RunEvent, RunMessage, TaskFinished, TaskStarted
 from harness.run.scheduling.run_result import RunResult
-from harness.run.scheduling.scheduler import Policy, run_plan
+from harness.run.scheduling.scheduler import RunPolicy, run_plan
 
 RESOLVE = make_check("resolve")
 LINT = make_check("lint")
@@ -107,8 +107,8 @@ def test_a_new_lock_makes_everything_anew_that_was_built_on_the_old_one(
     old, new = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.8.0")
     go(CELL, ledger, FakeExecutor(answers={resolve.key: [old]}))
     executor = FakeExecutor(slots=slots, answers={resolve.key: [new]})
-    events: list[Event] = []
-    fresh = Policy(rerun=frozenset({resolve.key}))
+    events: list[RunEvent] = []
+    fresh = RunPolicy(rerun=frozenset({resolve.key}))
     result = go(CELL, ledger, executor, policy=fresh, observer=events.append)
     assert names(executor) == ["resolve", "environment", "loss"]
     assert (result.executed, result.reused) == (3, 1)
@@ -124,7 +124,7 @@ def test_the_same_lock_again_leaves_what_was_built_on_it(ledger: Ledger, tmp_pat
     first, same = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.7.1")
     go(CELL, ledger, FakeExecutor(answers={resolve.key: [first]}))
     executor = FakeExecutor(answers={resolve.key: [same]})
-    go(CELL, ledger, executor, policy=Policy(rerun=frozenset({resolve.key})))
+    go(CELL, ledger, executor, policy=RunPolicy(rerun=frozenset({resolve.key})))
     assert names(executor) == ["resolve"]
 
 
@@ -146,7 +146,7 @@ def test_a_new_task_waits_for_the_new_lock_instead_of_the_old_environment(
     before = make_plan([entry("c", one) for one in (resolve, environment)], [resolve, environment])
     go(before, ledger, FakeExecutor(answers={resolve.key: [old]}))
     executor = FakeExecutor(slots=4, answers={resolve.key: [new]})
-    go(CELL, ledger, executor, policy=Policy(rerun=frozenset({resolve.key})))
+    go(CELL, ledger, executor, policy=RunPolicy(rerun=frozenset({resolve.key})))
     assert sorted(names(executor)) == ["environment", "lint", "loss", "resolve"]
     assert names(executor).index("environment") < names(executor).index("loss")
 
@@ -167,7 +167,7 @@ def test_what_was_not_run_is_asked_again_once_its_check_says_that_it_can_be(ledg
     }
     assert go(plan, ledger).reused == 1
     here.append("mirror")
-    events: list[Event] = []
+    events: list[RunEvent] = []
     result = go(plan, ledger, observer=events.append)
     assert statuses(result) == {"patches": Status.PASS}
     assert [event.why for event in events if isinstance(event, TaskStarted)] == ["a mirror has it now"]
@@ -200,7 +200,7 @@ def test_a_failed_tier_blocks_the_dearer_ones_and_says_which_check(ledger: Ledge
 
 def test_keep_going_spends_dearer_tiers_but_never_without_a_need(ledger: Ledger) -> None:
     executor = FakeExecutor(answers={lint.key: [fails], environment.key: [fails]})
-    result = go(CELL, ledger, executor, policy=Policy(keep_going=True))
+    result = go(CELL, ledger, executor, policy=RunPolicy(keep_going=True))
     assert statuses(result)["environment"] is Status.FAIL
     assert statuses(result)["loss"] is Status.BLOCKED
     assert result.without_outcome[-1].reason == "environment failed: it is not ok"
@@ -245,7 +245,7 @@ def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(
     assert go(before, ledger, idle).executed == 0
     grpo = make_task(make_check("grpo", Tier.CONVERGENCE), needs=[env])
     after = make_plan([*before.entries, entry("c", grpo)], [resolve, env, loss, grpo])
-    events: list[Event] = []
+    events: list[RunEvent] = []
     executor = FakeExecutor()
     result = go(after, ledger, executor, observer=events.append)
     assert names(executor) == ["environment", "grpo"]
@@ -283,7 +283,7 @@ def test_a_need_that_cannot_be_looked_at_is_made_again(ledger: Ledger) -> None:
 
 
 def test_a_run_goes_on_when_nobody_can_watch_it(ledger: Ledger) -> None:
-    def gone(_event: Event) -> None:
+    def gone(_event: RunEvent) -> None:
         raise BrokenPipeError
 
     assert go(CELL, ledger, observer=gone).executed == 4
@@ -300,7 +300,7 @@ def test_a_need_that_fails_when_made_again_blocks_what_needs_it(ledger: Ledger) 
 
 def test_only_infrastructure_errors_are_retried_and_every_attempt_is_kept(ledger: Ledger) -> None:
     executor = FakeExecutor(answers={resolve.key: [breaks, passes], lint.key: [fails]})
-    events: list[Event] = []
+    events: list[RunEvent] = []
     result = go(CELL, ledger, executor, observer=events.append)
     assert names(executor).count("resolve") == 2
     assert names(executor).count("lint") == 1
@@ -328,17 +328,17 @@ def test_an_error_that_stays_is_reported_and_tried_anew_by_the_next_run(ledger: 
 def test_rerun_ignores_what_is_stored(ledger: Ledger) -> None:
     go(CELL, ledger)
     executor = FakeExecutor()
-    go(CELL, ledger, executor, policy=Policy(rerun={lint.key}))
+    go(CELL, ledger, executor, policy=RunPolicy(rerun={lint.key}))
     assert names(executor) == ["lint"]
 
 
 def test_stopping_records_what_ran_and_the_next_run_resumes(ledger: Ledger) -> None:
     executor = FakeExecutor(slots=2)
-    told: list[Event] = []
+    told: list[RunEvent] = []
     result = go(CELL, ledger, executor, stopped=lambda: len(executor.started) == 2, observer=told.append)
     assert result.interrupted
     assert executor.cancelled
-    assert any(isinstance(event, Told) and "stopping" in event.text for event in told)
+    assert any(isinstance(event, RunMessage) and "stopping" in event.text for event in told)
     assert len(result.incomplete) == 3
     assert all("resumes" in one.reason for one in result.without_outcome)
     assert [one.state for one in ledger.history()].count(State.INTERRUPTED) == 1
@@ -366,7 +366,7 @@ def test_what_fails_more_often_and_saves_more_goes_first(ledger: Ledger) -> None
     tasks = [steady, alone, shaky, dear]
     entries = [entry("c", steady), entry("c", shaky), entry("c", dear), entry("d", alone)]
     executor = FakeExecutor(slots=1)
-    policy = Policy(failure_rate={"steady": 0.1, "shaky": 0.9, "alone": 0.9, "dear": 0.5})
+    policy = RunPolicy(failure_rate={"steady": 0.1, "shaky": 0.9, "alone": 0.9, "dear": 0.5})
     go(make_plan(entries, tasks), ledger, executor, policy=policy)
     assert names(executor) == ["shaky", "steady", "alone", "dear"]
 
@@ -424,7 +424,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, list[Callable[[Task], Outcom
 
 
 def check_run(
-    plan: Plan, executor: FakeExecutor, result: RunResult, events: list[Event], retries: int
+    plan: Plan, executor: FakeExecutor, result: RunResult, events: list[RunEvent], retries: int
 ) -> None:
     left = {(one.cell_id, one.check): one for one in result.without_outcome}
     for one in plan.entries:
@@ -445,13 +445,13 @@ def check_run(
 def test_needs_first_once_each_and_all_accounted_for(made, slots: int, seed: int, keep_going: bool) -> None:
     plan, answers = made
     with tempfile.TemporaryDirectory() as folder, Ledger.open(Path(folder)) as ledger:
-        events: list[Event] = []
+        events: list[RunEvent] = []
         executor = FakeExecutor(slots, answers, seed)
-        result = go(plan, ledger, executor, observer=events.append, policy=Policy(keep_going=keep_going))
+        result = go(plan, ledger, executor, observer=events.append, policy=RunPolicy(keep_going=keep_going))
         check_run(plan, executor, result, events, retries=1)
         assert result.incomplete == ()
         idle = FakeExecutor()
-        second = go(plan, ledger, idle, policy=Policy(keep_going=keep_going))
+        second = go(plan, ledger, idle, policy=RunPolicy(keep_going=keep_going))
         completed = {key for key, outcome in result.outcomes.items() if outcome.reusable}
         assert not completed & {job.task.key for job in idle.started}, "what has an outcome never runs again"
         assert second.incomplete == ()

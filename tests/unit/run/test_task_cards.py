@@ -14,7 +14,7 @@ from harness.check import TaskContext
 from harness.devices.cards.card_leases import CardLeases
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.job import Job, Site
+from harness.run.jobs.job import Job, JobSite
 
 NPU = {"device": {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}}
 
@@ -25,13 +25,13 @@ def show(context) -> Measured:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> JobSite:
     environ = {"PATH": "/usr/bin:/bin", "NPU_MATRIX_LEASES": str(tmp_path / "leases")}
     dev = tmp_path / "dev"
     dev.mkdir()
     for card in (0, 1):
         (dev / f"davinci{card}").touch()
-    return Site(
+    return JobSite(
         root=tmp_path, state=tmp_path, cache=tmp_path / "cache", environ=environ, cards=(0, 1), dev=dev
     )
 
@@ -49,7 +49,7 @@ def job(
     return Job(task=make_task(check, facets={"device": device, "recipe": {"nodes": 1, "cards": count}}))
 
 
-def run(site: Site, *jobs: Job) -> dict[str, Outcome]:
+def run(site: JobSite, *jobs: Job) -> dict[str, Outcome]:
     executor = LocalExecutor(site, jobs=len(jobs), patience=0.5)
     for one in jobs:
         executor.submit(one)
@@ -60,7 +60,7 @@ def run(site: Site, *jobs: Job) -> dict[str, Outcome]:
     return outcomes
 
 
-def test_two_tasks_at_a_time_have_a_card_each(site: Site):
+def test_two_tasks_at_a_time_have_a_card_each(site: JobSite):
     together = threading.Barrier(2, timeout=90)
 
     def meet(context: TaskContext) -> Measured:
@@ -72,7 +72,7 @@ def test_two_tasks_at_a_time_have_a_card_each(site: Site):
     assert CardLeases.of_host(site.environ).list_leases() == ()
 
 
-def test_tasks_that_want_both_take_turns(site: Site):
+def test_tasks_that_want_both_take_turns(site: JobSite):
     book, met = CardLeases.of_host(site.environ), threading.Event()
 
     def until_another_waits(context: TaskContext) -> Measured:
@@ -91,7 +91,7 @@ def test_tasks_that_want_both_take_turns(site: Site):
     assert "on card 0, 1" in log
 
 
-def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monkeypatch):
+def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, monkeypatch):
     clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
     clock.strike(monkeypatch)
     with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
@@ -106,7 +106,7 @@ def test_waiting_is_none_of_the_tasks_own_time(site: Site, tmp_path: Path, monke
     assert finished[0].outcome.measurements["cards"] == "0"
 
 
-def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
+def test_a_run_that_is_stopped_does_not_wait_on(site: JobSite):
     book = CardLeases.of_host(site.environ)
     with book.lease([0, 1], 2, "somebody else"):
         executor = LocalExecutor(site, jobs=1)
@@ -120,7 +120,7 @@ def test_a_run_that_is_stopped_does_not_wait_on(site: Site):
     assert finished[0].outcome.state is State.INTERRUPTED
 
 
-def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: Site):
+def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: JobSite):
     (site.dev / "davinci0").unlink()
     (outcome,) = run(site, job("a", count=2)).values()
     assert outcome.state is State.ERROR
@@ -140,7 +140,7 @@ def lose_it_and_raise(context) -> Measured:
 
 
 @pytest.mark.parametrize("program", [lose_it, lose_it_and_raise])
-def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: Site, program):
+def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: JobSite, program):
     check = make_check("a", Tier.NUMERICS, run=program, device=True)
     facets = {**NPU, "recipe": {"nodes": 1, "cards": 1}}
     (outcome,) = run(site, Job(task=make_task(check, facets=facets))).values()
@@ -150,13 +150,13 @@ def test_a_card_that_vanished_meanwhile_is_no_failure_of_the_cell(site: Site, pr
     assert CardLeases.of_host(site.environ).list_leases() == ()
 
 
-def test_simulated_and_static_tasks_lease_nothing(site: Site):
+def test_simulated_and_static_tasks_lease_nothing(site: JobSite):
     (outcome,) = run(site, job("a", kind="sim")).values()
     assert outcome.measurements["cards"] == ""
     assert not (site.state / "leases").exists()
 
 
-def test_more_cards_than_the_host_has(site: Site):
+def test_more_cards_than_the_host_has(site: JobSite):
     (outcome,) = run(site, job("a", count=8)).values()
     assert outcome.state is State.ERROR
     assert "8 cards are wanted and 2 can be used here" in outcome.failure.message

@@ -9,9 +9,9 @@ from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
-from harness.verdict.verdict import Expected, stand
+from harness.verdict.verdict import ExpectedFailure, judge_against_expectation
 
-KNOWN = Expected(
+KNOWN = ExpectedFailure(
     state="fail",
     reason="upstream defect",
     source="https://example.org/1",
@@ -31,7 +31,7 @@ OUTCOME = Outcome(
 
 
 def side(status, *reasons, key="a" * 64, expected=None, known=False):
-    return stand(
+    return judge_against_expectation(
         "cell",
         "loss",
         Judgement(status=status, reasons=reasons),

@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.verdict.run_summary import summarise
-from harness.verdict.verdict import Expectation, Expected, judge_outcome, stand, state_of
+from harness.verdict.run_summary import summarise_verdicts
+from harness.verdict.verdict import (
+    ExpectedFailure,
+    Standing,
+    failure_state,
+    judge_against_expectation,
+    judge_outcome,
+)
 
 
 def judge(measurements, _params):
@@ -36,7 +42,7 @@ def outcome(state=State.COMPLETED, failure=None, **measurements):
 
 
 def verdict(status, expected=None, *, blocked_by_known=False):
-    return stand(
+    return judge_against_expectation(
         "cell",
         "probe",
         Judgement(status=status),
@@ -45,7 +51,7 @@ def verdict(status, expected=None, *, blocked_by_known=False):
     )
 
 
-KNOWN = Expected(state="fail", reason="upstream defect", source="https://example.org/1")
+KNOWN = ExpectedFailure(state="fail", reason="upstream defect", source="https://example.org/1")
 
 
 def test_the_judge_of_the_check_decides_a_completed_outcome():
@@ -89,86 +95,89 @@ SHOWN = {
 def test_an_expectation_excuses_the_state_it_names_and_no_other(shown, expected):
     check, found = SHOWN[shown]
     judgement = judge_outcome(check, found)
-    state = state_of(check, found, judgement)
+    state = failure_state(check, found, judgement)
     assert state == shown.partition(",")[0]
-    known = Expected(state=expected, reason="slow", source="x")
-    stood = stand("cell", check.name, judgement, expected=known, state=state)
+    known = ExpectedFailure(state=expected, reason="slow", source="x")
+    stood = judge_against_expectation("cell", check.name, judgement, expected=known, state=state)
     if state == "pass":
-        assert stood.standing is Expectation.UNEXPECTED_PASS
+        assert stood.standing is Standing.UNEXPECTED_PASS
     elif state == "error":
-        assert stood.standing is Expectation.INCOMPLETE
+        assert stood.standing is Standing.INCOMPLETE
     else:
         met = state == expected or (expected, state) == ("fail", "numeric-drift")
-        assert stood.standing is (Expectation.KNOWN if met else Expectation.UNEXPECTED)
+        assert stood.standing is (Standing.KNOWN if met else Standing.UNEXPECTED)
 
 
 def test_unsupported_can_be_expected_and_is_no_failure_without_that():
     judgement = Judgement(status=Status.UNSUPPORTED)
-    known = Expected(state="unsupported", reason="no such operator", source="x")
-    assert stand("c", "x", judgement, expected=known).standing is Expectation.KNOWN
-    assert stand("c", "x", judgement, expected=None).standing is Expectation.AS_EXPECTED
+    known = ExpectedFailure(state="unsupported", reason="no such operator", source="x")
+    assert judge_against_expectation("c", "x", judgement, expected=known).standing is Standing.KNOWN
+    assert judge_against_expectation("c", "x", judgement, expected=None).standing is Standing.AS_EXPECTED
 
 
 def test_a_known_failure_is_known_and_an_unexpected_one_is_not():
-    assert verdict(Status.FAIL, KNOWN).standing is Expectation.KNOWN
-    assert verdict(Status.FAIL).standing is Expectation.UNEXPECTED
+    assert verdict(Status.FAIL, KNOWN).standing is Standing.KNOWN
+    assert verdict(Status.FAIL).standing is Standing.UNEXPECTED
 
 
 def failing(*reasons):
     known = replace(KNOWN, because=("npu_rotary_mul", "did not answer"), where="matrix.yaml:9")
-    return stand("cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), expected=known)
+    return judge_against_expectation(
+        "cell", "probe", Judgement(status=Status.FAIL, reasons=reasons), expected=known
+    )
 
 
 def test_a_failure_whose_every_reason_is_known_is_known():
     stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "the index did not answer")
-    assert stood.standing is Expectation.KNOWN
+    assert stood.standing is Standing.KNOWN
 
 
 def test_a_further_reason_does_not_hide_behind_the_known_one():
     stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "b.py:7: npu_swiglu is gone")
-    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.standing is Standing.UNEXPECTED
     assert stood.reasons[-1] == "not what is known of it (matrix.yaml:9): b.py:7: npu_swiglu is gone"
 
 
 def test_a_failure_that_gives_no_reason_is_not_the_known_one():
     stood = failing()
-    assert stood.standing is Expectation.UNEXPECTED
+    assert stood.standing is Standing.UNEXPECTED
     assert stood.reasons == ("not what is known of it (matrix.yaml:9): it gives no reason",)
 
 
 def test_an_expected_failure_that_passes_is_unexpected():
-    assert verdict(Status.PASS, KNOWN).standing is Expectation.UNEXPECTED_PASS
+    assert verdict(Status.PASS, KNOWN).standing is Standing.UNEXPECTED_PASS
 
 
 def test_an_infrastructure_error_does_not_count_as_the_expected_failure():
-    assert verdict(Status.ERROR, KNOWN).standing is Expectation.INCOMPLETE
+    assert verdict(Status.ERROR, KNOWN).standing is Standing.INCOMPLETE
 
 
 def test_not_run_neither_meets_nor_breaks_an_expectation():
-    assert verdict(Status.NOT_RUN, KNOWN).standing is Expectation.AS_EXPECTED
+    assert verdict(Status.NOT_RUN, KNOWN).standing is Standing.AS_EXPECTED
 
 
 def test_blocked_behind_a_known_failure_is_known():
-    assert verdict(Status.BLOCKED, blocked_by_known=True).standing is Expectation.KNOWN
+    assert verdict(Status.BLOCKED, blocked_by_known=True).standing is Standing.KNOWN
 
 
 def test_blocked_is_without_an_answer_and_no_failure_of_its_own():
-    assert verdict(Status.BLOCKED).standing is Expectation.INCOMPLETE
-    assert summarise([verdict(Status.ERROR), verdict(Status.BLOCKED)]).exit_code == EXIT_INCOMPLETE
-    assert summarise([verdict(Status.FAIL), verdict(Status.BLOCKED)]).exit_code == EXIT_UNEXPECTED
+    assert verdict(Status.BLOCKED).standing is Standing.INCOMPLETE
+    assert summarise_verdicts([verdict(Status.ERROR), verdict(Status.BLOCKED)]).exit_code == EXIT_INCOMPLETE
+    assert summarise_verdicts([verdict(Status.FAIL), verdict(Status.BLOCKED)]).exit_code == EXIT_UNEXPECTED
 
 
 def test_exit_codes():
-    assert summarise([]).exit_code == EXIT_NOTHING_SELECTED
-    assert summarise([verdict(Status.PASS), verdict(Status.NOT_RUN)]).exit_code == EXIT_OK
-    assert summarise([verdict(Status.PASS), verdict(Status.FAIL, KNOWN)]).exit_code == EXIT_OK
+    assert summarise_verdicts([]).exit_code == EXIT_NOTHING_SELECTED
+    assert summarise_verdicts([verdict(Status.PASS), verdict(Status.NOT_RUN)]).exit_code == EXIT_OK
+    assert summarise_verdicts([verdict(Status.PASS), verdict(Status.FAIL, KNOWN)]).exit_code == EXIT_OK
     assert (
-        summarise([verdict(Status.NOT_RUN), verdict(Status.UNSUPPORTED)]).exit_code == EXIT_NOTHING_SELECTED
+        summarise_verdicts([verdict(Status.NOT_RUN), verdict(Status.UNSUPPORTED)]).exit_code
+        == EXIT_NOTHING_SELECTED
     )
-    assert summarise([verdict(Status.FAIL)]).exit_code == EXIT_UNEXPECTED
-    assert summarise([verdict(Status.PASS, KNOWN)]).exit_code == EXIT_UNEXPECTED
-    assert summarise([verdict(Status.ERROR)]).exit_code == EXIT_INCOMPLETE
-    assert summarise([verdict(Status.INCONCLUSIVE)]).exit_code == EXIT_INCOMPLETE
+    assert summarise_verdicts([verdict(Status.FAIL)]).exit_code == EXIT_UNEXPECTED
+    assert summarise_verdicts([verdict(Status.PASS, KNOWN)]).exit_code == EXIT_UNEXPECTED
+    assert summarise_verdicts([verdict(Status.ERROR)]).exit_code == EXIT_INCOMPLETE
+    assert summarise_verdicts([verdict(Status.INCONCLUSIVE)]).exit_code == EXIT_INCOMPLETE
 
 
 @given(
@@ -176,7 +185,7 @@ def test_exit_codes():
 )
 def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer(statuses):
     verdicts = [verdict(status, expected, blocked_by_known=known) for status, expected, known in statuses]
-    summary = summarise(verdicts)
+    summary = summarise_verdicts(verdicts)
     bad = {Status.ERROR, Status.STALE, Status.INCONCLUSIVE}
     if summary.exit_code == EXIT_OK:
         assert not any(v.status in bad for v in verdicts)
@@ -194,6 +203,8 @@ def test_what_got_no_answer_is_evidence_of_nothing(status):
         evidence=Evidence.HARDWARE,
         facets={},
     )
-    said = stand("cell", "probe", Judgement(status=status), outcome=measured, expected=None)
+    said = judge_against_expectation(
+        "cell", "probe", Judgement(status=status), outcome=measured, expected=None
+    )
     silent = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
     assert said.evidence is (None if status in silent else Evidence.HARDWARE)

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from harness.errors import InputError
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.outcome import Judgement, Status
-from harness.verdict.expectations import Edit, Entry, Owner, apply_edit, difference, plan_update, survey
-from harness.verdict.verdict import Expected, stand
+from harness.verdict.expectations import (
+    ExpectationOwner,
+    ExpectationsEdit,
+    NewExpectation,
+    apply_edit,
+    plan_expectations_edit,
+    survey_expectations,
+    unified_difference,
+)
+from harness.verdict.verdict import ExpectedFailure, judge_against_expectation
 
 HEAD = """\
 # The file's own head, kept.
@@ -59,13 +67,13 @@ def entry(name="added", **more):
         "owner": "me",
         "until": "2099-01-01",
     }
-    return Entry(**{**values, **more})
+    return NewExpectation(**{**values, **more})
 
 
 def test_an_addition_leaves_every_other_line_as_it_was():
     before = text(one())
-    after = apply_edit(before, Edit(add=(entry(),)))
-    changed = difference(before, after, "matrix.yaml").splitlines()[2:]
+    after = apply_edit(before, ExpectationsEdit(add=(entry(),)))
+    changed = unified_difference(before, after, "matrix.yaml").splitlines()[2:]
     assert not [line for line in changed if line.startswith("-")]
     added = parse_matrix(after).expectations["added"]
     assert (added.reason, added.owner) == ("it: fails # really", "me")
@@ -73,28 +81,28 @@ def test_an_addition_leaves_every_other_line_as_it_was():
 
 def test_a_removal_takes_its_lines_and_no_others():
     before = text(one("first"), one("second"), one("third"))
-    after = apply_edit(before, Edit(remove=("second",)))
+    after = apply_edit(before, ExpectationsEdit(remove=("second",)))
     assert list(parse_matrix(after).expectations) == ["first", "third"]
     assert "# the end, kept" in after
     assert after.startswith(HEAD)
-    changed = difference(before, after, "matrix.yaml").splitlines()[2:]
+    changed = unified_difference(before, after, "matrix.yaml").splitlines()[2:]
     assert len([line for line in changed if line.startswith("-")]) == len(one().splitlines()) - 1
     assert not [line for line in changed if line.startswith("+")]
 
 
 def test_the_last_one_takes_the_list_with_it_and_the_first_one_brings_it():
-    emptied = apply_edit(text(one()), Edit(remove=("known",)))
+    emptied = apply_edit(text(one()), ExpectationsEdit(remove=("known",)))
     assert "expectations" not in emptied
-    filled = apply_edit(emptied, Edit(add=(entry(),)))
+    filled = apply_edit(emptied, ExpectationsEdit(add=(entry(),)))
     assert list(parse_matrix(filled).expectations) == ["added"]
     assert list(
-        parse_matrix(apply_edit(text() + "expectations: {}\n", Edit(add=(entry(),)))).expectations
+        parse_matrix(apply_edit(text() + "expectations: {}\n", ExpectationsEdit(add=(entry(),)))).expectations
     ) == ["added"]
 
 
 def test_a_list_in_flow_style_can_be_edited_too():
     flow = 'expectations:\n  {known: {cells: "verl-0-9-1*", check: patches, state: fail, reason: x, source: y, owner: z, until: 2099-01-01},\n   other: {cells: "verl-0-6-1*", check: patches, state: fail, reason: x, source: y, owner: z, until: 2099-01-01}}\n'
-    after = apply_edit(HEAD + flow, Edit(remove=("known",)))
+    after = apply_edit(HEAD + flow, ExpectationsEdit(remove=("known",)))
     assert list(parse_matrix(after).expectations) == ["other"]
     assert "# a comment behind a value" in after
 
@@ -108,7 +116,7 @@ def test_any_edit_yields_exactly_the_list_wanted(present, data):
     remove = data.draw(st.lists(st.sampled_from(present), unique=True)) if present else []
     add = data.draw(st.lists(st.sampled_from(["x", "y", "z"]), unique=True))
     before = text(*(one(name) for name in present))
-    after = apply_edit(before, Edit(remove=tuple(remove), add=tuple(entry(name) for name in add)))
+    after = apply_edit(before, ExpectationsEdit(remove=tuple(remove), add=tuple(entry(name) for name in add)))
     assert list(parse_matrix(after).expectations) == [name for name in present if name not in remove] + add
     assert TAIL in after
 
@@ -125,7 +133,7 @@ def test_any_edit_yields_exactly_the_list_wanted(present, data):
 @settings(max_examples=60, deadline=None)
 def test_any_reason_survives_being_written_and_read(reason):
     try:
-        after = apply_edit(text(one()), Edit(add=(entry(reason=reason),)))
+        after = apply_edit(text(one()), ExpectationsEdit(add=(entry(reason=reason),)))
     except InputError:
         return
     assert parse_matrix(after).expectations["added"].reason.split() == reason.split()
@@ -133,13 +141,13 @@ def test_any_reason_survives_being_written_and_read(reason):
 
 def test_an_edit_that_would_not_load_is_refused():
     with pytest.raises(InputError):
-        apply_edit(text(one()), Edit(add=(entry(until="someday"),)))
+        apply_edit(text(one()), ExpectationsEdit(add=(entry(until="someday"),)))
 
 
 def surveyed(*entries, today=dt.date(2026, 11, 20)):
     return {
         found.id: found
-        for found in survey(
+        for found in survey_expectations(
             parse_matrix(text(*entries), Path("/x/matrix.yaml")), {"patches"}, Path("/x"), today
         )
     }
@@ -162,7 +170,7 @@ def test_the_survey_names_cells_and_every_kind_of_fault():
     assert "never decides" in found["shadowed"].fault
 
 
-SAID = Owner(owner="me", until="2099-01-01", reason="it broke", source="https://example.org/3")
+SAID = ExpectationOwner(owner="me", until="2099-01-01", reason="it broke", source="https://example.org/3")
 
 
 def update(matrix_text, statuses, said=None):
@@ -171,20 +179,22 @@ def update(matrix_text, statuses, said=None):
     verdicts = []
     for cell, status in zip(cells.values(), statuses, strict=True):
         covering = matrix.expectation_for(cell, "patches")
-        expected = Expected(state=covering.state, reason="r", source="s") if covering else None
-        verdicts.append(stand(cell.id, "patches", Judgement(status=status), expected=expected))
-    edit = plan_update(matrix, cells, verdicts, said)
+        expected = ExpectedFailure(state=covering.state, reason="r", source="s") if covering else None
+        verdicts.append(
+            judge_against_expectation(cell.id, "patches", Judgement(status=status), expected=expected)
+        )
+    edit = plan_expectations_edit(matrix, cells, verdicts, said)
     return edit, parse_matrix(apply_edit(matrix_text, edit))
 
 
 def test_what_passes_is_taken_off_without_anybody_being_asked():
     edit, _after = update(text(one()), [Status.PASS, Status.PASS, Status.PASS])
-    assert edit == Edit(remove=("known",))
+    assert edit == ExpectationsEdit(remove=("known",))
 
 
 def test_what_newly_fails_is_added_only_with_an_owner():
     statuses = [Status.FAIL, Status.PASS, Status.FAIL]
-    assert update(text(one()), statuses)[0] == Edit()
+    assert update(text(one()), statuses)[0] == ExpectationsEdit()
     _edit, after = update(text(one()), statuses, SAID)
     added = next(found for name, found in after.expectations.items() if name != "known")
     assert added.cells.startswith("verl-0-6-1")
@@ -205,11 +215,11 @@ def test_one_that_fails_in_another_way_is_written_anew_and_the_others_keep_what_
     verdicts = []
     for cell, reason in zip(cells.values(), ["moved", "moved", "burnt"], strict=True):
         covering = matrix.expectation_for(cell, "patches")
-        expected = Expected(state="fail", because=covering.because, reason="r", source="s")
+        expected = ExpectedFailure(state="fail", because=covering.because, reason="r", source="s")
         judgement = Judgement(status=Status.FAIL, reasons=(reason,))
-        verdicts.append(stand(cell.id, "patches", judgement, expected=expected))
-    assert plan_update(matrix, cells, verdicts, None) == Edit()
-    after = parse_matrix(apply_edit(listed, plan_update(matrix, cells, verdicts, SAID)))
+        verdicts.append(judge_against_expectation(cell.id, "patches", judgement, expected=expected))
+    assert plan_expectations_edit(matrix, cells, verdicts, None) == ExpectationsEdit()
+    after = parse_matrix(apply_edit(listed, plan_expectations_edit(matrix, cells, verdicts, SAID)))
     because = [after.expectation_for(cell, "patches").because for cell in after.all_cells]
     assert because == [("moved",), ("moved",), ()]
 

@@ -16,7 +16,7 @@ from harness.verdict.triage.diagnosis_text import describe, in_short
 from harness.verdict.triage.learn_signature import generalise
 from harness.verdict.triage.log_line import shown
 from harness.verdict.triage.log_scan import BEFORE_BYTES, CHUNK_BYTES, LINE_BYTES
-from harness.verdict.verdict import stand
+from harness.verdict.verdict import judge_against_expectation
 
 WORD = "hunter2hunter2"
 #: What a person may have put on a line; WORD must not be seen again.
@@ -130,7 +130,7 @@ def test_ten_megabytes_without_a_line_end():
 @settings(max_examples=100, deadline=None)
 def test_a_gate_over_hostile_words_is_red_and_every_rendering_is_safe(reason, remedy, change):
     name = ("cell", "loss")
-    verdict = stand(
+    verdict = judge_against_expectation(
         "cell",
         "loss",
         Judgement(status=Status.FAIL, reasons=(reason,), remedies=(remedy,)),

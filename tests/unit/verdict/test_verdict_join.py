@@ -1,12 +1,12 @@
 """Plan and outcomes joined: what nobody ran is red, whatever somebody expects of it."""
 
 from harness.check import Check
-from harness.ledger.plan_record import Entry, Skip
+from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.verdict.join import judge_plan
-from harness.verdict.verdict import Expectation, Expected
+from harness.verdict.verdict import ExpectedFailure, Standing
 
 
 def measure(_context):
@@ -29,11 +29,11 @@ TASK = Task(key="k", check=CHECK, facets={}, facet_digests={}, code_digest="c", 
 
 
 def known(state):
-    return lambda _cell, _check: Expected(state=state, reason="the index is often away", source="x")
+    return lambda _cell, _check: ExpectedFailure(state=state, reason="the index is often away", source="x")
 
 
 def judged(outcomes, expected, *, disposition=None, skip=None):
-    entry = Entry(
+    entry = PlanEntry(
         cell_id="cell", check="probe", tier=Tier.STATIC, question="?", key="" if skip else "k", skip=skip
     )
     made = Plan(profile="p", matrix_digest="m", cells=(), entries=(entry,), tasks={} if skip else {"k": TASK})
@@ -53,15 +53,15 @@ def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
         facets={},
         failure=failure,
     )
-    assert judged({"k": error}, known("error")).standing is Expectation.KNOWN
+    assert judged({"k": error}, known("error")).standing is Standing.KNOWN
     stopped = Disposition(
         cell_id="cell", check="probe", key="k", status=Status.ERROR, reason="the run was stopped before this"
     )
     for disposition in (None, stopped):
         left = judged({}, known("error"), disposition=disposition)
-        assert (left.status, left.standing) == (Status.ERROR, Expectation.INCOMPLETE)
+        assert (left.status, left.standing) == (Status.ERROR, Standing.INCOMPLETE)
 
 
 def test_what_is_unsupported_can_be_expected_without_an_outcome():
     skip = Skip(status=Status.UNSUPPORTED, reason="no such operator")
-    assert judged({}, known("unsupported"), skip=skip).standing is Expectation.KNOWN
+    assert judged({}, known("unsupported"), skip=skip).standing is Standing.KNOWN
