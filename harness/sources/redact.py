@@ -1,4 +1,4 @@
-"""Text without the credentials that stand in URLs, or that show by their form what they are."""
+"""Removing credentials from text: those in URLs, and tokens and keys of a known form."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 MASK = "***"
-# By their issuers' documentation: Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, JSON Web Token, PEM. An
-# identifier such as `hf_config_path` is none: a Hugging Face token has no second underscore.
+# As documented by their issuers: Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, JSON Web Token, PEM. An
+# identifier such as `hf_config_path` does not match: a Hugging Face token has no second underscore.
 SECRET_SHAPES = re.compile(
     r"\bhf_[A-Za-z0-9]{12,}\b(?!_)|\bgh[pousr]_[A-Za-z0-9]{12,}|\bgithub_pat_\w{12,}|\bglpat-[\w-]{12,}"
     r"|\bsk-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
@@ -18,7 +18,7 @@ SECRET_SHAPES = re.compile(
 
 
 def mask_secrets(text: str) -> str:
-    """`text` without tokens and keys that are known by their form alone."""
+    """`text` without tokens and keys of a known form."""
     return SECRET_SHAPES.sub(MASK, text)
 
 

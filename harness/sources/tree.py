@@ -1,4 +1,4 @@
-"""A tree of files by content: what patches are applied to, wherever the files come from."""
+"""Trees of files: the protocol `Tree`, with implementations in memory and for folders."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ REGULAR = "100644"
 EXECUTABLE = "100755"
 SYMLINK = "120000"
 MAX_FILE_BYTES = 256 << 20
-# NAME_MAX and PATH_MAX of Linux's limits.h; what is longer can stand in an archive, and in no folder.
+# NAME_MAX and PATH_MAX of Linux's limits.h. Archives can contain longer names, folders cannot.
 LONGEST_NAME = 255
 LONGEST_PATH = 4096
 
 
 class Tree(Protocol):
-    """Files by their POSIX path relative to the root. Reading follows no symbolic link."""
+    """Files by their POSIX path relative to the root. Reading does not follow symbolic links."""
 
     @property
     def label(self) -> str:
-        """What this tree is, for messages."""
+        """The name of this tree in messages."""
 
     def paths(self) -> Iterator[str]:
         """Every file's path, in no particular order."""
 
     def mode(self, path: str) -> str | None:
-        """`REGULAR`, `EXECUTABLE` or `SYMLINK`; None when there is no such file."""
+        """`REGULAR`, `EXECUTABLE` or `SYMLINK`; None if there is no such file."""
 
     def is_folder(self, path: str) -> bool:
         """Whether there are files below `path`."""
 
     def read(self, path: str) -> bytes:
-        """The file's bytes, of a symbolic link its target; KeyError when there is no such file."""
+        """The file's bytes; for a symbolic link its target. KeyError if there is no such file."""
 
 
 class HasBlobs(Protocol):
     """A source of old file contents by git blob id, full or abbreviated."""
 
     def blob(self, blob_id: str) -> bytes | None:
-        """The content, or None when it is not at hand or the abbreviation is ambiguous."""
+        """The content, or None if it is not available or the abbreviated id is ambiguous."""
 
 
 def blob_id(data: bytes) -> str:
-    """The id git gives this content: SHA-1 of a header and the bytes (git's object format)."""
+    """The git blob id of this content: SHA-1 of a header and the bytes."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def tree_digest(tree: Tree) -> str:
-    """Digest of every file's path, mode and content; order does not matter."""
+    """A digest of every file's path, mode and content, independent of their order."""
     return digest_json(
         [[path, tree.mode(path), digest_bytes(tree.read(path))] for path in sorted(tree.paths())]
     )
 
 
 def path_problem(path: str) -> str:
-    """Why this path must not be written, or "": the rules of git's own path check, on every system."""
+    """Why this path must not be written, or "". The rules are those of git's path check for all systems."""
     if not path:
         return "an empty path"
     if "\0" in path:
@@ -82,7 +82,7 @@ def path_problem(path: str) -> str:
 
 
 def link_above(tree: Tree, path: str) -> str | None:
-    """The symbolic link among the folders above `path`, if any: writing below it would leave the tree."""
+    """The symbolic link among the parent folders of `path`, if any: it could lead out of the tree."""
     parts = path.split("/")
     for end in range(1, len(parts)):
         parent = "/".join(parts[:end])
@@ -101,7 +101,7 @@ class TreeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryTree:
-    """Files held in memory."""
+    """Files in memory."""
 
     files: Mapping[str, TreeFile]
     label: str = "files in memory"
@@ -120,7 +120,7 @@ class MemoryTree:
         return any(other.startswith(f"{path}/") for other in self.files)
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; KeyError when there is no such file."""
+        """The file's bytes; KeyError if there is no such file."""
         return self.files[path].data
 
 
@@ -133,7 +133,7 @@ class OverlayTree:
 
     @property
     def label(self) -> str:
-        """The label of the tree below."""
+        """The label of the base tree."""
         return self.base.label
 
     def paths(self) -> Iterator[str]:
@@ -155,7 +155,7 @@ class OverlayTree:
         return any(changed) or (not changed and self.base.is_folder(path))
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; KeyError when there is no such file."""
+        """The file's bytes; KeyError if there is no such file."""
         if path in self.changes:
             file = self.changes[path]
             if file is None:
@@ -166,7 +166,7 @@ class OverlayTree:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryTree:
-    """A working directory or an installed package folder. `.git` and compiled Python are not part of it."""
+    """A working directory or a folder of installed packages, without `.git` and compiled Python."""
 
     root: Path
 
@@ -176,7 +176,7 @@ class DirectoryTree:
         return str(self.root)
 
     def paths(self) -> Iterator[str]:
-        """Every file's path; symbolic links are listed and never followed."""
+        """Every file's path. Symbolic links are listed, but not followed."""
         for folder, names, files in os.walk(self.root):
             here = Path(folder)
             linked = [name for name in names if (here / name).is_symlink()]
@@ -185,7 +185,7 @@ class DirectoryTree:
                 yield (here / name).relative_to(self.root).as_posix()
 
     def mode(self, path: str) -> str | None:
-        """The file's mode, or None; also None below a symbolic link or outside the folder."""
+        """The file's mode, or None; None also behind a symbolic link or outside the folder."""
         if path_problem(path):
             return None
         current = self.root
@@ -209,7 +209,7 @@ class DirectoryTree:
         return not path_problem(path) and folder.is_dir() and not folder.is_symlink()
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; KeyError when there is no such file, InputError when it is too large."""
+        """The file's bytes; KeyError if there is no such file, InputError if it is too large."""
         mode = self.mode(path)
         if mode is None:
             raise KeyError(path)
@@ -217,5 +217,5 @@ class DirectoryTree:
         if mode == SYMLINK:
             return os.fsencode(file.readlink())
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise InputError("this file is too large to patch", where=Location(file), why="over 256 MiB")
+            raise InputError("this file is too large", where=Location(file), why="over 256 MiB")
         return file.read_bytes()

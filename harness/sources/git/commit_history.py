@@ -1,4 +1,4 @@
-"""Commits of a range, and where chosen paths stand in each of them: read once for every distinct folder."""
+"""The commits of a range, and the content of selected paths in each; equal folders are read only once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Commit:
 
 
 class PathEntry(NamedTuple):
-    """What stands at a path: its mode and its object id; of a folder `FOLDER` and no id."""
+    """The entry at a path: mode and object id; for a folder `FOLDER` and no id."""
 
     mode: str
     id: str
@@ -40,19 +40,17 @@ _FOLDER = PathEntry(mode=FOLDER, id="")
 
 
 def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
-    """The commits of `A..B` (in B, not in A) or of `B`, newest first and none before a child of it.
+    """The commits of `A..B` (in B, not in A) or of `B`, newest first, every commit after its children.
 
-    InputError when there are none.
+    InputError if there are none.
     """
     import pygit2
 
     if "..." in revisions:
-        raise InputError(
-            f"{revisions!r} is no range from one commit to another", fix="write it with two dots: A..B"
-        )
-    hidden, dots, wanted = revisions.rpartition("..")
+        raise InputError(f"{revisions!r} is not a range of commits", fix="write a range with two dots: A..B")
+    hidden, dots, newest = revisions.rpartition("..")
     walker = repository.objects.walk(
-        pygit2.Oid(hex=repository.commit(wanted or "HEAD")),
+        pygit2.Oid(hex=repository.commit(newest or "HEAD")),
         pygit2.enums.SortMode.TIME | pygit2.enums.SortMode.TOPOLOGICAL,
     )
     if dots:
@@ -62,13 +60,13 @@ def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
         raise InputError(
             f"the range {revisions} has no commits",
             where=Location(repository.path),
-            fix="the older revision comes first: OLD..NEW",
+            fix="write the older revision first: OLD..NEW",
         )
     return found
 
 
 def one_commit(repository: Repository, revision: str) -> Commit:
-    """One commit by any name; InputError when it is not there."""
+    """One commit by any revision name; InputError if it does not exist."""
     return _commit(repository.objects[repository.commit(revision)])
 
 
@@ -90,14 +88,14 @@ def _commit(raw: Any) -> Commit:
 
 @dataclass
 class _Node:
-    """A name on the way to a chosen path."""
+    """One component of a selected path."""
 
     number: int
     children: dict[str, _Node] = field(default_factory=dict)
 
 
 class PathFinder:
-    """Looks chosen paths up in many trees, each distinct folder once."""
+    """Looks up selected paths in many trees, each distinct folder only once."""
 
     def __init__(self, repository: Repository, paths: Iterable[str]) -> None:
         self._objects = repository.objects
@@ -117,9 +115,9 @@ class PathFinder:
         return _Node(number=self._count)
 
     def find(self, tree: str) -> Mapping[str, PathEntry]:
-        """What stands at every chosen path, and at the folders and links above, in the tree with this id.
+        """The entries at all selected paths and their parent folders, in the tree with this id.
 
-        Trees in which all of that is the same give the same object.
+        Trees with equal entries give the same object.
         """
         import pygit2
 

@@ -1,4 +1,4 @@
-"""Trees and old file contents in git repositories, read from the object store: no checkout, no hooks."""
+"""Commits, trees and blobs of a git repository, read from its object store: no checkout, no hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.errors import InputError, Location
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK
 
 _MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: REGULAR}
-#: Shorter abbreviations than git itself writes are guesses.
+#: git itself does not write shorter abbreviations; they would often be ambiguous.
 MIN_ABBREVIATION = 7
 FULL_ID = 40
 
@@ -25,21 +25,21 @@ class Repository:
 
     @cached_property
     def objects(self) -> Any:
-        """The opened object store; InputError when the folder is no repository."""
+        """The opened object store; InputError if the folder is not a repository."""
         import pygit2
 
         try:
             return pygit2.Repository(str(self.path))
         except (pygit2.GitError, KeyError) as error:
             raise InputError(
-                "this is no git repository that can be read",
+                "this folder is not a git repository that can be read",
                 where=Location(self.path),
                 why=str(error),
                 fix="give the folder of a clone or of a bare mirror",
             ) from error
 
     def commit(self, revision: str) -> str:
-        """The full id of a commit; InputError when the revision is unknown or ambiguous."""
+        """The full id of a commit; InputError if the revision is unknown or ambiguous."""
         import pygit2
 
         try:
@@ -54,7 +54,7 @@ class Repository:
         return str(found.id)
 
     def has(self, commit: str) -> bool:
-        """Whether this full or abbreviated commit id is here."""
+        """Whether the repository has a commit with this full or abbreviated id."""
         import pygit2
 
         try:
@@ -63,15 +63,15 @@ class Repository:
             return False
 
     def has_ref(self, name: str) -> bool:
-        """Whether there is a reference of this full name, or HEAD."""
+        """Whether the repository has a reference with this full name, or HEAD."""
         return name in self.objects.references
 
     def has_tag(self, name: str) -> bool:
-        """Whether there is a tag of this name."""
+        """Whether the repository has a tag with this name."""
         return f"refs/tags/{name}" in self.objects.references
 
     def blob(self, blob_id: str) -> bytes | None:
-        """A file's content by its blob id, or None when it is not here or the abbreviation is ambiguous."""
+        """A file's content by its blob id, or None if it is missing or the abbreviated id is ambiguous."""
         import pygit2
 
         if len(blob_id) < MIN_ABBREVIATION:
@@ -123,7 +123,7 @@ class GitTree:
         return entry if entry.type_str == "blob" else None
 
     def object_id(self, path: str) -> str | None:
-        """The git id of what stands at a path, a file or a folder; None when nothing does."""
+        """The git id of the file or folder at a path; None if there is none."""
         try:
             return str(self._root[path].id)
         except (KeyError, ValueError):
@@ -142,7 +142,7 @@ class GitTree:
             return False
 
     def read(self, path: str) -> bytes:
-        """The file's bytes as git stores them; KeyError when there is no such file."""
+        """The file's bytes as git stores them; KeyError if there is no such file."""
         entry = self._entry(path)
         if entry is None:
             raise KeyError(path)

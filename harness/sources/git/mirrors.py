@@ -11,26 +11,26 @@ from pathlib import Path
 from harness.errors import InfrastructureError, InputError, Location
 from harness.sources.git.git_repository import Repository
 
-#: The environment variable: checks run where no settings are, and so do the programs they start.
+#: An environment variable, because checks and the programs they start cannot read the settings.
 MIRRORS = "NPU_MATRIX_MIRRORS"
 
-#: What to do where a commit is not at hand.
+#: The remedy if no mirror has a commit.
 COMMIT_REMEDY = f"Set {MIRRORS} to a folder with a clone or bare mirror that has the commit."
 
 MIRROR_DEPTH = 3
-#: An answer is one line; who takes longer is not answering.
-SECONDS_TO_ASK = 20.0
+#: The reply is one line; a server that needs longer is considered unreachable.
+REMOTE_TIMEOUT_S = 20.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def mirrors_folder() -> Path | None:
-    """The folder of clones and bare mirrors, or None when the user names none."""
+    """The folder of clones and bare mirrors, or None if the user has not set it."""
     folder = os.environ.get(MIRRORS)
     return Path(folder) if folder else None
 
 
 def find_mirror(mirrors: Path, commit: str) -> Repository | None:
-    """The repository below `mirrors` that holds `commit`, or None: the id decides, not the folder's name."""
+    """The repository below `mirrors` that has `commit`, or None. Names of folders do not matter."""
     for folder in sorted(git_folders(mirrors)):
         repository = Repository(folder)
         try:
@@ -42,7 +42,7 @@ def find_mirror(mirrors: Path, commit: str) -> Repository | None:
 
 
 def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
-    """Clones and bare repositories in a folder, not deeper than `depth`; none inside one another."""
+    """Clones and bare repositories in a folder, at most `depth` levels deep, without nested ones."""
     if ((folder / "objects").is_dir() and (folder / "HEAD").is_file()) or (folder / ".git").exists():
         yield folder
     elif depth and folder.is_dir():
@@ -52,9 +52,10 @@ def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
 
 
 def branch_head(repository: str, ref: str, mirrors: Path | None) -> str:
-    """The commit `ref` (a branch, or HEAD) of the repository at this address is at.
+    """The current commit of `ref` (a branch or HEAD) in the repository at this address.
 
-    InfrastructureError when no clone below `mirrors` is of it and it does not answer.
+    It is read from a clone below `mirrors` if there is one, otherwise from the remote repository.
+    InfrastructureError if the repository is not reachable.
     """
     clone = find_clone(mirrors, repository) if mirrors else None
     if clone is not None:
@@ -66,7 +67,7 @@ def branch_head(repository: str, ref: str, mirrors: Path | None) -> str:
 
 
 def find_clone(mirrors: Path, repository: str) -> Repository | None:
-    """The clone below `mirrors` of the repository at this address: by its remote, or by its folder's name."""
+    """The clone below `mirrors` of the repository at this address, found by its remote or its folder."""
     owner, name = _owner_and_name(repository)
     for folder in sorted(git_folders(mirrors)):
         clone = Repository(folder)
@@ -102,16 +103,16 @@ def _ask_remote(repository: str, ref: str) -> str:
         "HEAD" if ref == "HEAD" else f"refs/heads/{ref}",
     ]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS_TO_ASK, check=False)
-        said = done.stdout.split()
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=REMOTE_TIMEOUT_S, check=False)
+        reply = done.stdout.split()
         why = done.stderr.strip().splitlines()[-1:] or ["no such branch"]
     except (OSError, subprocess.TimeoutExpired) as error:
-        said, why = [], [str(error)]
-    if said and _COMMIT.fullmatch(said[0]):
-        return said[0]
+        reply, why = [], [str(error)]
+    if reply and _COMMIT.fullmatch(reply[0]):
+        return reply[0]
     raise InfrastructureError(
-        f"where {ref!r} of this repository is cannot be found out",
+        f"the commit of {ref!r} in this repository cannot be determined",
         where=Location(repository),
         why=why[0],
-        fix="set `mirrors` to a folder with a clone of it, or write the commit",
+        fix="set `mirrors` to a folder with a clone of it, or name the commit",
     )

@@ -1,4 +1,4 @@
-"""Trees inside wheels and sdists, read member by member: nothing is ever unpacked to disk."""
+"""The trees inside wheels and sdists, read member by member without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from harness.sources.tree import EXECUTABLE, MAX_FILE_BYTES, REGULAR, SYMLINK, p
 
 MAX_MEMBERS = 200_000
 MAX_TOTAL_BYTES = 4 << 30
-#: Deflate cannot do better than about 1032:1, and no source file comes near it.
+#: Deflate reaches at most 1032:1; source files stay far below that.
 MAX_RATIO = 500
 SMALL_BYTES = 16 << 20
 MAX_TAR_BYTES = 512 << 20
-#: A zip's directory is read whole: 46 bytes and a name for each member, and ten times that in memory.
+#: A zip's directory is read as a whole: 46 bytes and a name per member, and ten times that in memory.
 MAX_DIRECTORY_BYTES = 24 << 20
 _END, _END_64 = b"PK\x05\x06", b"PK\x06\x06"
 _LONGEST_END = 22 + 0xFFFF + 76
@@ -37,14 +37,14 @@ class ArchiveMember:
 
 
 class ByteStream(Protocol):
-    """Something bytes can be read from."""
+    """An object from which bytes can be read."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes, b"" at the end."""
+        """At most `size` bytes; b"" at the end."""
 
 
 class MemberReader(Protocol):
-    """How one kind of archive gives up the bytes of a member."""
+    """A function that reads the bytes of a member from one kind of archive."""
 
     def __call__(self, member: ArchiveMember) -> bytes:
         """The member's bytes."""
@@ -77,20 +77,20 @@ class ArchiveTree:
         return any(other.startswith(f"{path}/") for other in self.members)
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; KeyError when there is no such file, InputError when the archive lies."""
+        """The file's bytes; KeyError if there is no such file, InputError if its size is wrong."""
         member = self.members[path]
         if member.size > MAX_FILE_BYTES:
             raise _hostile(self.file, f"member {member.name!r} is {member.size} bytes", "over 256 MiB")
         data = self.reader(member)
         if len(data) != member.size:
             raise _hostile(
-                self.file, f"member {member.name!r} is not as long as it says", "a damaged archive"
+                self.file, f"member {member.name!r} does not have its stated size", "a damaged archive"
             )
         return data
 
 
 def open_archive(file: Path) -> ArchiveTree:
-    """The tree inside `file`, a wheel, a zip or a tar archive; InputError when it is damaged or hostile."""
+    """The tree inside a wheel, a zip or a tar archive; InputError if it is damaged or malicious."""
     try:
         if zipfile.is_zipfile(file):
             return _open_zip(file)
@@ -106,16 +106,16 @@ def open_archive(file: Path) -> ArchiveTree:
     ) as error:
         raise InputError("this archive cannot be read", where=Location(file), why=str(error)) from error
     raise InputError(
-        "this is neither a wheel nor an sdist",
+        "this file is neither a wheel nor an sdist",
         where=Location(file),
         fix="give a .whl, .zip or .tar.gz file",
     )
 
 
 def open_zip(stream: IO[bytes] | Path, where: Path) -> zipfile.ZipFile:
-    """A zip archive, its directory read; InputError when that is larger than any real one's.
+    """Open a zip archive; InputError if its directory is larger than that of any real archive.
 
-    zipfile.BadZipFile and the like when it is none. `where` is for messages.
+    zipfile.BadZipFile or a similar error if it is not a zip archive. `where` is used in messages.
     """
     if isinstance(stream, Path):
         with stream.open("rb") as opened:
@@ -123,12 +123,12 @@ def open_zip(stream: IO[bytes] | Path, where: Path) -> zipfile.ZipFile:
     else:
         size = _directory_bytes(stream)
     if size > MAX_DIRECTORY_BYTES:
-        raise _hostile(where, f"its directory is {size >> 20} MiB", "no source archive has so many members")
+        raise _hostile(where, f"its directory is {size >> 20} MiB", "no source archive has that many members")
     return zipfile.ZipFile(stream)
 
 
 def _directory_bytes(stream: IO[bytes]) -> int:
-    """The directory's size as the end of the archive states it (APPNOTE 4.3.14, 4.3.16); 0 without one."""
+    """The size of the directory, from the end record (APPNOTE 4.3.14, 4.3.16); 0 without an end record."""
     length = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, length - _LONGEST_END))
     tail = stream.read(_LONGEST_END)
@@ -179,11 +179,11 @@ def _open_tar(file: Path) -> ArchiveTree:
     members, infos = [], {}
     for count, info in enumerate(archive):
         if count >= MAX_MEMBERS:
-            raise _hostile(file, f"it holds over {MAX_MEMBERS} members", "no source archive does")
+            raise _hostile(file, f"it has over {MAX_MEMBERS} members", "no source archive has that many")
         if info.isdir():
             continue
         if not (info.isreg() or info.issym()):
-            raise _hostile(file, f"member {info.name!r} is no plain file", "a link or a device")
+            raise _hostile(file, f"member {info.name!r} is not a plain file", "it is a link or a device")
         mode = SYMLINK if info.issym() else EXECUTABLE if info.mode & stat.S_IXUSR else REGULAR
         size = len(info.linkname.encode()) if info.issym() else info.size
         members.append(ArchiveMember(name=info.name, mode=mode, size=size))
@@ -206,7 +206,7 @@ def _open_tar(file: Path) -> ArchiveTree:
 
 
 def _decompressed(file: Path) -> IO[bytes]:
-    """The tar stream itself, in memory: going back in a compressed one means decompressing it all again."""
+    """The decompressed tar stream, in memory: seeking back in a compressed stream decompresses it again."""
     with file.open("rb") as stream:
         head = stream.read(6)
         stream.seek(0)
@@ -234,13 +234,13 @@ def _unpacker(head: bytes, stream: IO[bytes]) -> ByteStream:
 
 def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[str, ArchiveMember]:
     if len(members) > MAX_MEMBERS:
-        raise _hostile(file, f"it holds {len(members)} members", "no source archive does")
+        raise _hostile(file, f"it has {len(members)} members", "no source archive has that many")
     if sum(member.size for member in members) > MAX_TOTAL_BYTES:
         raise _hostile(file, "it unpacks to over 4 GiB", "a decompression bomb")
     for member in members:
         problem = path_problem(member.name.removeprefix("./"))
         if problem:
-            raise _hostile(file, f"member {member.name!r} has {problem}", "it would leave the tree")
+            raise _hostile(file, f"member {member.name!r} has {problem}", "it would be outside the tree")
     names = {
         member.name: _installed(member.name) if wheel else member.name.removeprefix("./")
         for member in members
@@ -254,7 +254,7 @@ def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[s
     for member in members:
         path = names[member.name]
         if path in found:
-            raise _hostile(file, f"two members are called {path!r}", "which one counts is undefined")
+            raise _hostile(file, f"two members have the path {path!r}", "which one is installed is undefined")
         found[path] = member
     return found
 

@@ -1,4 +1,4 @@
-"""Telling a failure to fetch from a failure of what was fetched, in the words of uv."""
+"""Recognising failed downloads and full disks in the output of uv."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NETWORK_WORDS = (
     "network connectivity is disabled",
     "operation timed out",
 )
-# Conditions of this machine, in the words of the operating system.
+# Error texts of the operating system for problems of this machine.
 MACHINE_WORDS = (
     "no space left on device",
     "disk quota exceeded",
@@ -33,23 +33,23 @@ MACHINE_WORDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FetchFailure:
-    """What could not be fetched ("" when uv does not say), the innermost cause, and the HTTP status or 0."""
+    """The URL that could not be fetched ("" if unknown), the innermost cause, and the HTTP status or 0."""
 
     url: str
     cause: str
     status: int
 
     def error(self) -> InfrastructureError:
-        """The error for a user: says nothing about a cell."""
+        """The error to raise. A failed download is no statement about a cell."""
         fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
         if self.status in (401, 403):
-            fix = "the index wants credentials: put them into pip's index URL, a netrc file or a keyring"
+            fix = "the index requires credentials: add them to pip's index URL, a netrc file or a keyring"
         what = redact_url(self.url) or "from the package index"
         return InfrastructureError(f"could not fetch {what}", why=self.cause, fix=fix)
 
 
 def fetch_failure(output: str) -> FetchFailure | None:
-    """The failure to fetch that `output` of uv reports, or None when it reports something else."""
+    """The failed download that `output` of uv reports, or None if it reports something else."""
     found = FETCH.search(output)
     lowered = output.lower()
     if not found and not any(word in lowered for word in NETWORK_WORDS):
@@ -64,7 +64,7 @@ def fetch_failure(output: str) -> FetchFailure | None:
 
 
 def machine_failure(output: str) -> InfrastructureError | None:
-    """An error when `output` speaks of a full disk or the like, else None."""
+    """An error if `output` reports a full disk or a similar problem of this machine, otherwise None."""
     line = next((line for line in output.splitlines() if any(w in line.lower() for w in MACHINE_WORDS)), None)
     if line is None:
         return None

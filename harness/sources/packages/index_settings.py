@@ -1,7 +1,7 @@
-"""Where packages come from: pip's own configuration, read without pip and told to uv in uv's words.
+"""Package index settings: read from pip's configuration and passed on to uv as environment variables.
 
-Users sit behind mirrors and private certificates, and have told pip about them. uv reads none of that, so
-every install here goes through `index_environment`.
+Users behind mirrors and private certificates have configured pip for them. uv does not read that
+configuration, so every installation here uses `index_environment`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from harness.measurements import JsonValue
 from harness.sources.packages.pip_config import merged_settings
 from harness.sources.redact import redact_text, redact_url
 
-# Long option names pip knows for one setting; in its files and variables any of them may stand.
+# Alternative names of pip's options; its files and variables may use any of them.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
-# pip splits these at white space; a later source replaces the whole list.
+# pip splits these at white space; a source with higher priority replaces the whole list.
 LISTS = ("extra-index-url", "find-links", "trusted-host", "use-feature")
 SETTINGS = (
     *LISTS,
@@ -37,9 +37,9 @@ SETTINGS = (
     "proxy",
     "keyring-provider",
 )
-# Settings that would change what a cell resolves to: its pins are the matrix's business, not the machine's.
+# Settings that would change what a cell resolves to. Pins come from the matrix, not from the machine.
 NOT_APPLIED = ("constraint", "no-binary", "only-binary", "pre", "require-hashes", "no-deps")
-# Sections of a pip configuration that `pip install` reads, weakest first.
+# Sections of a pip configuration that `pip install` reads, lowest priority first.
 SECTIONS = ("global", "install")
 
 INHERITED = (
@@ -76,18 +76,18 @@ CERTIFICATE_VARIABLES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV
 PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 TRUE_WORDS = ("y", "yes", "t", "true", "on", "1")
 PYPI = "https://pypi.org/simple"
-# How long PyPI says its answers and its files hold. Some proxies and mirrors say nothing, and uv then asks
-# again for every package in every resolution.
-ANSWERS_HOLD = "max-age=600"
-PYPI_FILES_HOLD = "max-age=365000000, immutable"
+# The cache lifetimes of PyPI's index pages and files. Some proxies and mirrors send none, and uv would then
+# request every package again in every resolution.
+INDEX_CACHE_CONTROL = "max-age=600"
+PYPI_FILE_CACHE_CONTROL = "max-age=365000000, immutable"
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings:
-    """Where packages are taken from and how; `origins` says which file or variable said so.
+    """Where packages come from. `origins`: the file or variable that each setting comes from.
 
-    index_url None means the default index; `added_index_urls` are those of a cell, not of this machine;
-    `inherited` are variables handed to uv as they are.
+    index_url: None for the default index. added_index_urls: indexes of a cell, not of this machine.
+    inherited: environment variables that are passed to uv unchanged.
     """
 
     index_url: str | None = None
@@ -107,13 +107,13 @@ class IndexSettings:
     notices: tuple[str, ...] = ()
 
     def with_indexes(self, urls: tuple[str, ...]) -> IndexSettings:
-        """These settings with more indexes, such as one that only a vendor runs; `no_index` still wins."""
+        """These settings with additional indexes, for example a vendor's; `no_index` still disables all."""
         known = (self.index_url, *self.extra_index_urls, *self.added_index_urls)
         more = tuple(url for url in dict.fromkeys(urls) if url not in known)
         return replace(self, added_index_urls=(*self.added_index_urls, *more))
 
     def uv_environment(self) -> dict[str, str]:
-        """The environment variables that make uv fetch what pip would; the user's own UV_* settings win."""
+        """Environment variables that make uv fetch what pip would. The user's UV_* settings have priority."""
         variables = dict(self.inherited)
 
         def offer(name: str, value: str, *rivals: str) -> None:
@@ -127,8 +127,8 @@ class IndexSettings:
         offer("UV_HTTP_TIMEOUT", "" if self.timeout_s is None else str(self.timeout_s))
         offer("UV_HTTP_RETRIES", "" if self.retries is None else str(self.retries))
         offer("UV_KEYRING_PROVIDER", self.keyring)
-        # uv stops at the first index that has a package at all; pip, which these settings were written for,
-        # takes the best version of all indexes and find-links folders.
+        # uv stops at the first index that has a package. pip, for which these settings were written, uses the
+        # best version of all indexes and find-links folders.
         offer("UV_INDEX_STRATEGY", "unsafe-best-match")
         self._add_certificates(variables)
         for name in ("HTTPS_PROXY", "HTTP_PROXY") if self.proxy else ():
@@ -147,38 +147,40 @@ class IndexSettings:
             variables.pop("SSL_CERT_DIR", None)
             variables["SSL_CERT_DIR" if Path(self.cert).is_dir() else "SSL_CERT_FILE"] = self.cert
         elif not CERTIFICATE_VARIABLES & set(variables) and _has_system_certificates():
-            # pip trusts the system's certificates since 24.2, uv by default only the ones it brings.
+            # Since 24.2 pip trusts the system's certificates; uv by default only trusts its own.
             variables["UV_SYSTEM_CERTS"] = "true"
         if self.client_cert:
             variables["SSL_CLIENT_CERT"] = self.client_cert
 
     def uv_arguments(self) -> tuple[str, ...]:
-        """Arguments for what uv has no variable for."""
+        """Arguments for settings that uv has no environment variable for."""
         return ("--no-index",) if self.no_index else ()
 
     def uv_file(self) -> str:
-        """A `uv.toml` that says how long what these indexes answer holds, with no credentials in it.
+        """A `uv.toml` with the cache lifetimes of these indexes, without credentials.
 
-        Another index's files may be replaced: they hold no longer than its answers.
+        Only PyPI guarantees that files never change; files of other indexes are cached as long as their
+        pages.
         """
         variables = self.uv_environment()
         default = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or PYPI
         others = f"{variables.get('UV_INDEX', '')} {variables.get('UV_EXTRA_INDEX_URL', '')}".split()
-        # One may stand there as `name=url`.
+        # An entry may have the form `name=url`.
         others = [url if url.startswith("http") else url.partition("=")[2] for url in others]
         tables = []
         for url in dict.fromkeys((default, *others)):
             if not url.startswith(("https://", "http://")) or "@" in url or self.no_index:
                 continue
-            files = PYPI_FILES_HOLD if url.rstrip("/") == PYPI else ANSWERS_HOLD
+            files = PYPI_FILE_CACHE_CONTROL if url.rstrip("/") == PYPI else INDEX_CACHE_CONTROL
             tables.append(
                 f"[[index]]\nurl = {json.dumps(url)}\n{'default = true' if url == default else ''}\n"
-                f"cache-control = {{ api = {json.dumps(ANSWERS_HOLD)}, files = {json.dumps(files)} }}\n"
+                f"cache-control = {{ api = {json.dumps(INDEX_CACHE_CONTROL)}, "
+                f"files = {json.dumps(files)} }}\n"
             )
         return "\n".join(tables)
 
     def redacted(self) -> dict[str, JsonValue]:
-        """What may be logged and stored: credentials in URLs are replaced by asterisks."""
+        """The settings for logs and the ledger: credentials in URLs are replaced by asterisks."""
         return {
             "index_url": redact_url(self.index_url) if self.index_url else None,
             "extra_index_urls": [redact_url(url) for url in self.extra_index_urls],
@@ -195,7 +197,7 @@ class IndexSettings:
         }
 
     def hide(self, text: str) -> str:
-        """`text` with every credential of these settings replaced, for output of other programs."""
+        """The output of another program with all credentials in it replaced."""
         return redact_text(text)
 
 
@@ -206,10 +208,10 @@ def index_environment(
     prefix: Path | None = None,
     cwd: Path | None = None,
 ) -> IndexSettings:
-    """pip's settings as `pip install` would see them now, on Linux or macOS.
+    """pip's settings as `pip install` would read them now, on Linux or macOS.
 
-    `prefix` is the environment whose own pip.conf counts (default: VIRTUAL_ENV, else this interpreter's);
-    relative paths are taken from `cwd`. InputError for a configuration file that cannot be read.
+    `prefix` is the environment whose pip.conf is used (default: VIRTUAL_ENV, otherwise this interpreter's).
+    Relative paths are relative to `cwd`. InputError if a configuration file cannot be read.
     """
     site = prefix or Path(environ.get("VIRTUAL_ENV") or sys.prefix)
     merged = merged_settings(environ, etc, site)
@@ -226,34 +228,34 @@ def index_environment(
             elif option in NOT_APPLIED:
                 ignored[option] = origin
     notices = [
-        f"pip's setting {name!r} ({origin}) is not applied to cells: the matrix alone decides their pins"
+        f"pip's setting {name!r} ({origin}) is not used for cells: only the matrix defines their pins"
         for name, origin in sorted(ignored.items())
     ]
     return _settings(values, origins, notices, environ, cwd or Path.cwd())
 
 
-_FINDING_UV = threading.Lock()
+_UV_LOOKUP_LOCK = threading.Lock()
 
 
 def uv_binary() -> str:
-    """The uv this project pins; InfrastructureError when its package is there without the program."""
+    """The uv program that this project pins; InfrastructureError if its package is installed without it."""
     import uv
 
     try:
-        # It asks sysconfig, which tells a second thread half of what it knows while a first one fills it
-        # (CPython's _init_config_vars before 3.12).
-        with _FINDING_UV:
+        # uv reads sysconfig. Before CPython 3.12, a second thread can see its variables half initialised
+        # (_init_config_vars).
+        with _UV_LOOKUP_LOCK:
             return str(uv.find_uv_bin())
     except FileNotFoundError as error:
         raise InfrastructureError(
             "the uv program is missing",
             why=str(error),
-            fix="install this project again: `pip install npu-matrix`",
+            fix="reinstall this project: `pip install npu-matrix`",
         ) from error
 
 
 def local_path(location: str) -> Path | None:
-    """The local path `location` names, or None when it is remote."""
+    """The local path that `location` names, or None if it is remote."""
     if location.startswith("file:"):
         return Path(url2pathname(unquote(urlsplit(location).path)))
     if "://" in location:
@@ -270,19 +272,19 @@ def _settings(
 ) -> IndexSettings:
     home = Path(environ.get("HOME") or Path.home())
 
-    def there(option: str, location: str) -> str | None:
+    def existing(option: str, location: str) -> str | None:
         return _existing(location, option, origins, notices, home, cwd)
 
     index_url = values.get("index-url")
     extras = [
-        url for raw in values.get("extra-index-url", "").split() if (url := there("extra-index-url", raw))
+        url for raw in values.get("extra-index-url", "").split() if (url := existing("extra-index-url", raw))
     ]
-    links = [url for raw in values.get("find-links", "").split() if (url := there("find-links", raw))]
+    links = [url for raw in values.get("find-links", "").split() if (url := existing("find-links", raw))]
     no_index = _boolean(values, origins, "no-index")
     if index_url is not None:
-        index_url = there("index-url", index_url)
+        index_url = existing("index-url", index_url)
         if index_url is None and extras:
-            # Without one uv would go to the default index, where the user did not want to go.
+            # Without an index URL uv would use the default index, which the user has replaced.
             index_url = extras.pop(0)
         elif index_url is None:
             no_index = True
@@ -312,9 +314,9 @@ def _existing(
         return location
     absolute = path if path.is_absolute() else cwd / path
     if not absolute.exists():
-        # pip warns and goes on; uv would stop.
+        # pip warns and continues; uv would stop.
         notices.append(
-            f"{option} {location} ({origins.get(option, '')}) does not exist; left out, as pip does"
+            f"{option} {location} ({origins.get(option, '')}) does not exist and is ignored, as by pip"
         )
         return None
     return "file://" + quote(str(absolute))
@@ -327,7 +329,7 @@ def _certificate(
     notices: list[str],
     home: Path,
 ) -> str:
-    # pip takes its own setting first, then what the requests library reads.
+    # pip uses its own setting first, then the variables of the requests library.
     candidates = [(values.get("cert", ""), origins.get("cert", ""))]
     candidates += [(environ.get(name, ""), name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")]
     for value, origin in candidates:
@@ -336,7 +338,7 @@ def _certificate(
         path = _expanded(value, home)
         if Path(path).exists():
             return path
-        notices.append(f"the certificate bundle {value} ({origin}) does not exist; left out")
+        notices.append(f"the certificate bundle {value} ({origin}) does not exist and is ignored")
     return ""
 
 
@@ -352,7 +354,7 @@ def _boolean(values: Mapping[str, str], origins: Mapping[str, str], option: str)
     value = values.get(option, "")
     if value and value.lower() not in (*TRUE_WORDS, "n", "no", "f", "false", "off", "0"):
         raise InputError(
-            f"pip's setting {option} is {value!r}, not a yes or a no",
+            f"pip's setting {option} is {value!r}, not a boolean",
             why=f"set by {origins[option]}",
             fix="use true or false",
         )

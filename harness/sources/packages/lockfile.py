@@ -1,4 +1,4 @@
-"""A lock: every package of an environment at one version, each with the digests its files may have."""
+"""Lock files: every package of an environment with its exact version and the digests of its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASH = re.compile(r"--hash=(?P<algorithm>[a-z0-9]+):(?P<digest>[0-9a-f]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class LockedPackage:
-    """One pinned package; `via` names what asked for it, hashes read `sha256:...`."""
+    """One pinned package. `via` names the packages that require it; hashes have the form `sha256:...`."""
 
     name: str
     version: str
@@ -31,13 +31,13 @@ class LockedPackage:
 
 
 def parse_lock(text: str, file: str = "lock.txt") -> tuple[LockedPackage, ...]:
-    """The packages of a requirements lock, by name; InputError for a line that pins nothing."""
+    """The packages of a lock, sorted by name; InputError for a line without an exact version."""
     packages = [_package(line, block, via, file) for line, block, via in _blocks(text)]
     return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def normal_name(name: str) -> str:
-    """The one spelling of a distribution's name: lower case, dashes."""
+    """The normalised name of a distribution: lower case, with dashes."""
     return canonicalize_name(name)
 
 
@@ -55,7 +55,7 @@ def _blocks(text: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
         if not line[0].isspace():
             if parts:
                 yield start, " ".join(parts), tuple(_via(comments))
-            # A comment above the first package is the header of the file.
+            # A comment before the first package is the header of the file.
             start, parts, comments = number, [], []
         parts.append(stripped.removesuffix("\\").strip())
     if parts:
@@ -75,14 +75,14 @@ def _package(line: int, block: str, via: tuple[str, ...], file: str) -> LockedPa
         requirement = Requirement(head)
     except InvalidRequirement as error:
         raise InputError(
-            "this line of a lock names no package", where=Location(file, line), why=str(error)
+            "this line of a lock file does not name a package", where=Location(file, line), why=str(error)
         ) from error
     pins = [item.version for item in requirement.specifier if item.operator == "=="]
     if len(pins) != 1 or "*" in pins[0]:
         raise InputError(
             f"{requirement.name} is not pinned to one version",
             where=Location(file, line),
-            fix="make the lock again with `npu-matrix run --check resolve`",
+            fix="create the lock again with `npu-matrix run --check resolve`",
         )
     hashes = tuple(f"{found['algorithm']}:{found['digest']}" for found in HASH.finditer(block))
     return LockedPackage(

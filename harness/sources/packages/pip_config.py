@@ -1,7 +1,7 @@
-"""pip's own configuration files and variables, read without pip.
+"""pip's configuration files and environment variables, read without pip.
 
-Locations and precedence are those of pip's documentation ("Configuration files", "Precedence / Override
-order"); `pip config debug` shows the same list.
+Locations and precedence follow pip's documentation ("Configuration files", "Precedence / Override order");
+`pip config debug` shows the same list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.errors import InputError, Location
 
 
 def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> list[Path]:
-    """The files pip reads, weakest first; they need not exist."""
+    """The files that pip reads, lowest priority first. They need not exist."""
     explicit = environ.get("PIP_CONFIG_FILE")
     if explicit == os.devnull:
         return []
@@ -30,7 +30,7 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
         shared = [Path(folder) / "pip/pip.conf" for folder in xdg.split(os.pathsep) if folder]
         shared.append(etc / "pip.conf")
         own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
-    # A PIP_CONFIG_FILE that exists takes the place of the user's files.
+    # An existing PIP_CONFIG_FILE replaces the user's files.
     user = [] if explicit and Path(explicit).exists() else [home / ".pip/pip.conf", own / "pip.conf"]
     return [*shared, *user, prefix / "pip.conf", *([Path(explicit)] if explicit else [])]
 
@@ -38,9 +38,9 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
 def merged_settings(
     environ: Mapping[str, str], etc: Path, prefix: Path
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """(section, option) -> value and where it is from; variables are section `:env:`.
+    """(section, option) -> the value and its file or variable. Variables are in the section `:env:`.
 
-    InputError for a file that cannot be read.
+    InputError if a file cannot be read.
     """
     merged: dict[tuple[str, str], tuple[str, str]] = {}
     for file in configuration_files(environ, etc, prefix):
@@ -64,7 +64,7 @@ def _read(file: Path) -> Iterator[tuple[str, str, str]]:
             "this pip configuration cannot be read",
             where=Location(file),
             why=str(error).replace("\n", " "),
-            fix="correct it, or point PIP_CONFIG_FILE to another one",
+            fix="correct it, or set PIP_CONFIG_FILE to another file",
         ) from error
     for section in parser.sections():
         for name, value in parser.items(section):

@@ -1,4 +1,4 @@
-"""Published releases: the wheel of one version, fetched once from the package index by pip itself."""
+"""Downloading the wheel of a published release with pip, into a cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 
 
 class RunCommand(Protocol):
-    """How to run a program: `TaskContext.command`, or anything of that shape."""
+    """A function that runs a program, such as `TaskContext.command`."""
 
     def __call__(
         self,
@@ -44,21 +44,23 @@ class RunCommand(Protocol):
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run `argv` to its end."""
+        """Run `argv` and wait for it."""
 
 
 class ReleaseNotFoundError(InputError):
-    """The index answers, and has no wheel of this version."""
+    """The index is reachable, but has no wheel of this version."""
 
 
 def fetch_release(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
     """The wheel of `package` at `version`, from the cache or from the index.
 
-    pip does the fetching, so its settings (index, extra indexes, find-links, certificate, proxy) hold.
-    ReleaseNotFoundError when the index has no such wheel, InfrastructureError when it cannot be asked.
+    pip downloads it, so pip's settings (index, extra indexes, find-links, certificate, proxy) apply.
+    ReleaseNotFoundError if the index has no such wheel, InfrastructureError if it is not reachable.
     """
     if not _NAME.fullmatch(package) or not _VERSION.fullmatch(version):
-        raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
+        raise InputError(
+            f"{package}=={version} is not a valid release", fix="give a package name and a version"
+        )
     folder = cache / "sources" / f"{package.lower()}-{version}"
     cached = cached_file(folder)
     if cached:
@@ -70,14 +72,14 @@ def fetch_release(package: str, version: str, *, cache: Path, command: RunComman
 
 
 def seal_folder(ready: Path, name: str) -> Path:
-    """Write down which file of the folder is meant and its digest; returns the folder."""
+    """Record the name and digest of the cached file in a manifest; returns the folder."""
     manifest = {"file": name, "sha256": digest_file(ready / name)}
     (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     return ready
 
 
 def cached_file(folder: Path) -> Path | None:
-    """The file of a sealed folder; None when there is none, or it is not what was sealed."""
+    """The file of a sealed folder; None if there is none, or its digest has changed."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         wheel = folder / Path(str(manifest["file"])).name
@@ -87,7 +89,7 @@ def cached_file(folder: Path) -> Path | None:
 
 
 def publish_folder(ready: Path, folder: Path) -> Path:
-    """Move a sealed folder into place and return its file; the first wins, a damaged one is replaced."""
+    """Move a sealed folder into place and return its file. An intact existing folder is kept instead."""
     try:
         ready.rename(folder)
     except OSError:
@@ -99,8 +101,8 @@ def publish_folder(ready: Path, folder: Path) -> Path:
     found = cached_file(folder)
     if found is None:
         raise InfrastructureError(
-            f"{folder} was written and cannot be read back",
-            why="the disk is full or failing",
+            f"{folder} was written, but cannot be read back",
+            why="the disk is full or damaged",
             fix="free space, or choose another cache folder",
         )
     return found
@@ -124,7 +126,7 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
     wheels = sorted(target.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    # pip says "no matching distribution" also when no index answered; only a list of versions shows one did.
+    # pip reports "no matching distribution" also if no index is reachable; a version list shows that one is.
     if re.search(r"\(from versions: (?!none\))", done.tail):
         raise ReleaseNotFoundError(
             f"the package index has no wheel of {package} {version}",
@@ -133,38 +135,38 @@ def _download(package: str, version: str, folder: Path, command: RunCommand) -> 
         )
     raise InfrastructureError(
         f"{package} {version} could not be fetched from the package index",
-        why="it took too long" if done.timed_out else _last_line(done.tail),
+        why="it timed out" if done.timed_out else _last_line(done.tail),
         fix="check the network and pip's index settings (`pip config list`), then run again",
     )
 
 
 def _last_line(text: str) -> str:
-    """The line of pip's output that says most: a failed connection, else its last error."""
+    """The most informative line of pip's output: a failed connection, otherwise its last error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     connections = [line for line in lines if "connection" in line.lower() or "Could not fetch" in line]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return redact_text((connections or errors or lines or ["pip said nothing"])[-1])[:500]
+    return redact_text((connections or errors or lines or ["pip printed nothing"])[-1])[:500]
 
 
 def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that pip's fetching depends on."""
+    """The environment variables that affect downloads by pip."""
     return {
         name: value for name, value in environ.items() if name.startswith("PIP_") or name.upper() in _PASSED
     }
 
 
 def pip_command() -> list[str]:
-    """A command that runs pip: environments made by uv have none of their own."""
-    for argv in _pips():
+    """A command that runs some pip. Environments created by uv do not contain pip."""
+    for argv in _pip_candidates():
         return argv
     raise InfrastructureError(
-        "no pip was found to fetch an upstream release with",
+        "pip was not found, so upstream releases cannot be downloaded",
         why="this Python has neither pip nor ensurepip",
         fix=f"install it: {sys.executable} -m ensurepip",
     )
 
 
-def _pips() -> Iterator[list[str]]:
+def _pip_candidates() -> Iterator[list[str]]:
     if importlib.util.find_spec("pip"):
         yield [sys.executable, "-m", "pip"]
     bundled = importlib.util.find_spec("ensurepip")

@@ -1,7 +1,7 @@
-"""The readable part of a published release: its Python sources and schemas, without the compiled rest.
+"""The Python sources and schemas of a published release, without its compiled files.
 
-Kept as a small zip in the cache. From a wheel only the members wanted are fetched, by range; a wheel of
-400 MB costs a few.
+They are cached as a small zip archive. Only these members of a wheel are fetched, with range requests: a few
+MB of a wheel of 400 MB.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from harness.sources.tree import path_problem
 LOCATE_TIMEOUT_S = 120.0
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
-# Of compiled modules only the names are kept: what is in them is not known, that they are there is.
+# Only the names of compiled modules are kept: they show that a module exists, not what it defines.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
 SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
 # Tests and examples are nobody's API.
@@ -74,7 +74,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFiles:
-    """Where the files of one release are; `hashes`: URL -> SHA-256, where the index says one."""
+    """The URLs of the files of one release. hashes: URL -> SHA-256, if the index states it."""
 
     wheels: tuple[str, ...]
     sdist: str
@@ -82,17 +82,19 @@ class ReleaseFiles:
 
 
 class TooLargeError(InfrastructureError):
-    """The index gives whole files only, and this release's are too large to fetch for their sources."""
+    """The index does not support range requests, and the files of this release are too large to download."""
 
 
 def fetch_sources(package: str, version: str, *, cache: Path, command: RunCommand) -> Path:
     """A zip of the release's sources as they would be installed, from the cache or from the index.
 
-    ReleaseNotFoundError when no index has the release, InputError for a broken or hostile archive,
-    InfrastructureError when the index cannot be asked, TooLargeError when it serves no parts of a large file.
+    ReleaseNotFoundError if no index has the release, InputError for a damaged or malicious archive,
+    InfrastructureError if the index is not reachable, TooLargeError for a large file without range support.
     """
     if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
-        raise InputError(f"{package}=={version} names no release", fix="give a package name and a version")
+        raise InputError(
+            f"{package}=={version} is not a valid release", fix="give a package name and a version"
+        )
     folder = cache / "sources" / f"text-{RELEASE_LAYOUT}-{package.lower()}-{version}"
     cached = cached_file(folder)
     if cached:
@@ -110,7 +112,7 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
 
 
 def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
-    """The newest final release that meets `requirement` (`name>=1,<2`); errors as `fetch_sources`."""
+    """The newest final release for `requirement` (`name>=1,<2`); same errors as `fetch_sources`."""
     folder = cache / "sources"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".asking-") as temporary:
@@ -122,7 +124,7 @@ def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str
 
 
 def release_requirements(sources: Path) -> tuple[str, ...]:
-    """The requirements in the metadata of a release's sources; none for a commit's."""
+    """The requirements in the metadata of a release; none for a commit."""
     try:
         with zipfile.ZipFile(sources) as archive:
             names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
@@ -134,7 +136,7 @@ def release_requirements(sources: Path) -> tuple[str, ...]:
 
 
 def tree_requirements(sources: Path) -> tuple[str, ...]:
-    """The requirements that a commit's own requirements file states; none for a release."""
+    """The requirements in a commit's requirements file; none for a release."""
     try:
         with zipfile.ZipFile(sources) as archive:
             stated = TREE_REQUIREMENTS in archive.namelist()
@@ -154,7 +156,7 @@ def _is_requirement(line: str) -> bool:
 
 
 def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | None:
-    """The same of a commit, from a clone or bare mirror below `mirrors`; None when none has it."""
+    """The sources of a commit, from a clone or bare mirror below `mirrors`; None if none has it."""
     repository = find_mirror(mirrors, commit) if mirrors else None
     if repository is None:
         return None
@@ -182,7 +184,7 @@ class SourceFetcher:
     mirrors: Path | None
 
     def fetch(self, package: str, version: str, commit: str = "") -> Path | None:
-        """The sources of a release or commit, None when they are not at hand."""
+        """The sources of a release or commit, None if they are not available."""
         if commit:
             return commit_sources(commit, cache=self.cache, mirrors=self.mirrors)
         try:
@@ -194,7 +196,7 @@ class SourceFetcher:
 def _locate(
     package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
 ) -> ReleaseFiles:
-    """Ask the index, as uv does, which files the release has."""
+    """The files of the release, as uv finds them on the index."""
     found = _locked_entry(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
     wheels = [_file(one, work) for one in found.get("wheels", [])]
     sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
@@ -208,7 +210,7 @@ def _locate(
 def _locked_entry(
     requirement: str, settings: IndexSettings, work: Path, command: RunCommand, options: tuple[str, str]
 ) -> dict[str, Any]:
-    """The entry of the release that uv takes for a requirement, with the URLs of its files."""
+    """The lock entry of the release that uv selects for a requirement, with the URLs of its files."""
     (work / "wanted.in").write_text(f"{requirement}\n", encoding="utf-8")
     (work / "uv.toml").write_text(settings.uv_file(), encoding="utf-8")
     argv = [
@@ -234,8 +236,8 @@ def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
             fix="choose a published version",
         )
     return machine_failure(tail) or InfrastructureError(
-        f"the package index could not be asked for {requirement}",
-        why="it took too long" if timed_out else tail.strip()[-500:],
+        f"the package index could not be searched for {requirement}",
+        why="it timed out" if timed_out else tail.strip()[-500:],
         fix="check the network and pip's index settings (`pip config list`), then run again",
     )
 
@@ -246,13 +248,13 @@ def _file(entry: dict[str, Any], work: Path) -> tuple[str, str]:
 
 
 def _preference(url: str) -> tuple[int, str]:
-    """Pure Python first, then Linux, then the rest; equal files have equal sources."""
+    """Sort key: pure Python wheels first, then Linux wheels, then by name."""
     name = url.rpartition("/")[2]
     return (0 if "-none-any" in name else 1 if "linux" in name else 2), name
 
 
 def _fetch(published: ReleaseFiles, target: Path, settings: IndexSettings) -> None:
-    """The wanted members of a wheel by range; else the source package, else the wheel as a whole."""
+    """Fetch the needed members of a wheel by range, otherwise the sdist, otherwise the whole wheel."""
     wheel = published.wheels[0] if published.wheels else ""
     ways: list[Callable[[], None]] = [partial(_store_by_range, wheel, settings, target)] if wheel else []
     for url, limit in ((published.sdist, MAX_SDIST_BYTES), (wheel, MAX_WHEEL_BYTES)):
@@ -274,7 +276,7 @@ def _fetch(published: ReleaseFiles, target: Path, settings: IndexSettings) -> No
 
 
 def _try_fetch(way: Callable[[], None]) -> str:
-    """Why this way did not lead to the sources, or ""."""
+    """Why fetching this way failed, or ""."""
     try:
         way()
     except NoRangesError:
@@ -294,7 +296,7 @@ def _store_download(url: str, limit: int, sha256: str, settings: IndexSettings, 
 
 
 def _index_metadata(url: str, settings: IndexSettings) -> bytes:
-    """The wheel's metadata as the index gives it, empty where it gives none."""
+    """The wheel's metadata from the index; empty if the index has none."""
     try:
         return download(f"{url.partition('#')[0]}.metadata", settings, MAX_METADATA_BYTES)
     except OSError:

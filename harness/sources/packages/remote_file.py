@@ -1,4 +1,8 @@
-"""A file behind a URL, read by ranges: the few members of a large wheel that matter, not all of it."""
+"""A remote file read with HTTP range requests, to fetch a few members of a large wheel.
+
+The PyPI library remotezip is not used: it sends one request per member and needs `requests`. Here, members
+that are close to each other share a request, and pip's certificates and proxy apply.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,22 @@ from typing import IO, Any
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 TIMEOUT_S = 60.0
-#: The end of a zip archive; its directory is there, and one more request fetches what is missing of it.
+#: Bytes to fetch from the end of a zip archive, for its directory. A larger one needs another request.
 TAIL_BYTES = 512 << 10
-#: Two members nearer than this cost less in one request than in two.
+#: Members closer than this are cheaper to fetch with one request than with two.
 MERGE_GAP_BYTES = 256 << 10
 MIN_REQUEST_BYTES = 64 << 10
 TOO_LARGE = "it is larger than"
 
 
 class NoRangesError(Exception):
-    """The server gives this file as a whole only."""
+    """The server does not support range requests for this file."""
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable, read-only file over HTTP ranges. OSError for the network, NoRangesError for the server.
+    """A seekable, read-only remote file. OSError for network errors, NoRangesError without range support.
 
-    What `prefetch` names is fetched in as few requests as that takes; the rest as it is read.
+    `prefetch` fetches byte ranges in few requests; everything else is fetched when it is read.
     """
 
     def __init__(self, url: str, settings: IndexSettings) -> None:
@@ -42,7 +46,7 @@ class RemoteFile(io.RawIOBase):
         self.size = self._fetch_tail()
 
     def prefetch(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Fetch byte spans (start, end), near ones together."""
+        """Fetch byte ranges (start, end); ranges close to each other share a request."""
         merged: list[list[int]] = []
         for start, end in sorted(spans):
             if merged and start - merged[-1][1] <= MERGE_GAP_BYTES:
@@ -66,13 +70,13 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move as files do."""
+        """Set the position, like `io.IOBase.seek`."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Bytes from the position on, fewer at the end of the file."""
+        """Up to `size` bytes from the current position."""
         end = self.size if size < 0 else min(self.size, self._position + size)
         if end <= self._position:
             return b""
@@ -114,7 +118,7 @@ class RemoteFile(io.RawIOBase):
 
     def _request(self, span: str) -> Any:
         self.requests += 1
-        # Compression on the way would make the ranges those of another file.
+        # With transfer compression the ranges would refer to the compressed file.
         headers = {"Range": span, "Accept-Encoding": "identity"}
         request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - http or https, see open_remote
         try:
@@ -127,23 +131,23 @@ class RemoteFile(io.RawIOBase):
 
 
 def open_remote(url: str, settings: IndexSettings) -> IO[bytes]:
-    """The file at `url`, local or remote, seekable. OSError when it is not there, NoRangesError see above."""
+    """Open a local or remote file. OSError if it is missing, NoRangesError without range support."""
     path = local_path(url)
     if path is not None:
         return Path(path).open("rb")
     if not url.startswith(("http://", "https://")):
-        raise OSError(f"{url.partition(':')[0]} is no protocol of a package index")
+        raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
     return RemoteFile(url, settings)  # type: ignore[return-value]
 
 
 def download(url: str, settings: IndexSettings, limit: int) -> bytes:
-    """The whole file; OSError when that fails or it is larger than `limit` bytes."""
+    """Download the whole file; OSError if that fails or it is larger than `limit` bytes."""
     path = local_path(url)
     if path is not None:
         data = Path(path).read_bytes()
     else:
         if not url.startswith(("http://", "https://")):
-            raise OSError(f"{url.partition(':')[0]} is no protocol of a package index")
+            raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
         with _opener(settings).open(url, timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:

@@ -1,4 +1,4 @@
-"""What a source tree says its package requires. The files are read as text: none of its code runs."""
+"""The requirements that a source tree declares. Its files are parsed as text; none of its code is run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETUP, PROJECT = "setup.py", "pyproject.toml"
 _ARGUMENT = "install_requires"
 FILE = "requirements.txt"
 TARGET = "VLLM_TARGET_DEVICE"
-# The name a requirement begins with, extras and all, as the table of transformers is read.
+# The name at the start of a requirement, with extras, as setup.py of transformers parses it.
 NAME = re.compile(r"[^!=<>~ ]+")
 INCLUDES = ("-r ", "--requirement ", "-r=", "--requirement=")
 COMMENT = re.compile(r"(^|\s)#.*$")
@@ -25,15 +25,15 @@ COMMENT = re.compile(r"(^|\s)#.*$")
 def declared_requirements(tree: Tree) -> tuple[str, ...]:
     """The requirements of the package in `tree`, without those of extras.
 
-    From `project.dependencies` of its pyproject.toml, or, where those are dynamic, from the list that its
-    setup.py assigns to `install_requires`. InputError when neither says it in plain words.
+    They come from `project.dependencies` in pyproject.toml or, if these are dynamic, from the literal list
+    that setup.py assigns to `install_requires`. InputError if neither exists.
     """
     found = _of_project(tree)
     if found is None:
         found = _of_setup(tree)
     if found is None:
         raise InputError(
-            "this source tree does not say what it requires",
+            "the requirements of this source tree cannot be determined",
             where=Location(tree.label),
             why=f"no project.dependencies in {PROJECT}, no list {_ARGUMENT} in {SETUP}",
         )
@@ -46,7 +46,7 @@ def _of_project(tree: Tree) -> tuple[str, ...] | None:
         project = tomllib.loads(text).get("project", {})
     except tomllib.TOMLDecodeError as error:
         raise InputError(
-            "this file is not TOML", where=Location(f"{tree.label}:{PROJECT}"), why=str(error)
+            "this file is not valid TOML", where=Location(f"{tree.label}:{PROJECT}"), why=str(error)
         ) from error
     listed = project.get("dependencies")
     return tuple(str(item) for item in listed) if isinstance(listed, list) else None
@@ -57,7 +57,7 @@ def _of_setup(tree: Tree) -> tuple[str, ...] | None:
         module = ast.parse(_text(tree, SETUP))
     except SyntaxError as error:
         raise InputError(
-            "this file is not Python", where=Location(f"{tree.label}:{SETUP}"), why=str(error)
+            "this file is not valid Python", where=Location(f"{tree.label}:{SETUP}"), why=str(error)
         ) from error
     for node in ast.walk(module):
         if isinstance(node, ast.Assign) and any(
@@ -68,7 +68,7 @@ def _of_setup(tree: Tree) -> tuple[str, ...] | None:
 
 
 def _strings(node: ast.expr) -> tuple[str, ...] | None:
-    """A list that is written out; None for one that is computed."""
+    """The strings of a literal list; None for a computed one."""
     try:
         value = ast.literal_eval(node)
     except ValueError:
@@ -81,20 +81,20 @@ def _text(tree: Tree, path: str) -> str:
 
 
 def source_requirements(tree: Tree, env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """What the package in `tree` requires, built with these variables.
+    """The requirements of the package in `tree` if it is built with the environment variables `env`.
 
-    From its metadata; from the `requirements.txt` its setup.py names; from the table `_deps` of setup.py, of
-    which `install_requires` picks some (transformers); or, with VLLM_TARGET_DEVICE=empty, from the file that
-    setup.py reads where there is no device (vLLM). Options of such a file are left out, files it includes
-    are read. InputError when nothing of these says it.
+    They come from its metadata, from the `requirements.txt` that setup.py names, from the table `_deps` in
+    setup.py from which `install_requires` selects (transformers), or, with VLLM_TARGET_DEVICE=empty, from the
+    file that setup.py reads for builds without a device (vLLM). Options in requirements files are ignored,
+    included files are read. InputError if none of these exists.
     """
     try:
         return declared_requirements(tree)
     except InputError:
         setup = tree.read(SETUP).decode("utf-8", "replace") if tree.mode(SETUP) else ""
         module = _parsed(setup)
-        if (picked := _picked(module)) is not None:
-            return picked
+        if (selected := _from_table(module)) is not None:
+            return selected
         name = FILE if f'"{FILE}"' in setup.replace("'", '"') else ""
         if (env or {}).get(TARGET) == "empty":
             name = _without_device(module) or name
@@ -104,15 +104,15 @@ def source_requirements(tree: Tree, env: Mapping[str, str] | None = None) -> tup
 
 
 def _parsed(setup: str) -> ast.Module:
-    """Nothing for what is not Python: its error is told by who read it first."""
+    """The parsed file; empty if it is not Python, which `declared_requirements` reports."""
     try:
         return ast.parse(setup)
     except (SyntaxError, ValueError):
         return ast.Module(body=[], type_ignores=[])
 
 
-def _picked(module: ast.Module) -> tuple[str, ...] | None:
-    """`install_requires = [deps["a"], ...]`, with `_deps` the list of all requirements by name."""
+def _from_table(module: ast.Module) -> tuple[str, ...] | None:
+    """The requirements in `install_requires = [deps["a"], ...]`, where `_deps` lists all requirements."""
     listed = {target: node.value for target, node in _assignments(module)}
     table, wanted = listed.get("_deps"), listed.get("install_requires")
     if not isinstance(table, ast.List) or not isinstance(wanted, ast.List):
@@ -159,7 +159,7 @@ def _calls(node: ast.expr, name: str) -> bool:
 
 def _lines(tree: Tree, name: str, above: tuple[str, ...]) -> Iterator[str]:
     if name in above or path_problem(name) or not tree.mode(name):
-        raise InputError("this file of requirements cannot be read", where=Location(f"{tree.label}:{name}"))
+        raise InputError("this requirements file cannot be read", where=Location(f"{tree.label}:{name}"))
     for line in tree.read(name).decode("utf-8", "replace").splitlines():
         text = COMMENT.sub("", line).strip()
         if text.startswith(INCLUDES):

@@ -174,7 +174,7 @@ def test_survival_says_what_is_wrong_with_a_range(patches: Any, upstream: Git, t
     assert "has no commits" in patches(*repo, "--range", "main..v1.0", code=2)
     assert "two dots" in patches(*repo, "--range", "v1.0...main", code=2)
     assert "need each other" in patches(*repo, code=2)
-    assert "no git repository" in patches("survival", "--repo", tmp_path, "--range", "a..b", code=2)
+    assert "not a git repository" in patches("survival", "--repo", tmp_path, "--range", "a..b", code=2)
     nowhere = tmp_path / "no" / "map.html"
     assert "cannot be written" in patches(*repo, "--range", "v1.0..main", "--html", nowhere, code=2)
 

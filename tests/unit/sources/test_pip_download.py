@@ -96,7 +96,7 @@ def test_credentials_in_what_pip_says_are_not_shown(tmp_path: Path) -> None:
     ("package", "version"), [("../x", "1"), ("verl", "../1"), ("--index-url", "1"), ("v", "")]
 )
 def test_names_that_are_none_are_input_errors(tmp_path: Path, package: str, version: str) -> None:
-    with pytest.raises(InputError, match="names no release"):
+    with pytest.raises(InputError, match="is not a valid release"):
         fetch_release(package, version, cache=tmp_path, command=Index())
 
 
@@ -118,5 +118,5 @@ def test_some_pip_is_found_here() -> None:
 def test_without_any_pip_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setitem(os.environ, "PATH", "")
-    with pytest.raises(InfrastructureError, match="no pip was found"):
+    with pytest.raises(InfrastructureError, match="pip was not found"):
         module.pip_command()

@@ -71,10 +71,10 @@ def test_setup_py_is_read_and_not_run(more: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "does not say what it requires"),
-        ({"setup_py": "install_requires = read('requirements.txt')\n"}, "does not say what it requires"),
-        ({"setup_py": "def :\n"}, "not Python"),
-        ({"pyproject_toml": "[project\n"}, "not TOML"),
+        ({}, "cannot be determined"),
+        ({"setup_py": "install_requires = read('requirements.txt')\n"}, "cannot be determined"),
+        ({"setup_py": "def :\n"}, "not valid Python"),
+        ({"pyproject_toml": "[project\n"}, "not valid TOML"),
     ],
 )
 def test_what_is_not_said_in_plain_words_is_named(files: dict[str, str], said: str) -> None:
@@ -102,7 +102,7 @@ def test_a_table_is_picked_from() -> None:
     ],
 )
 def test_what_the_table_does_not_say_in_plain_words_is_not_guessed(wrong: str) -> None:
-    with pytest.raises(InputError, match="does not say what it requires"):
+    with pytest.raises(InputError, match="cannot be determined"):
         source_requirements(files_tree({"setup.py": wrong}))
 
 
@@ -116,7 +116,7 @@ def test_vllm_without_a_device_reads_its_own_file() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"VLLM_TARGET_DEVICE": "cuda"}])
 def test_for_another_device_it_is_not_guessed(env: Mapping[str, str]) -> None:
-    with pytest.raises(InputError, match="does not say what it requires"):
+    with pytest.raises(InputError, match="cannot be determined"):
         source_requirements(files_tree(FILES), env)
 
 

@@ -153,7 +153,7 @@ def test_an_unknown_revision_is_an_input_error(tmp_path: Path, revision: str) ->
 
 
 def test_a_folder_that_is_no_repository_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no git repository"):
+    with pytest.raises(InputError, match="not a git repository"):
         Repository(tmp_path).tree("HEAD")
 
 
