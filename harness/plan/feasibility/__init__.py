@@ -1,1 +1,3 @@
-"""TODO."""
+"""Which versions are compatible according to the constraints and the stored outcomes, and which rule excludes
+a combination. Start with `exclusion.explain` and `frontier.newest`.
+"""
