@@ -59,8 +59,8 @@ class Verdict:
     outcome: Outcome | None = None
 
 
-#: What the programs in a cell say of their end (see `harness.cell_program.ending`) -> the state of the
-#: failure.
+#  How a program in a cell ended (`harness.cell_program.program_run.ProgramFailure`) -> the state of the
+# failure.
 ENDINGS = {"hung": "timeout", "crashed": "crash"}
 #: How a failure is told apart more closely; an expectation of `fail` covers drift, and neither of the others.
 FINER_STATES = ("timeout", "crash", "numeric-drift")

@@ -137,10 +137,12 @@ def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any
     if passed == 0 or unanswered:
         return _judge_unanswered(unanswered, len(ill_posed), passed)
     unsupported = len(required) - passed - len(ill_posed)
+    not_offered = (
+        f"; verl {measurements.verl} does not offer what {unsupported} more cases test" if unsupported else ""
+    )
     summary = (
         f"{passed} cases agree with the float64 reference (worst error {measurements.worst_budget:.0%} of "
-        f"its tolerance); verl {measurements.verl} does not offer {unsupported} more; "
-        f"{self_test_summary(measurements.self_test)}."
+        f"its tolerance){not_offered}; {self_test_summary(measurements.self_test)}."
     )
     undecided = (
         (f"{len(ill_posed)} cases are ill-posed in this arithmetic and were not judged.",)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.measurements import json_object
+from harness.measurements import VERSION_FIELD, json_object
 from harness.numerics.loss.loss_measurements import LossMeasured, LossStatus
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch
 from harness.patchstack.patch_measurements import PatchesMeasured
@@ -31,7 +31,7 @@ def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ..
     """The blocks of what `check` measured: what decides first, the rest after it."""
     if not measurements:
         return ()
-    left = dict(measurements)
+    left = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
     typed = typed_measurements(check, measurements)
     found: list[Block] = []
     if isinstance(typed, PatchesMeasured) and typed.verdicts:
