@@ -73,12 +73,12 @@ def finish_install(folder: Path) -> bool:
                 f"{journal} is damaged", why=f"{problem} in {path!r}", fix="create this environment again"
             )
         target = folder / path
-        beside = target.with_name(target.name + _SUFFIX)
+        new_file = target.with_name(target.name + _SUFFIX)
         if digest is None:
             target.unlink(missing_ok=True)
         else:
-            if beside.is_file():
-                beside.replace(target)
+            if new_file.is_file():
+                new_file.replace(target)
             _verify(target, digest)
         _remove_compiled(target)
     journal.unlink()
@@ -112,14 +112,14 @@ def _check(result: StackResult, folder: Path) -> None:
 
 def _write_new(target: Path, file: TreeFile) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(target.name + _SUFFIX)
-    with beside.open("wb") as stream:
+    new_file = target.with_name(target.name + _SUFFIX)
+    with new_file.open("wb") as stream:
         stream.write(file.data)
         stream.flush()
         os.fsync(stream.fileno())
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
-    beside.chmod(mode | 0o111 if file.mode == EXECUTABLE else mode)
-    return beside
+    new_file.chmod(mode | 0o111 if file.mode == EXECUTABLE else mode)
+    return new_file
 
 
 def _write_journal(folder: Path, digests: Mapping[str, str | None]) -> None:

@@ -120,10 +120,10 @@ def finish_kit(kit: Path) -> bytes:
                     where=Location(kit / TREE / path, number),
                     fix="resolve it, then run the same command again",
                 )
-    body = diff_files(files)
-    if not body:
+    patch = diff_files(files)
+    if not patch:
         raise InputError("the work tree of this kit has no changes", where=Location(kit / TREE))
-    return body
+    return patch
 
 
 def _check(kit: Path) -> None:

@@ -48,19 +48,19 @@ def check_imported(
     groups: dict[tuple[str, str], list[ImportedPatch]] = {}
     for patch in imported.patches:
         groups.setdefault((patch.upstream, patch.pin), []).append(patch)
-    held: list[ImportedVerdict] = []
+    verdicts: list[ImportedVerdict] = []
     problems: list[Problem] = []
     for (_upstream, pin), patches in groups.items():
         if progress:
-            progress(len(held), len(imported.patches))
+            progress(len(verdicts), len(imported.patches))
         repository = next((one for one in repositories if _has(one, pin)), None)
         if repository is None:
-            held += [ImportedVerdict(patch=patch, commit="", verdict=None) for patch in patches]
+            verdicts += [ImportedVerdict(patch=patch, commit="", verdict=None) for patch in patches]
             continue
         tree = repository.tree(pin)
         loaded_patches = [read_patch(patch.name, patch.data) for patch in patches]
         result = apply_stack(tree, loaded_patches, repository)
-        held += [
+        verdicts += [
             ImportedVerdict(patch=patch, commit=tree.commit, verdict=verdict)
             for patch, verdict in zip(patches, result.verdicts, strict=True)
         ]
@@ -69,7 +69,7 @@ def check_imported(
             if patch.claims is not None and imported.summary and loaded.patch:
                 [found] = summarise_changes(patch.upstream, [loaded], tree, repository).patches
                 problems += disagreements(patch.claims, found, imported.summary)
-    return tuple(held), tuple(problems)
+    return tuple(verdicts), tuple(problems)
 
 
 def _has(repository: Repository, pin: str) -> bool:

@@ -21,9 +21,7 @@ _SUFFIXES = (".patch", ".diff")
 
 @dataclass(frozen=True, kw_only=True)
 class VariantGroup:
-    """A patch by name, and for each of its variants an index into a list of patches and the variant's
-    versions.
-    """
+    """A patch and its variants, each as an index into a list of patches and the variant's versions."""
 
     name: str
     variants: tuple[tuple[int, str], ...]
@@ -60,9 +58,7 @@ def stacks_in(folder: Path) -> list[str]:
 
 
 def choose_upstream(folder: Path, upstream: str, tree: Tree | None = None) -> str:
-    """The upstream whose stack to use: `upstream` if given, else the one whose package is in `tree`, else
-    verl.
-    """
+    """The upstream whose stack to use: `upstream`, else the one whose package is in `tree`, else verl."""
     stacks = stacks_in(folder) if not upstream and folder.is_dir() else []
     if len(stacks) < 2:
         return upstream

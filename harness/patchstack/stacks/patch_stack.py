@@ -69,13 +69,13 @@ class PatchStack:
     def select(self, version: str) -> tuple[SelectedPatch, ...]:
         """The variants for `version`, in order; patches that are not for it are left out."""
         root = self.folder.parent.parent
-        chosen = []
+        selected = []
         for number, patch in enumerate(self.patches, start=1):
             variant = patch.variant_for(version)
             if variant is None:
                 continue
             data = _read(variant.file)
-            chosen.append(
+            selected.append(
                 SelectedPatch(
                     id=f"{self.upstream}/{patch.id}",
                     upstream=self.upstream,
@@ -86,7 +86,7 @@ class PatchStack:
                     data=data,
                 )
             )
-        return tuple(chosen)
+        return tuple(selected)
 
 
 def load_stack(patches: Path, upstream: str) -> PatchStack:

@@ -57,8 +57,8 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     if not folder.is_dir():
         raise InputError("the folder to import from does not exist", where=Location(folder))
     root = _plugin_root(folder)
-    chosen = layout or _recognised(folder, root)
-    if chosen == PLUGIN:
+    selected = layout or _recognised(folder, root)
+    if selected == PLUGIN:
         if root is None:
             raise InputError(
                 "this is not a checkout of the NPU plugin",
@@ -66,22 +66,22 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
                 fix="expected patch/<repository>/<commit>/*.patch",
             )
         found, problems = _plugin(root)
-    elif chosen == RECIPE:
+    elif selected == RECIPE:
         found, problems = _recipe(folder)
-    elif chosen == QUILT:
+    elif selected == QUILT:
         found, problems = _quilt(folder)
-    elif chosen == PLAIN:
+    elif selected == PLAIN:
         found, problems = [_read(file, "", "", folder) for file in _patch_files(folder)], []
     else:
-        raise InputError(f"unknown layout {chosen!r}", fix=f"one of {', '.join(LAYOUTS)}")
+        raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
     if not found:
         raise InputError(
             "this folder has no patches", where=Location(folder), fix="give the folder that contains them"
         )
     problems += [problem for patch in found for problem in _patch_problems(patch)]
-    summary = root / _SUMMARY if chosen == PLUGIN and root else None
+    summary = root / _SUMMARY if selected == PLUGIN and root else None
     return ImportedStack(
-        layout=chosen,
+        layout=selected,
         folder=folder,
         patches=tuple(found),
         problems=tuple(problems),

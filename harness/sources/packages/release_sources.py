@@ -67,7 +67,7 @@ INDEX_METADATA = "index-metadata/METADATA"
 MAX_METADATA_BYTES = 1 << 20
 RELEASE_LAYOUT = 3
 COMMIT_LAYOUT = 4
-# What a commit needs stands in its own file; building it would put that into its metadata.
+# A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -337,17 +337,17 @@ def _source_members(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.Zip
     infos = wheel.infolist()
     if len(infos) > MAX_MEMBERS:
         raise InputError("this wheel is not used: it has too many files", where=where)
-    chosen = []
+    members = []
     for info in infos:
         if info.is_dir() or not _is_source(_installed(info.filename)) or info.file_size > MAX_MEMBER_BYTES:
             continue
         problem = path_problem(info.filename)
         if problem:
             raise InputError(f"this wheel is not used: {info.filename!r} has {problem}", where=where)
-        chosen.append(info)
-    if sum(info.file_size for info in chosen) > MAX_TOTAL_BYTES:
+        members.append(info)
+    if sum(info.file_size for info in members) > MAX_TOTAL_BYTES:
         raise InputError("this wheel is not used: its sources are larger than any known", where=where)
-    return chosen
+    return members
 
 
 def _is_source(name: str) -> bool:

@@ -114,12 +114,12 @@ def _parsed(setup: str) -> ast.Module:
 def _from_table(module: ast.Module) -> tuple[str, ...] | None:
     """The requirements in `install_requires = [deps["a"], ...]`, where `_deps` lists all requirements."""
     listed = {target: node.value for target, node in _assignments(module)}
-    table, wanted = listed.get("_deps"), listed.get("install_requires")
-    if not isinstance(table, ast.List) or not isinstance(wanted, ast.List):
+    table, required = listed.get("_deps"), listed.get("install_requires")
+    if not isinstance(table, ast.List) or not isinstance(required, ast.List):
         return None
     names = [
         one.slice.value
-        for one in wanted.elts
+        for one in required.elts
         if isinstance(one, ast.Subscript)
         and isinstance(one.value, ast.Name)
         and one.value.id == "deps"
@@ -128,7 +128,7 @@ def _from_table(module: ast.Module) -> tuple[str, ...] | None:
     ]
     stated = [one.value for one in table.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     by_name = {found[0]: text for text in stated if (found := NAME.match(text))}
-    if len(names) != len(wanted.elts) or not by_name.keys() >= set(names):
+    if len(names) != len(required.elts) or not by_name.keys() >= set(names):
         return None
     return tuple(by_name[name] for name in names)
 
