@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections import Counter
@@ -15,8 +14,10 @@ from pathlib import Path
 import pytest
 from import_graph import Graph, Site
 
+from harness.measurements import read_shape
 from harness.outcome import Status
 from harness.rollout.imports.import_breaks import judge, root_causes
+from harness.rollout.imports.import_measurements import ImportMeasurements, ImportReport
 from harness.sources.packages.index_settings import index_environment, uv_binary
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
@@ -95,11 +96,19 @@ def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(
     )
     variables["PYTHONPATH"] = os.pathsep.join((str(other_vllm), variables["PYTHONPATH"]))
     subprocess.run(argv, env={**os.environ, **variables}, cwd=tmp_path, check=True, capture_output=True)
-    report = json.loads(out.read_text("utf-8"))
+    report = read_shape(ImportReport, out)
 
-    judgement = judge({"state": "measured", "left_out": ["triton-ascend"], **report}, {})
+    judgement = judge(
+        ImportMeasurements(
+            packages=report.packages,
+            breaks=report.breaks,
+            device=report.device,
+            left_out=("triton-ascend",),
+        ),
+        {},
+    )
     assert judgement.status is Status.FAIL
-    broken = [cause for cause in root_causes(report["breaks"]) if cause.kind == "api"]
+    broken = [cause for cause in root_causes(report.breaks) if cause.kind == "api"]
     found = {
         module: (site.place.partition(" ")[0], cause.missing)
         for cause in broken

@@ -14,6 +14,11 @@ transformers = pytest.importorskip("transformers")
 
 from harness.rollout.generation.bf16_rounding import AnotherRounding  # noqa: E402
 from harness.rollout.generation.generation_compare import compare_case  # noqa: E402
+from harness.rollout.generation.generation_measurements import (  # noqa: E402
+    CaseRun,
+    GeneratedCase,
+    GeneratedRequest,
+)
 from harness.rollout.generation.reference_log_probs import evaluate  # noqa: E402
 from harness.rollout.generation.tiny_checkpoints import VOCABULARY, make_checkpoint  # noqa: E402
 
@@ -33,7 +38,7 @@ def folder(dtype: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def decode(model: Any, prompt: list[int]) -> dict[str, Any]:
+def decode(model: Any, prompt: list[int]) -> GeneratedRequest:
     """Greedy decoding, a token at a time."""
     tokens: list[int] = []
     listed: list[dict[str, float]] = []
@@ -44,7 +49,7 @@ def decode(model: Any, prompt: list[int]) -> dict[str, Any]:
         values, names = row.topk(5)
         listed.append({str(int(name)): float(value) for name, value in zip(names, values, strict=True)})
         tokens.append(int(names[0]))
-    return {"prompt": prompt, "tokens": tokens, "logprobs": listed, "cached": 0}
+    return GeneratedRequest(prompt=tuple(prompt), tokens=tuple(tokens), logprobs=tuple(listed))
 
 
 @contextmanager
@@ -59,27 +64,26 @@ def rounded(model: Any, dtype: torch.dtype) -> Iterator[None]:
         handle.remove()
 
 
-def judged(folder: Path, dtype: str, low: torch.dtype | None = None) -> dict[str, Any]:
+def judged(folder: Path, dtype: str, low: torch.dtype | None = None) -> GeneratedCase:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder / "qwen3", dtype=getattr(torch, dtype), attn_implementation="eager"
     ).eval()
     with rounded(model, low or getattr(torch, dtype)):
-        found = [decode(model, prompt) for prompt in PROMPTS]
-    case = {"name": "qwen3", "checkpoint": "qwen3", "dtype": dtype, "sampling": {}, "state": "generated"}
-    case |= {"expects_cached": False, "rounds": [found]}
-    return compare_case(case, evaluate({"cases": [case]}, folder)["qwen3"])
+        found = tuple(decode(model, prompt) for prompt in PROMPTS)
+    case = CaseRun(name="qwen3", checkpoint="qwen3", dtype=dtype, state="generated", rounds=(found,))
+    return compare_case(case, evaluate((case,), folder)["qwen3"])[0]
 
 
 def test_a_faithful_decoder_is_within_what_is_permitted(folder: Path, dtype: str) -> None:
     entry = judged(folder, dtype)
-    assert entry["budget"] <= 1
-    assert entry["choice"] == ""
-    assert entry["tokens"] == len(PROMPTS) * TOKENS
+    assert entry.budget <= 1
+    assert entry.choice == ""
+    assert entry.tokens == len(PROMPTS) * TOKENS
 
 
 def test_values_in_a_lower_precision_are_noticed(folder: Path, dtype: str) -> None:
     low = {"float32": torch.bfloat16, "bfloat16": torch.float8_e5m2}[dtype]
-    assert judged(folder, dtype, low)["budget"] > 1
+    assert judged(folder, dtype, low).budget > 1
 
 
 def test_the_tokenizer_is_as_long_as_the_vocabulary(folder: Path) -> None:

@@ -76,9 +76,7 @@ def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
         entries = battery.measure()
     if not fault.hits:
         pytest.skip(f"this cell calls no operator that {text} would hit")
-    wrong = {
-        entry["operator"] for entry in entries if entry.get("budget", 0) > 1 or entry["state"] == "raised"
-    }
+    wrong = {entry.operator for entry in entries if entry.budget > 1 or entry.state == "raised"}
     assert wrong == FAULTS[text]
 
 

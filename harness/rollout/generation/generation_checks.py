@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.cell_program.built_environment import environment_location
-from harness.cell_program.ending import LAST_WORDS, MEASURED, failure, require_setup
+from harness.cell_program.program_run import (
+    SHOWN_CHARACTERS,
+    ProgramFailure,
+    Unsupported,
+    run_in_cell,
+    run_reference,
+)
 from harness.check import Check, Completed, TaskContext
-from harness.evidence import evidence_of, read_device_facts
+from harness.errors import EXIT_NOTHING_SELECTED, InfrastructureError
+from harness.evidence import evidence_of
+from harness.measurements import read_shape, to_json
 from harness.numerics.checks import FACETS
-from harness.outcome import Evidence, Judgement, Measured, Tier
-from harness.package import IMPORT_ROOT
+from harness.outcome import Evidence, M, Measured, Tier
 from harness.rollout.generation import generation_judge
+from harness.rollout.generation.generation_measurements import (
+    GENERATION_FORMAT,
+    PLUMBING_FORMAT,
+    CaseResult,
+    CaseRun,
+    EngineFailure,
+    EngineGroup,
+    EngineSeconds,
+    FaultResult,
+    GenerationFile,
+    GenerationMeasurements,
+    PlumbingFile,
+    PlumbingMeasurements,
+    RaisedCase,
+    ReferenceFile,
+    SkippedCase,
+    UnmeasuredFault,
+)
+from harness.rollout.operators.operator_result import OperatorResult
 
 # Against programs that stand still: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0
@@ -23,154 +48,148 @@ DEVICES = 2
 """Simulated devices the engine may use: one case generates on two."""
 
 
-def run_generation(context: TaskContext) -> Measured:
+def run_generation(context: TaskContext) -> Measured[GenerationMeasurements]:
     """Generate in the cell, evaluate the same tokens on the CPU in another process, compare."""
     from harness.rollout.generation.generation_compare import compare_case
 
     folder = context.workdir / "checkpoints"
-    cases: list[dict[str, Any]] = []
-    groups: list[dict[str, Any]] = []
-    operators: list[dict[str, Any]] = []
+    cases: list[CaseResult] = []
+    faults: list[FaultResult | UnmeasuredFault] = []
+    operators: list[OperatorResult] = []
+    groups: list[EngineGroup | EngineFailure] = []
     files: list[Path] = []
     for group in context.params["groups"]:
-        results_file = context.workdir / f"{group}.json"
-        done = _in_engine(
+        out = context.workdir / f"{group}.json"
+        failure = _in_engine(
             context,
             "harness.rollout.generation.generation_program",
-            *("--group", group, "--folder", str(folder), "--out", str(results_file), "--faults"),
+            *("--group", group, "--folder", str(folder), "--out", str(out), "--faults"),
+            out=out,
+            group=group,
         )
-        require_setup(done, "generation")
-        if not results_file.is_file():
-            groups.append({"group": group, **failure(done)})
+        if failure is not None:
+            groups.append(failure)
             continue
-        results = json.loads(results_file.read_text(encoding="utf-8"))
+        results = read_shape(GenerationFile, out)
         reference_file = context.workdir / f"{group}-reference.json"
-        reference = _reference(context, results_file, folder, reference_file)
-        cases += [
-            compare_case(case, reference["cases"][case["name"]]) if case["state"] == "generated" else case
-            for case in results["cases"]
-        ]
-        files += [results_file, reference_file]
+        reference = _reference(context, out, folder, reference_file)
+        for case in results.cases:
+            if case.state == "generated":
+                compared, injected = compare_case(case, reference.cases[case.name])
+                cases.append(compared)
+                faults += injected
+            else:
+                cases.append(_not_generated(case))
+        files += [out, reference_file]
+        operators += [replace(result, group=group) for result in results.operators]
+        seconds = EngineSeconds(engine=results.seconds, reference=reference.seconds)
         groups.append(
-            {
-                "group": group,
-                "state": MEASURED,
-                **{name: results[name] for name in ("calls", "device", "packages")},
-                "seconds": {"engine": results["seconds"], "reference": reference["seconds"]},
-            }
+            EngineGroup(
+                group=group,
+                calls=results.calls,
+                device=results.device,
+                packages=results.packages,
+                seconds=seconds,
+            )
         )
-        operators += [{"group": group, **entry} for entry in results["operators"]]
-    faults = [{"case": case["name"], **fault} for case in cases for fault in case.get("faults", ())]
-    return _measured({"cases": cases, "faults": faults, "operators": operators}, groups, files)
+    measurements = GenerationMeasurements(
+        cases=tuple(cases), faults=tuple(faults), operators=tuple(operators), groups=tuple(groups)
+    )
+    return _measured(measurements, groups, files)
 
 
-def run_plumbing(context: TaskContext) -> Measured:
-    """Sleep, wake up, reload and update in the cell; what is generated afterwards, against the CPU."""
+def _not_generated(case: CaseRun) -> SkippedCase | RaisedCase:
+    if case.state == "skipped":
+        return SkippedCase(name=case.name, dtype=case.dtype, why=case.why)
+    return RaisedCase(
+        name=case.name,
+        dtype=case.dtype,
+        error=case.error,
+        trace=case.trace,
+        not_simulated=case.not_simulated,
+    )
+
+
+def run_plumbing(context: TaskContext) -> Measured[PlumbingMeasurements]:
+    """Sleep, wake up, reload and update in the cell; what is generated afterwards, compared with the CPU."""
     from harness.rollout.generation.generation_compare import compare_case
 
     folder = context.workdir / "checkpoints"
-    results_file = context.workdir / "plumbing.json"
-    done = _in_engine(
+    out = context.workdir / "plumbing.json"
+    failure = _in_engine(
         context,
         "harness.rollout.generation.plumbing_program",
-        "--folder",
-        str(folder),
-        "--out",
-        str(results_file),
+        *("--folder", str(folder), "--out", str(out)),
+        out=out,
+        group="plumbing",
     )
-    require_setup(done, "the engine")
-    if not results_file.is_file():
-        return _measured({"steps": [], "cases": []}, [{"group": "plumbing", **failure(done)}], [])
-    results = json.loads(results_file.read_text(encoding="utf-8"))
+    if failure is not None:
+        return _measured(PlumbingMeasurements(steps=(), cases=(), groups=(failure,)), [failure], [])
+    results = read_shape(PlumbingFile, out)
     reference_file = context.workdir / "plumbing-reference.json"
-    reference = _reference(context, results_file, folder, reference_file)
-    cases = [
-        compare_case(case, reference["cases"][case["name"]])
-        for case in results["cases"]
-        if case["state"] == "generated"
-    ]
-    described = {
-        "group": "plumbing",
-        "state": MEASURED,
-        **{name: results[name] for name in ("device", "packages")},
-        "seconds": {"engine": results["seconds"], "reference": reference["seconds"]},
-    }
-    measurements = {"steps": results["steps"], "cases": cases}
-    return _measured(measurements, [described], [results_file, reference_file])
+    reference = _reference(context, out, folder, reference_file)
+    engine = EngineGroup(
+        group="plumbing",
+        device=results.device,
+        packages=results.packages,
+        seconds=EngineSeconds(engine=results.seconds, reference=reference.seconds),
+    )
+    measurements = PlumbingMeasurements(
+        steps=results.steps,
+        cases=tuple(compare_case(case, reference.cases[case.name])[0] for case in results.cases),
+        groups=(engine,),
+    )
+    return _measured(measurements, [engine], [out, reference_file])
 
 
-def _in_engine(context: TaskContext, module: str, *args: str) -> Completed:
+def _in_engine(context: TaskContext, module: str, *args: str, out: Path, group: str) -> EngineFailure | None:
     env = {
-        # Every process of the engine is a program of the cell; what it caches goes with the task.
+        # Every process of the engine is a program of the cell; what it caches is removed with the task.
         "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
         "HF_HOME": str(context.workdir / "huggingface"),
         "NPU_SIM_COUNT": str(DEVICES),
     }
-    return context.in_cell(module, *args, env=env, timeout=GROUP_TIMEOUT_S)
+    ended = run_in_cell(context, module, *args, out=out, what="the engine", timeout=GROUP_TIMEOUT_S, env=env)
+    if out.is_file():
+        # vLLM may crash while it is torn down; what was measured stands.
+        return None
+    if isinstance(ended, Unsupported):
+        return EngineFailure(group=group, state="crashed", returncode=EXIT_NOTHING_SELECTED, tail=ended.why)
+    return EngineFailure(group=group, **vars(ended)) if isinstance(ended, ProgramFailure) else None
 
 
-def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> Mapping[str, Any]:
-    """The same transformers as in the cell, but no device: torch would load torch_npu by itself."""
-    from harness.errors import InfrastructureError
-
-    environment = environment_location(context.inputs["environment"])
-    variables = {
-        "PYTHONPATH": str(IMPORT_ROOT),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONNOUSERSITE": "1",
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(context.workdir / "huggingface"),
-    }
-    if environment.runtime:
-        # A build of torch for CUDA without its libraries finds stand-ins there.
-        variables["LD_LIBRARY_PATH"] = environment.runtime
-    done = context.command(
-        [
-            *(environment.python, "-m", "harness.rollout.generation.reference_log_probs"),
-            *("--results", str(results), "--folder", str(folder), "--out", str(out)),
-        ],
-        env=variables,
+def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> ReferenceFile:
+    """Evaluate what was generated with the same transformers as in the cell, but without its device."""
+    ended = run_reference(
+        context,
+        "harness.rollout.generation.reference_log_probs",
+        *("--results", str(results), "--folder", str(folder), "--out", str(out)),
+        out=out,
+        what="the reference",
         timeout=REFERENCE_TIMEOUT_S,
+        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(context.workdir / "huggingface")},
     )
-    if done.returncode != 0 or not out.is_file():
+    if not isinstance(ended, Completed):
+        tail = ended.tail if isinstance(ended, ProgramFailure) else ended.why
         raise InfrastructureError(
             "the reference process failed",
-            why=done.tail[-LAST_WORDS:] or f"exit code {done.returncode}",
-            fix=f"run it by hand: {json.dumps(list(done.argv))}",
+            why=tail[-SHOWN_CHARACTERS:],
+            fix="run the check again; the task's log shows its command line",
         )
-    reference: Mapping[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return reference
+    return read_shape(ReferenceFile, out)
 
 
 def _measured(
-    measurements: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], files: Sequence[Path]
-) -> Measured:
-    known = next((group for group in groups if "device" in group), None)
-    cases = measurements["cases"]
+    measurements: M, groups: Sequence[EngineGroup | EngineFailure], files: Sequence[Path]
+) -> Measured[M]:
+    known = next((group for group in groups if isinstance(group, EngineGroup)), None)
     return Measured(
-        measurements={
-            **measurements,
-            # Seeded faults are a list of their own, so that they are a table for whoever reads them.
-            "cases": [{name: value for name, value in case.items() if name != "faults"} for case in cases],
-            "groups": list(groups),
-        },
+        measurements=measurements,
         # Where nothing reported the device, nothing stronger than "ran on a CPU" is known.
-        evidence=evidence_of(read_device_facts(known["device"])) if known else Evidence.CPU,
+        evidence=evidence_of(known.device) if known else Evidence.CPU,
         artifacts={file.name: file.name for file in files},
-        environment={name: known[name] for name in ("packages", "device")} if known else {},
+        environment={"packages": dict(known.packages), "device": to_json(known.device)} if known else {},
     )
-
-
-def judge_generation(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    """Pure: see `verdicts.generation`."""
-    return generation_judge.generation(measurements, params)
-
-
-def judge_plumbing(measurements: Mapping[str, Any], params: Mapping[str, Any]) -> Judgement:
-    """Pure: see `verdicts.plumbing`."""
-    return generation_judge.plumbing(measurements, params)
 
 
 def needs_engine(facets: Mapping[str, Any]) -> str:
@@ -184,8 +203,9 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Does vLLM on this device generate with the log-probabilities the model has?",
         facets=FACETS,
+        measurements=GENERATION_FORMAT,
         run=run_generation,
-        judge=judge_generation,
+        judge=generation_judge.generation,
         needs=("environment",),
         params={"groups": ("dense", "experts")},
         device=True,
@@ -198,8 +218,9 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Does vLLM on this device generate right with experts in bf16 and those of gpt-oss?",
         facets=FACETS,
+        measurements=GENERATION_FORMAT,
         run=run_generation,
-        judge=judge_generation,
+        judge=generation_judge.generation,
         needs=("environment",),
         params={"groups": ("experts-bf16", "gpt_oss")},
         # The trainers of dearer tiers use dense models.
@@ -214,8 +235,9 @@ GENERATION_CHECKS: tuple[Check, ...] = (
         tier=Tier.NUMERICS,
         question="Can a trainer put this engine to sleep, wake it, and give it new weights?",
         facets=FACETS,
+        measurements=PLUMBING_FORMAT,
         run=run_plumbing,
-        judge=judge_plumbing,
+        judge=generation_judge.plumbing,
         needs=("environment",),
         device=True,
         timeout_s=GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S + 60.0,

@@ -1,19 +1,27 @@
-"""Generated tokens and log-probabilities against their reference: how far off, and how far is permitted."""
+"""Compares generated tokens and log-probabilities with their reference: errors and tolerances."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Rounds = Sequence[Sequence[Mapping[str, Any]]]
+from harness.rollout.generation.generation_measurements import (
+    CaseRun,
+    FaultResult,
+    GeneratedCase,
+    InjectedFault,
+    LogProbErrors,
+    LogProbTolerance,
+    ReferenceCase,
+    ReferenceRounds,
+    Rounds,
+    UnmeasuredFault,
+)
+from harness.rollout.operators.operator_result import LARGEST_STORED
 
 LOGPROB_UNIT = 2.0**-24
 """vLLM hands log-probabilities over in fp32, whatever the model computes in."""
-
-MOST = 1e9
-"""Stands for infinity, which JSON has not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,22 +47,22 @@ class Distance:
         return max(self.largest / largest, self.rms / rms)
 
 
-def distance(found: Rounds, expected: Rounds) -> Distance:
+def distance(found: Rounds, expected: ReferenceRounds) -> Distance:
     """Of all rounds together. ValueError when the two do not belong together."""
     largest, total, compared, tokens, likeliest, behind, rank = 0.0, 0.0, 0, 0, 0, 0.0, 0
     for asked, answered in zip(found, expected, strict=True):
         for request, truth in zip(asked, answered, strict=True):
-            for place, (token, listed) in enumerate(zip(request["tokens"], request["logprobs"], strict=True)):
-                errors = [abs(listed[name] - truth["logprobs"][place][name]) for name in listed]
+            for place, (token, listed) in enumerate(zip(request.tokens, request.logprobs, strict=True)):
+                errors = [abs(listed[name] - truth.logprobs[place][name]) for name in listed]
                 errors = [error if math.isfinite(error) else math.inf for error in errors]
                 largest = max([largest, *errors])
                 total += sum(error * error for error in errors)
                 compared += len(errors)
-                best, value = truth["best"][place]
+                best, value = truth.best[place]
                 tokens += 1
                 likeliest += best == token
-                behind = max(behind, value - truth["logprobs"][place][str(token)])
-                rank = max(rank, truth["ranks"][place])
+                behind = max(behind, value - truth.logprobs[place][str(token)])
+                rank = max(rank, truth.ranks[place])
     return Distance(
         largest=largest,
         rms=math.sqrt(total / compared) if compared else math.inf,
@@ -66,60 +74,70 @@ def distance(found: Rounds, expected: Rounds) -> Distance:
     )
 
 
-def permitted(reference: Mapping[str, Any]) -> tuple[float, float]:
-    """Largest and root mean square error a faithful implementation may have."""
-    safety, tolerance = reference["safety"], reference["tolerance"]
+def permitted(reference: ReferenceCase) -> LogProbTolerance:
+    """The largest and the root mean square error that a faithful implementation may have."""
     # Rounding to fp32 of a log-probability, which is seldom beyond 32 in these checkpoints.
     rounding = 32 * LOGPROB_UNIT
-    return safety * tolerance["largest"] + rounding, safety * tolerance["rms"] + rounding
+    return LogProbTolerance(
+        largest=reference.safety * reference.tolerance.largest + rounding,
+        rms=reference.safety * reference.tolerance.rms + rounding,
+    )
 
 
-def compare_case(case: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """One case's distance, whether its tokens were properly chosen, and what each seeded fault did."""
-    largest, rms = permitted(reference)
-    found = distance(case["rounds"], reference["rounds"])
-    sampling = case["sampling"]
-    entry: dict[str, Any] = {
-        "name": case["name"],
-        "dtype": case["dtype"],
-        "state": case["state"],
-        "permitted": {"largest": largest, "rms": rms},
-        **_numbers(found, largest, rms),
-        "choice": _choice(found, largest, sampling),
-        "cached": sum(request["cached"] for requests in case["rounds"] for request in requests),
-        "expects_cached": case["expects_cached"],
-        "faults": [],
-    }
-    for fault, truth in zip(case.get("faults", ()), reference["faults"], strict=True):
-        described = {name: fault[name] for name in ("family", "fault", "state")}
-        if fault["state"] == "generated":
-            struck = distance(fault["rounds"], truth["rounds"])
-            described |= {
-                **_numbers(struck, largest, rms),
-                "choice": _choice(struck, largest, sampling),
-                "hit": fault["hit"],
-                "named": fault["named"],
-            }
-        entry["faults"].append(described)
-    return entry
+def compare_case(
+    case: CaseRun, reference: ReferenceCase
+) -> tuple[GeneratedCase, tuple[FaultResult | UnmeasuredFault, ...]]:
+    """One case's errors, whether its tokens were properly chosen, and what each injected fault did."""
+    tolerance = permitted(reference)
+    errors = _errors(distance(case.rounds, reference.rounds), tolerance, case.sampling)
+    generated = GeneratedCase(
+        **vars(errors),
+        name=case.name,
+        dtype=case.dtype,
+        permitted=tolerance,
+        cached=sum(request.cached for requests in case.rounds for request in requests),
+        expects_cached=case.expects_cached,
+    )
+    faults = tuple(
+        _fault(case, fault, truth.rounds, tolerance)
+        for fault, truth in zip(case.faults, reference.faults, strict=True)
+    )
+    return generated, faults
 
 
-def _numbers(found: Distance, largest: float, rms: float) -> dict[str, Any]:
-    return {
-        "largest": min(found.largest, MOST),
-        "rms": min(found.rms, MOST),
-        "compared": found.compared,
-        "tokens": found.tokens,
-        "likeliest": found.likeliest,
-        "budget": min(found.budget(largest, rms), MOST),
-    }
+def _fault(
+    case: CaseRun, fault: InjectedFault, truth: ReferenceRounds, tolerance: LogProbTolerance
+) -> FaultResult | UnmeasuredFault:
+    if fault.state != "generated":
+        return UnmeasuredFault(case=case.name, family=fault.family, fault=fault.fault, state=fault.state)
+    errors = _errors(distance(fault.rounds, truth), tolerance, case.sampling)
+    return FaultResult(
+        **vars(errors),
+        case=case.name,
+        family=fault.family,
+        fault=fault.fault,
+        hit=fault.hit,
+        named=fault.named,
+    )
 
 
-def _choice(found: Distance, largest: float, sampling: Mapping[str, Any]) -> str:
+def _errors(found: Distance, tolerance: LogProbTolerance, sampling: Mapping[str, float]) -> LogProbErrors:
+    return LogProbErrors(
+        largest=min(found.largest, LARGEST_STORED),
+        rms=min(found.rms, LARGEST_STORED),
+        compared=found.compared,
+        tokens=found.tokens,
+        likeliest=found.likeliest,
+        budget=min(found.budget(tolerance.largest, tolerance.rms), LARGEST_STORED),
+        choice=_choice(found, tolerance.largest, sampling),
+    )
+
+
+def _choice(found: Distance, largest: float, sampling: Mapping[str, float]) -> str:
     """Why a token cannot have been chosen, or "". Two log-probabilities may each be off by `largest`."""
     if sampling:
         if found.worst_rank >= sampling["top_k"]:
-            return f"a token at place {found.worst_rank + 1} was drawn, {sampling['top_k']} were allowed"
+            return f"a token at place {found.worst_rank + 1} was drawn, {sampling['top_k']:g} were allowed"
         return ""
     if found.behind > 2 * largest:
         return f"a token {found.behind:.3g} behind the likeliest was chosen, {2 * largest:.3g} is permitted"

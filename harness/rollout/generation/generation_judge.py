@@ -1,13 +1,26 @@
-"""What the measurements of generation and of its plumbing mean. Pure."""
+"""What the measurements of the generation checks mean. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.cell_program.ending import MEASURED, ended, last_words
 from harness.cell_program.unsimulated_operators import judge_unsimulated
 from harness.outcome import Judgement, Status
+from harness.rollout.generation.generation_measurements import (
+    CaseResult,
+    EngineFailure,
+    EngineGroup,
+    FaultResult,
+    GeneratedCase,
+    GenerationMeasurements,
+    PlumbingMeasurements,
+    PlumbingStep,
+    RaisedCase,
+    SkippedCase,
+    UnmeasuredFault,
+)
+from harness.rollout.operators.operator_result import OperatorResult
 
 HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
 MOST_REASONS = 8
@@ -20,141 +33,142 @@ UNCOVERED = "Not covered: graph mode, torchair."
 UNCOVERED_SIMULATED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
 
 
-def generation(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every case is within what is permitted, every choice is right and every seeded fault was
-    found and traced; fail when a case is not or raised.
+Fault = FaultResult | UnmeasuredFault
+Engine = EngineGroup | EngineFailure
 
-    Inconclusive when nothing is wrong but the simulation lacks an operator, or a fault went unnoticed, or
-    none was seeded.
+
+def generation(measured: GenerationMeasurements, _params: Mapping[str, Any]) -> Judgement:
+    """Pass when every case is within its tolerance, every token was properly chosen, and every injected fault
+    was noticed and traced; fail when a case is not or raised.
+
+    Inconclusive when nothing is wrong but the simulated device lacks an operator, or a fault went unnoticed,
+    or none was injected.
     """
-    ends = list(_ends(measurements["groups"]))
+    ends = list(_engine_failures(measured.groups))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = judge_unsimulated(_missing(measurements["cases"]))
-    wrong = _wrong_operators(measurements["operators"])
-    failed = [reason for case in _computed(measurements["cases"]) for reason in _case_failures(case)]
+    missing = judge_unsimulated(_unsimulated(measured.cases))
+    wrong = _wrong_operators(measured.operators)
+    failed = [reason for case in measured.cases for reason in _case_failures(case)]
     if failed or wrong:
-        operators = [f"Against plain formulas, operator {name} is wrong." for name in wrong]
+        operators = [f"Compared with plain formulas, operator {name} is wrong." for name in wrong]
         return Judgement(
             status=Status.FAIL,
-            reasons=(*_shortened(failed), *operators, *missing.reasons, *_caveats(measurements)),
+            reasons=(*_shortened(failed), *operators, *missing.reasons, *_generation_caveats(measured)),
             remedies=(_look_at(wrong),),
         )
     if missing.reasons:
         return missing
-    missed = list(_missed_faults(measurements["faults"])) or _unseeded(measurements["faults"])
-    generated = [case for case in measurements["cases"] if case["state"] == "generated"]
+    missed = list(_missed_faults(measured.faults)) or _without_faults(measured.faults)
+    generated = [case for case in measured.cases if isinstance(case, GeneratedCase)]
     if missed or not generated:
         why = missed or ["No case generated anything."]
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("Green would mean little.", *why),
+            reasons=("A pass would prove little.", *why),
             remedies=("Look at `faults` in the measurements; report it with the results artifact.",),
         )
     return Judgement(
         status=Status.PASS,
         reasons=(
-            *_summary(generated, measurements["faults"]),
-            *_skipped(measurements),
-            *_caveats(measurements),
+            *_summary(generated, measured.faults),
+            *_skipped(measured.cases),
+            *_generation_caveats(measured),
         ),
     )
 
 
-def plumbing(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every step did what a trainer relies on, healthy and new weights generate as the CPU says,
-    and a forgotten tensor shows."""
-    ends = list(_ends(measurements["groups"]))
+def plumbing(measured: PlumbingMeasurements, _params: Mapping[str, Any]) -> Judgement:
+    """Pass when every step did what a trainer relies on, healthy and new weights generate what the CPU
+    reference says, and an update that leaves out a tensor is noticed."""
+    ends = list(_engine_failures(measured.groups))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
-    missing = judge_unsimulated(_missing(measurements["steps"]))
-    cases = {case["name"]: case for case in measurements["cases"]}
-    failed = [reason for step in _computed(measurements["steps"]) for reason in _step_failures(step)]
+    missing = judge_unsimulated(sorted({name for step in measured.steps for name in step.not_simulated}))
+    cases = {case.name: case for case in measured.cases}
+    failed = [reason for step in measured.steps for reason in _step_failures(step)]
     failed += [reason for name, case in cases.items() if name != FORGOTTEN for reason in _case_failures(case)]
     if failed:
-        reasons = (*_shortened(failed), *missing.reasons, *_caveats(measurements))
+        reasons = (*_shortened(failed), *missing.reasons, *_caveats(measured.groups))
         return Judgement(status=Status.FAIL, reasons=reasons, remedies=(READ_LOG,))
     if missing.reasons:
         return missing
     forgotten = cases.get(FORGOTTEN)
-    if forgotten is None or forgotten["budget"] <= 1:
+    if forgotten is None or forgotten.budget <= 1:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("An update that leaves a tensor out was not noticed, so green would mean little.",),
+            reasons=("An update that leaves out a tensor was not noticed, so a pass would prove little.",),
         )
-    new = cases["new weights"]["budget"]
     summary = (
-        f"{len(measurements['steps'])} steps of sleep, wake-up, reload and update did what they should; new "
-        f"weights generate as the CPU says (error {new:.0%} of what is permitted), a forgotten tensor shows."
+        f"{len(measured.steps)} steps of sleep, wake-up, reload and update did what they should; new weights "
+        f"generate what the CPU reference says (error {cases['new weights'].budget:.0%} of the tolerance), "
+        "and an update that leaves out a tensor is noticed."
     )
-    return Judgement(status=Status.PASS, reasons=(summary, *_caveats(measurements)))
+    return Judgement(status=Status.PASS, reasons=(summary, *_caveats(measured.groups)))
 
 
 READ_LOG = "Read the task's log; the results are among the artifacts."
 
 
-def _ends(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _engine_failures(groups: Iterable[Engine]) -> Iterator[str]:
     for group in groups:
-        if group["state"] != MEASURED:
-            yield f"The engine ({group['group']}) {ended(group)}."
-            yield from last_words(group["tail"])
+        if isinstance(group, EngineFailure):
+            yield f"The engine ({group.group}) {group.ending}."
+            yield from group.last_line
 
 
-def _missing(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted({name for entry in entries for name in entry.get("not_simulated", ())})
+def _unsimulated(cases: Iterable[CaseResult]) -> list[str]:
+    raised = [case for case in cases if isinstance(case, RaisedCase)]
+    return sorted({name for case in raised for name in case.not_simulated})
 
 
-def _computed(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that did not end because the simulation has no answer."""
-    return [entry for entry in entries if not entry.get("not_simulated")]
+def _wrong_operators(results: Iterable[OperatorResult]) -> list[str]:
+    return sorted({result.operator for result in results if result.budget > 1})
 
 
-def _wrong_operators(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    return sorted({entry["operator"] for entry in entries if entry.get("budget", 0) > 1})
-
-
-def _case_failures(case: Mapping[str, Any]) -> Iterator[str]:
-    if case["state"] == "raised":
-        yield f"{case['name']}: {case['error']}"
-    if case["state"] != "generated":
+def _case_failures(case: CaseResult) -> Iterator[str]:
+    if isinstance(case, RaisedCase) and not case.not_simulated:
+        yield f"{case.name}: {case.error}"
+    if not isinstance(case, GeneratedCase):
         return
-    if case["budget"] > 1:
-        largest, rms = (
-            f"{case[name]:.3g} ({case['permitted'][name]:.3g} is permitted)" for name in ("largest", "rms")
+    if case.budget > 1:
+        yield (
+            f"{case.name}: log-probabilities are off by up to {case.largest:.3g} "
+            f"({case.permitted.largest:.3g} is permitted), rms {case.rms:.3g} "
+            f"({case.permitted.rms:.3g} is permitted)."
         )
-        yield f"{case['name']}: log-probabilities are off by up to {largest}, rms {rms}."
-    if case["choice"]:
-        yield f"{case['name']}: {case['choice']}."
-    if case["expects_cached"] and not case["cached"]:
-        yield f"{case['name']}: the prefix cache was never used."
+    if case.choice:
+        yield f"{case.name}: {case.choice}."
+    if case.expects_cached and not case.cached:
+        yield f"{case.name}: the prefix cache was never used."
 
 
-def _unseeded(faults: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [] if faults else ["No fault was seeded, so nothing shows that one would be noticed."]
+def _without_faults(faults: Sequence[Fault]) -> list[str]:
+    return [] if faults else ["No fault was injected, so nothing shows that one would be noticed."]
 
 
-def _missed_faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _missed_faults(faults: Iterable[Fault]) -> Iterator[str]:
     for fault in faults:
-        if fault["state"] == "unplaced":
-            yield f"{fault['case']}: no operator of the family {fault['family']} is known among those called."
-        if fault["state"] != "generated":
-            continue
-        if not fault["hit"]:
-            yield f"{fault['case']}: fault {fault['fault']} struck no operator."
-        elif fault["budget"] <= 1 and not fault["choice"]:
-            yield f"{fault['case']}: fault {fault['fault']} in {_names(fault['hit'])} was not noticed."
-        elif not set(fault["hit"]) <= set(fault["named"]):
-            unnamed = set(fault["hit"]) - set(fault["named"])
-            yield f"{fault['case']}: fault {fault['fault']} was noticed but not traced to {_names(unnamed)}."
+        if isinstance(fault, UnmeasuredFault):
+            if fault.state == "unplaced":
+                yield f"{fault.case}: no operator of the family {fault.family} is known among those called."
+        elif not fault.hit:
+            yield f"{fault.case}: fault {fault.fault} affected no operator."
+        elif fault.budget <= 1 and not fault.choice:
+            yield f"{fault.case}: fault {fault.fault} in {_names(fault.hit)} was not noticed."
+        elif not set(fault.hit) <= set(fault.named):
+            unnamed = set(fault.hit) - set(fault.named)
+            yield f"{fault.case}: fault {fault.fault} was noticed but not traced to {_names(unnamed)}."
 
 
-def _step_failures(step: Mapping[str, Any]) -> Iterator[str]:
-    if step["found"] != step["expect"]:
-        message = f": {step['message']}" if step.get("message") else ""
-        yield f"{step['name']}: {_MEANING[step['expect']]}, but {_FOUND[step['found']]}{message}."
-    used = step.get("bytes")
-    if used and used["asleep"] >= used["before"]:
-        yield f"{step['name']}: sleeping freed nothing of {used['before']} bytes."
+def _step_failures(step: PlumbingStep) -> Iterator[str]:
+    if step.not_simulated:
+        return
+    if step.found != step.expect:
+        message = f": {step.message}" if step.message else ""
+        yield f"{step.name}: {_MEANING[step.expect]}, but {_FOUND[step.found]}{message}."
+    if step.bytes is not None and step.bytes.asleep >= step.bytes.before:
+        yield f"{step.name}: sleeping freed nothing of {step.bytes.before} bytes."
 
 
 _MEANING = {
@@ -171,33 +185,37 @@ _FOUND = {
 }
 
 
-def _summary(generated: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    tokens = sum(case["tokens"] for case in generated)
-    worst = max(case["budget"] for case in generated)
-    struck = [fault for fault in faults if fault["state"] == "generated"]
+def _summary(generated: Sequence[GeneratedCase], faults: Iterable[Fault]) -> Iterator[str]:
+    tokens = sum(case.tokens for case in generated)
+    worst = max(case.budget for case in generated)
+    injected = [fault for fault in faults if isinstance(fault, FaultResult)]
     yield (
         f"{len(generated)} ways to generate, {tokens} tokens: log-probabilities agree with transformers in "
-        f"float64 (worst error {worst:.0%} of what is permitted)."
+        f"float64 (worst error {worst:.0%} of the tolerance)."
     )
-    if struck:
-        quiet = sum(fault["likeliest"] == fault["tokens"] for fault in struck)
+    if injected:
+        quiet = sum(fault.likeliest == fault.tokens for fault in injected)
         yield (
-            f"All {len(struck)} seeded faults were noticed and traced to their operators, {quiet} of which "
-            "change no token."
+            f"All {len(injected)} injected faults were noticed and traced to their operators, {quiet} of "
+            "which change no token."
         )
 
 
-def _skipped(measurements: Mapping[str, Any]) -> Iterator[str]:
-    for case in measurements["cases"]:
-        if case["state"] == "skipped":
-            yield f"Not run: {case['name']} ({case['why']})."
+def _skipped(cases: Iterable[CaseResult]) -> Iterator[str]:
+    for case in cases:
+        if isinstance(case, SkippedCase):
+            yield f"Not run: {case.name} ({case.why})."
 
 
-def _caveats(measurements: Mapping[str, Any]) -> Iterator[str]:
-    for entry in measurements.get("operators", ()):
-        if entry["state"] == "raised":
-            yield f"Operator {entry['operator']} could not be tried by itself: {entry['message']}"
-    if any(group["device"]["simulated"] for group in measurements["groups"]):
+def _generation_caveats(measured: GenerationMeasurements) -> Iterator[str]:
+    for result in measured.operators:
+        if result.state == "raised":
+            yield f"Operator {result.operator} could not be tried by itself: {result.message}"
+    yield from _caveats(measured.groups)
+
+
+def _caveats(groups: Iterable[Engine]) -> Iterator[str]:
+    if any(isinstance(group, EngineGroup) and group.device.simulated for group in groups):
         yield SHARED_KERNELS
         yield UNCOVERED_SIMULATED
     else:
@@ -210,7 +228,7 @@ def _look_at(wrong: Sequence[str]) -> str:
     return "No operator of the battery is wrong by itself: look at what feeds them, or at another one."
 
 
-def _names(names: Any) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 

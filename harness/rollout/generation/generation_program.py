@@ -14,20 +14,22 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.measurements import json_object
+from harness.measurements import to_json
 from harness.rollout.generation import engine_workers, vllm_engine
+from harness.rollout.generation.generation_measurements import CaseRun, GenerationFile, InjectedFault
+from harness.rollout.operators.operator_result import OperatorResult
 
 FORMAT = "npu-matrix-generation/1"
 PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
 SEED = 0
-RAISED, GENERATED, SKIPPED, UNPLACED = "raised", "generated", "skipped", "unplaced"
 LAST_LINES = 12
 
 _LONG = tuple(3 + (7 * place) % 500 for place in range(140))
@@ -120,7 +122,7 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
 Most leave all tokens as they are."""
 
 
-def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
+def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
     """Generate everything of the group; a case that raises is recorded and the next one runs."""
     vllm_engine.prepare()
     import torch
@@ -129,7 +131,7 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
 
     started = time.monotonic()
     device = "npu:0"
-    entries: list[dict[str, Any]] = []
+    entries: list[CaseRun] = []
     shared: dict[str, list[Generation]] = {}
     for case in GROUPS[group]:
         shared.setdefault(json.dumps([case.checkpoint, dict(case.options)]), []).append(case)
@@ -137,57 +139,75 @@ def run(group: str, folder: Path, *, faults: bool) -> dict[str, Any]:
     with _counted_calls() as calls:
         for cases in shared.values():
             entries += _on_one_engine(cases, folder, torch.npu.device_count(), named)
-    return {
-        "format": FORMAT,
-        "group": group,
-        "cases": entries,
-        "calls": {name: count for name, count in calls.items() if not name.startswith("aten::")},
-        "operators": [] if named is None else named(),
-        "device": json_object(device_facts(device)),
-        "packages": {name: vllm_engine.installed_version(name) for name in PACKAGES},
-        "seconds": round(time.monotonic() - started, 3),
-    }
+    return GenerationFile(
+        format=FORMAT,
+        group=group,
+        cases=tuple(entries),
+        calls={name: count for name, count in calls.items() if not name.startswith("aten::")},
+        operators=() if named is None else named(),
+        device=device_facts(device),
+        packages={name: vllm_engine.installed_version(name) for name in PACKAGES},
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+Measure = Callable[[], tuple[OperatorResult, ...]]
+"""Measures every operator of the battery."""
 
 
 def _on_one_engine(
-    cases: Sequence[Generation], folder: Path, devices: int, named: Any
-) -> list[dict[str, Any]]:
+    cases: Sequence[Generation], folder: Path, devices: int, named: Measure | None
+) -> list[CaseRun]:
     """What each case generates on the engine of the first, also with its faults where `named` traces them."""
     first = cases[0]
-    described = [_described(case) for case in cases]
     why = _impossible(first, devices)
     if why:
-        return [{**entry, "state": SKIPPED, "why": why} for entry in described]
-    began = time.monotonic()
+        return [_case_run(case, state="skipped", why=why) for case in cases]
+    generated: dict[str, CaseRun] = {}
     try:
         with vllm_engine.engine(_checkpoint(folder, first), first.dtype, **first.options) as llm:
-            up = round(time.monotonic() - began, 3)
-            called = []
-            for entry, case in zip(described, cases, strict=True):
+            called = {}
+            for case in cases:
                 before = _calls(llm, case)
-                rounds = [
+                rounds = tuple(
                     vllm_engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)
-                ]
-                entry |= {"state": GENERATED, "rounds": rounds, "seconds": {"engine": up}}
-                called.append((_calls(llm, case) - before).keys())
-            for entry, case, names in zip(described, cases, called, strict=True):
-                seeded = {} if named is None else FAULTS.get(case.name, {})
-                entry["faults"] = [
-                    _under_fault(llm, case, family, seeded_fault(family, effect, names), named)
-                    for family, effect in seeded.items()
-                ]
+                )
+                generated[case.name] = _case_run(case, state="generated", rounds=rounds)
+                called[case.name] = (_calls(llm, case) - before).keys()
+            if named is not None:
+                for case in cases:
+                    faults = tuple(
+                        _under_fault(
+                            llm, case, family, seeded_fault(family, effect, called[case.name]), named
+                        )
+                        for family, effect in FAULTS.get(case.name, {}).items()
+                    )
+                    generated[case.name] = replace(generated[case.name], faults=faults)
     except Exception as error:  # noqa: BLE001 - whatever the stack raises is the measurement
         vllm_engine.tear_down()
         text = "".join(traceback.format_exception(error))
-        failure = {
-            "state": RAISED,
-            "error": f"{type(error).__name__}: {str(error).strip()[:500]}",
-            "trace": text.strip().splitlines()[-LAST_LINES:],
+        failure = partial(
+            _case_run,
+            state="raised",
+            error=f"{type(error).__name__}: {str(error).strip()[:500]}",
+            trace=tuple(text.strip().splitlines()[-LAST_LINES:]),
             # On a real device an operator that CANN lacks is the cell's failure.
-            "not_simulated": unsimulated_operators(text) if simulated() else [],
-        }
-        return [entry if entry.get("state") == GENERATED else {**entry, **failure} for entry in described]
-    return described
+            not_simulated=tuple(unsimulated_operators(text)) if simulated() else (),
+        )
+        return [generated.get(case.name) or failure(case) for case in cases]
+    return [generated[case.name] for case in cases]
+
+
+def _case_run(case: Generation, **facts: Any) -> CaseRun:
+    return CaseRun(
+        name=case.name,
+        kind=case.kind,
+        dtype=case.dtype,
+        checkpoint=case.checkpoint,
+        sampling=dict(case.sampling),
+        expects_cached=case.expects_cached,
+        **facts,
+    )
 
 
 def simulated() -> bool:
@@ -217,16 +237,17 @@ def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
     return "|".join(f"{name};{effect}" for name in sorted(names & set(called)))
 
 
-def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any) -> dict[str, Any]:
+def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Measure) -> InjectedFault:
     """What the engine generates while operators of a family are wrong, and which the battery names."""
     from harness.devices.sim.faults.fault_spec import parse_faults
     from harness.devices.sim.start import overlay
 
     simulation = overlay.installed()
     if simulation is None:
-        return {"family": family, "fault": text, "state": SKIPPED, "why": "faults need the simulated device"}
+        why = "faults need the simulated device"
+        return InjectedFault(family=family, fault=text, state="skipped", why=why)
     if not text:
-        return {"family": family, "fault": text, "state": UNPLACED}
+        return InjectedFault(family=family, fault=text, state="unplaced")
     with simulation.faults.injected(*parse_faults(text)) as faults:
         if case.devices > 1:
             engine_workers.total(llm, engine_workers.strike, text)
@@ -237,35 +258,24 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Any)
             if case.devices > 1
             else sum((fault.hit_operators for fault in faults), Counter())
         )
-        wrong = sorted({entry["operator"] for entry in named() if entry.get("budget", 0) > 1})
-    return {
-        "family": family,
-        "fault": text,
-        "state": GENERATED,
-        "rounds": [found],
-        "hit": dict(hit),
-        "named": wrong,
-    }
+        wrong = sorted({result.operator for result in named() if result.budget > 1})
+    return InjectedFault(
+        family=family,
+        fault=text,
+        state="generated",
+        rounds=(found,),
+        hit=dict(hit),
+        named=tuple(wrong),
+    )
 
 
-def _battery(device: str) -> Any:
+def _battery(device: str) -> Measure:
     """A function that measures every operator of the battery in fp32 against expectations computed once."""
     import torch
 
     from harness.rollout.operators.operator_battery import Battery
 
     return Battery(device, torch.float32).measure
-
-
-def _described(case: Generation) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "kind": case.kind,
-        "dtype": case.dtype,
-        "checkpoint": case.checkpoint,
-        "sampling": dict(case.sampling),
-        "expects_cached": case.expects_cached,
-    }
 
 
 def _checkpoint(folder: Path, case: Generation) -> Path:
@@ -310,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", action="store_true")
     options = parser.parse_args(arguments)
     results = run(options.group, options.folder, faults=options.faults)
-    options.out.write_text(json.dumps(results), encoding="utf-8")
+    options.out.write_text(json.dumps(to_json(results)), encoding="utf-8")
     return 0
 
 

@@ -18,12 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.measurements import json_object
+from harness.measurements import to_json
 from harness.rollout.generation import vllm_engine
-from harness.rollout.generation.generation_program import LAST_LINES, PACKAGES, RAISED, simulated
+from harness.rollout.generation.generation_measurements import (
+    BytesInUse,
+    CaseRun,
+    GeneratedRequest,
+    PlumbingFile,
+    PlumbingStep,
+)
+from harness.rollout.generation.generation_program import LAST_LINES, PACKAGES, simulated
 from harness.rollout.generation.tiny_checkpoints import make_checkpoint
 
 FORMAT = "npu-matrix-plumbing/1"
@@ -31,11 +38,8 @@ KIND, DTYPE = "qwen2", "float32"
 CHECKPOINTS: Mapping[str, int] = {"first": 0, "second": 1}
 """Folder -> seed: what the engine starts with, and what the trainer has learned since."""
 
-SAME, DIFFERENT, REFUSED = "same", "different", "refused"
 LEFT_OUT = "model.layers.1.mlp.down_proj.weight"
 """The tensor a careless trainer forgets: what then is generated must not pass for the new model."""
-
-Requests = list[dict[str, Any]]
 
 
 class Session:
@@ -44,40 +48,39 @@ class Session:
     def __init__(self, llm: Any, weights: Mapping[str, Mapping[str, Any]]) -> None:
         self.llm = llm
         self.weights = weights
-        self.steps: list[dict[str, Any]] = []
-        self.cases: list[dict[str, Any]] = []
+        self.steps: list[PlumbingStep] = []
+        self.cases: list[CaseRun] = []
         self.before = self.generated("healthy", "first")
 
-    def generated(self, name: str, checkpoint: str) -> Requests:
+    def generated(self, name: str, checkpoint: str) -> tuple[GeneratedRequest, ...]:
         """Generate; the CPU says later whether these are the checkpoint's log-probabilities."""
         found = vllm_engine.generate(self.llm)
         self.cases.append(
-            {
-                "name": name,
-                "dtype": DTYPE,
-                "checkpoint": checkpoint,
-                "sampling": {},
-                "expects_cached": False,
-                "state": "generated",
-                "rounds": [found],
-            }
+            CaseRun(name=name, dtype=DTYPE, checkpoint=checkpoint, state="generated", rounds=(found,))
         )
         return found
 
-    def compared(self, name: str, expect: str, found: Requests, **facts: Any) -> None:
+    def compared(
+        self,
+        name: str,
+        expect: Literal["same", "different"],
+        found: tuple[GeneratedRequest, ...],
+        used: BytesInUse | None = None,
+    ) -> None:
         """Note whether what is generated equals, bit for bit, what was before."""
         same = [_content(request) for request in found] == [_content(request) for request in self.before]
-        self.steps.append({"name": name, "expect": expect, "found": SAME if same else DIFFERENT, **facts})
+        outcome: Literal["same", "different"] = "same" if same else "different"
+        self.steps.append(PlumbingStep(name=name, expect=expect, found=outcome, bytes=used))
 
-    def slept(self, level: int, *parts: str) -> dict[str, int]:
+    def slept(self, level: int, *parts: str) -> BytesInUse:
         """Sleep, and wake up unless parts are woken by the caller; bytes in use around it."""
-        used = {"before": bytes_in_use()}
+        before = bytes_in_use()
         self.llm.sleep(level=level)
-        used["asleep"] = bytes_in_use()
-        if not parts:
-            self.llm.wake_up()
-            used["awake"] = bytes_in_use()
-        return used
+        asleep = bytes_in_use()
+        if parts:
+            return BytesInUse(before=before, asleep=asleep)
+        self.llm.wake_up()
+        return BytesInUse(before=before, asleep=asleep, awake=bytes_in_use())
 
     def load(self, name: str, *, without: str = "") -> None:
         """Give the model a trainer's state dict, tensors on the device under the trainer's names."""
@@ -89,29 +92,27 @@ class Session:
 def steps(session: Session) -> None:
     """Everything a trainer does, in an order in which each step starts from healthy weights."""
     used = session.slept(1)
-    session.compared("sleep 1, wake up", SAME, vllm_engine.generate(session.llm), bytes=used)
+    session.compared("sleep 1, wake up", "same", vllm_engine.generate(session.llm), used)
     used = session.slept(2)
-    session.compared(
-        "sleep 2, wake up, nothing loaded", DIFFERENT, vllm_engine.generate(session.llm), bytes=used
-    )
+    session.compared("sleep 2, wake up, nothing loaded", "different", vllm_engine.generate(session.llm), used)
     session.load("first")
-    session.compared("the same weights loaded", SAME, vllm_engine.generate(session.llm))
+    session.compared("the same weights loaded", "same", vllm_engine.generate(session.llm))
     used = session.slept(2, "weights", "kv_cache")
     session.llm.wake_up(tags=["weights"])
     session.load("first")
     session.llm.wake_up(tags=["kv_cache"])
-    session.compared("sleep 2, weights, load, cache", SAME, vllm_engine.generate(session.llm), bytes=used)
+    session.compared("sleep 2, weights, load, cache", "same", vllm_engine.generate(session.llm), used)
     session.steps.append(_refused_wake_up(session))
     session.llm.wake_up()
-    session.compared("wake up after the refusal", SAME, vllm_engine.generate(session.llm))
+    session.compared("wake up after the refusal", "same", vllm_engine.generate(session.llm))
     session.load("second")
-    session.compared("new weights", DIFFERENT, session.generated("new weights", "second"))
+    session.compared("new weights", "different", session.generated("new weights", "second"))
     session.load("first")
     session.load("second", without=LEFT_OUT)
     session.generated("one tensor forgotten", "second")
 
 
-def run(folder: Path) -> dict[str, Any]:
+def run(folder: Path) -> PlumbingFile:
     """All steps; one that raises is recorded and ends those of its engine."""
     vllm_engine.prepare()
     from harness.cell_program.torch_device import device_facts
@@ -121,7 +122,7 @@ def run(folder: Path) -> dict[str, Any]:
     first = folder / "first"
     # The allocator of sleep mode is one per process, and asks this once: so first.
     found = [_refused_start(first)]
-    cases: list[dict[str, Any]] = []
+    cases: list[CaseRun] = []
     try:
         with vllm_engine.engine(first, DTYPE, enable_sleep_mode=True) as llm:
             session = Session(llm, weights)
@@ -133,29 +134,29 @@ def run(folder: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - whatever the stack raises is the measurement
         vllm_engine.tear_down()
         found.append(_raised("the steps after", error))
-    return {
-        "format": FORMAT,
-        "steps": found,
-        "cases": cases,
-        "device": json_object(device_facts("npu:0")),
-        "packages": {name: vllm_engine.installed_version(name) for name in PACKAGES},
-        "seconds": round(time.monotonic() - started, 3),
-    }
+    return PlumbingFile(
+        format=FORMAT,
+        steps=tuple(found),
+        cases=tuple(cases),
+        device=device_facts("npu:0"),
+        packages={name: vllm_engine.installed_version(name) for name in PACKAGES},
+        seconds=round(time.monotonic() - started, 3),
+    )
 
 
-def _refused_start(checkpoint: Path) -> dict[str, Any]:
+def _refused_start(checkpoint: Path) -> PlumbingStep:
     """Sleep mode with expandable segments, which an unmappable memory pool cannot be made of."""
     name = "expandable segments with sleep mode"
     with _set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True"):
         try:
             with vllm_engine.engine(checkpoint, DTYPE, enable_sleep_mode=True):
-                return {"name": name, "expect": REFUSED, "found": "accepted"}
+                return PlumbingStep(name=name, expect="refused", found="accepted")
         except Exception as error:  # noqa: BLE001
             vllm_engine.tear_down()
             return _refusal(name, "xpandable segments", error)
 
 
-def _refused_wake_up(session: Session) -> dict[str, Any]:
+def _refused_wake_up(session: Session) -> PlumbingStep:
     """Waking up with weights in FRACTAL_NZ, whose layout a trainer's tensors do not have."""
     name = "VLLM_ASCEND_ENABLE_NZ=1 at wake-up"
     session.llm.sleep(level=1)
@@ -164,28 +165,28 @@ def _refused_wake_up(session: Session) -> dict[str, Any]:
             session.llm.wake_up()
         except Exception as error:  # noqa: BLE001
             return _refusal(name, "FRACTAL_NZ", error)
-    return {"name": name, "expect": REFUSED, "found": "accepted"}
+    return PlumbingStep(name=name, expect="refused", found="accepted")
 
 
-def _refusal(name: str, words: str, error: Exception) -> dict[str, Any]:
+def _refusal(name: str, words: str, error: Exception) -> PlumbingStep:
     """A refusal counts only in the words that say why."""
     text = "".join(traceback.format_exception(error))
     if words not in text:
-        return {**_raised(name, error), "expect": REFUSED}
+        return _raised(name, error, "refused")
     line = next(line.strip() for line in text.splitlines()[::-1] if words in line)
-    return {"name": name, "expect": REFUSED, "found": REFUSED, "message": line[:300]}
+    return PlumbingStep(name=name, expect="refused", found="refused", message=line[:300])
 
 
-def _raised(name: str, error: Exception) -> dict[str, Any]:
+def _raised(name: str, error: Exception, expect: Literal["same", "refused"] = "same") -> PlumbingStep:
     text = "".join(traceback.format_exception(error))
-    return {
-        "name": name,
-        "expect": SAME,
-        "found": RAISED,
-        "message": f"{type(error).__name__}: {str(error).strip()[:300]}",
-        "trace": text.strip().splitlines()[-LAST_LINES:],
-        "not_simulated": unsimulated_operators(text) if simulated() else [],
-    }
+    return PlumbingStep(
+        name=name,
+        expect=expect,
+        found="raised",
+        message=f"{type(error).__name__}: {str(error).strip()[:300]}",
+        trace=tuple(text.strip().splitlines()[-LAST_LINES:]),
+        not_simulated=tuple(unsimulated_operators(text)) if simulated() else (),
+    )
 
 
 def _weights(folder: Path, seed: int) -> Mapping[str, Any]:
@@ -208,8 +209,8 @@ def bytes_in_use() -> int:
     return int(total - free)
 
 
-def _content(request: Mapping[str, Any]) -> tuple[Any, Any]:
-    return request["tokens"], request["logprobs"]
+def _content(request: GeneratedRequest) -> tuple[object, object]:
+    return request.tokens, request.logprobs
 
 
 @contextmanager
@@ -250,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    options.out.write_text(json.dumps(run(options.folder)), encoding="utf-8")
+    options.out.write_text(json.dumps(to_json(run(options.folder))), encoding="utf-8")
     return 0
 
 

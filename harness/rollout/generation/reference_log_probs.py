@@ -15,14 +15,27 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from harness.measurements import to_json
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import FP32
 from harness.rollout.generation.bf16_rounding import AnotherRounding
+from harness.rollout.generation.generation_measurements import (
+    CaseRun,
+    GeneratedRequest,
+    InjectedFault,
+    LogProbTolerance,
+    ReferenceCase,
+    ReferenceFault,
+    ReferenceFile,
+    ReferenceRequest,
+    ReferenceRounds,
+    Rounds,
+)
 
 FORMAT = "npu-matrix-generation-reference/1"
 SAMPLES = 8
@@ -75,20 +88,20 @@ class Reference:
             return torch.log_softmax(logits.float(), -1)
 
 
-def describe(reference: Reference, request: Mapping[str, Any]) -> dict[str, Any]:
+def describe(reference: Reference, request: GeneratedRequest) -> ReferenceRequest:
     """Per generated token: exact log-probabilities of the tokens the device listed, the likeliest token, the
     chosen token's place among all."""
     rows = _generated(reference.exact(_sequence(request)), request)
     listed, best, ranks = [], [], []
-    for row, token, place in zip(rows, request["tokens"], request["logprobs"], strict=True):
+    for row, token, place in zip(rows, request.tokens, request.logprobs, strict=True):
         listed.append({name: float(row[int(name)]) for name in place})
         likeliest = int(row.argmax())
-        best.append([likeliest, float(row[likeliest])])
+        best.append((likeliest, float(row[likeliest])))
         ranks.append(int((row > row[token]).sum()))
-    return {"logprobs": listed, "best": best, "ranks": ranks}
+    return ReferenceRequest(logprobs=tuple(listed), best=tuple(best), ranks=tuple(ranks))
 
 
-def tolerance(reference: Reference, requests: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, float]:
+def tolerance(reference: Reference, requests: Sequence[GeneratedRequest], dtype: str) -> LogProbTolerance:
     """How far permitted arithmetic goes: in one log-probability, and as root mean square over all of them."""
     largest, length = 0.0, 0.0
     unique = {tuple(_sequence(request)): request for request in requests}
@@ -97,52 +110,68 @@ def tolerance(reference: Reference, requests: Sequence[Mapping[str, Any]], dtype
         for sequence, request in unique.items():
             moved = _generated(reference.perturbed(sequence, dtype, seed), request)
             exact = _generated(reference.exact(sequence), request)
-            for far, true, place in zip(moved, exact, request["logprobs"], strict=True):
+            for far, true, place in zip(moved, exact, request.logprobs, strict=True):
                 for name in place:
                     error = abs(float(far[int(name)] - true[int(name)]))
                     largest, total, count = max(largest, error), total + error * error, count + 1
         length = max(length, (total / max(count, 1)) ** 0.5)
-    return {"largest": largest, "rms": length}
+    return LogProbTolerance(largest=largest, rms=length)
 
 
-def evaluate(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def evaluate(cases: Iterable[CaseRun], folder: Path) -> dict[str, ReferenceCase]:
     """The reference of every case that generated, by name."""
-    cases: dict[str, Any] = {}
+    found: dict[str, ReferenceCase] = {}
     models: dict[str, Reference] = {}
-    for case in results["cases"]:
-        if case["state"] != "generated":
+    for case in cases:
+        if case.state != "generated":
             continue
-        if case["checkpoint"] not in models:
-            models[case["checkpoint"]] = Reference(folder / case["checkpoint"])
-        model = models[case["checkpoint"]]
-        cases[case["name"]] = {
-            "safety": FP32.safety,
-            "tolerance": tolerance(model, list(_requests(case["rounds"])), case["dtype"]),
-            "rounds": _described(model, case["rounds"]),
-            "faults": [
-                {"family": fault["family"], "rounds": _described(model, fault.get("rounds", []))}
-                for fault in case.get("faults", [])
-            ],
-        }
-    return cases
+        if case.checkpoint not in models:
+            models[case.checkpoint] = Reference(folder / case.checkpoint)
+        model = models[case.checkpoint]
+        found[case.name] = ReferenceCase(
+            safety=FP32.safety,
+            tolerance=tolerance(model, [request for one in case.rounds for request in one], case.dtype),
+            rounds=_described(model, case.rounds),
+            faults=tuple(
+                ReferenceFault(family=fault.family, rounds=_described(model, fault.rounds))
+                for fault in case.faults
+            ),
+        )
+    return found
 
 
-def _described(model: Reference, rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
-    return [[describe(model, request) for request in requests] for requests in rounds]
+def _described(model: Reference, rounds: Rounds) -> ReferenceRounds:
+    return tuple(tuple(describe(model, request) for request in requests) for requests in rounds)
 
 
-def _requests(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
-    for requests in rounds:
-        yield from requests
-
-
-def _sequence(request: Mapping[str, Any]) -> list[int]:
+def _sequence(request: GeneratedRequest) -> list[int]:
     """Everything but the last token, which nothing follows."""
-    return [*request["prompt"], *request["tokens"]][:-1]
+    return [*request.prompt, *request.tokens][:-1]
 
 
-def _generated(rows: Any, request: Mapping[str, Any]) -> Any:
-    return rows[len(request["prompt"]) - 1 :]
+def _generated(rows: Any, request: GeneratedRequest) -> Any:
+    return rows[len(request.prompt) - 1 :]
+
+
+def read_cases(results: Path) -> tuple[CaseRun, ...]:
+    """The cases of a results file. Read without pydantic, which cells do not have."""
+    stored: Mapping[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    return tuple(
+        CaseRun(
+            **{
+                **case,
+                "rounds": _rounds(case["rounds"]),
+                "faults": tuple(
+                    InjectedFault(**{**fault, "rounds": _rounds(fault["rounds"])}) for fault in case["faults"]
+                ),
+            }
+        )
+        for case in stored["cases"]
+    )
+
+
+def _rounds(stored: Sequence[Sequence[Mapping[str, Any]]]) -> Rounds:
+    return tuple(tuple(GeneratedRequest(**request) for request in requests) for requests in stored)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,10 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     started = time.monotonic()
-    results = json.loads(options.results.read_text(encoding="utf-8"))
-    reference = {"format": FORMAT, "samples": SAMPLES, "cases": evaluate(results, options.folder)}
-    reference["seconds"] = round(time.monotonic() - started, 3)
-    options.out.write_text(json.dumps(reference), encoding="utf-8")
+    cases = evaluate(read_cases(options.results), options.folder)
+    seconds = round(time.monotonic() - started, 3)
+    reference = ReferenceFile(format=FORMAT, samples=SAMPLES, cases=cases, seconds=seconds)
+    options.out.write_text(json.dumps(to_json(reference)), encoding="utf-8")
     return 0
 
 

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from harness.rollout.generation.generation_measurements import GeneratedRequest
+
 PROMPTS: tuple[tuple[int, ...], ...] = (
     (5, 17, 300, 44, 9),
     (100, 101, 102),
@@ -95,10 +97,10 @@ def _destroy_ascend_groups() -> None:
 
 def generate(
     llm: Any, prompts: Sequence[Sequence[int]] = PROMPTS, *, tokens: int = NEW_TOKENS, **sampling: Any
-) -> list[dict[str, Any]]:
+) -> tuple[GeneratedRequest, ...]:
     """One entry per prompt: its tokens, their log-probabilities with the TOP likeliest, cached prompt tokens.
 
-    Greedy unless `sampling` says otherwise. `logprobs` is a list over places of {token: log-probability}.
+    Greedy unless `sampling` says otherwise.
     """
     vllm = import_module("vllm")
     parameters = vllm.SamplingParams(
@@ -113,18 +115,18 @@ def generate(
     )
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = llm.generate(requests, parameters, use_tqdm=False)
-    return [
-        {
-            "prompt": list(prompt),
-            "tokens": list(output.outputs[0].token_ids),
-            "logprobs": [
-                {int(token): float(entry.logprob) for token, entry in place.items()}
+    return tuple(
+        GeneratedRequest(
+            prompt=tuple(prompt),
+            tokens=tuple(output.outputs[0].token_ids),
+            logprobs=tuple(
+                {str(int(token)): float(entry.logprob) for token, entry in place.items()}
                 for place in output.outputs[0].logprobs
-            ],
-            "cached": int(getattr(output, "num_cached_tokens", 0) or 0),
-        }
+            ),
+            cached=int(getattr(output, "num_cached_tokens", 0) or 0),
+        )
         for prompt, output in zip(prompts, outputs, strict=True)
-    ]
+    )
 
 
 def prepare() -> None:

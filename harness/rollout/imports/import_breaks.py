@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.cell_program.ending import MEASURED, ended, last_words
+from harness.cell_program.program_run import ProgramFailure
 from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.outcome import Judgement, Status
+from harness.rollout.imports.import_measurements import BrokenImport, ImportMeasurements
 
 ASKED_OF = "vllm_ascend"
 MOST_CAUSES = 12
@@ -56,17 +57,17 @@ class RootCause:
         return f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}."
 
 
-def root_causes(breaks: Sequence[Mapping[str, Any]]) -> tuple[RootCause, ...]:
+def root_causes(breaks: Sequence[BrokenImport]) -> tuple[RootCause, ...]:
     """Breaks by what they lack, or by error and place where nothing is named; those that hit most first."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[BrokenImport]] = {}
     for one in breaks:
-        named = (one["missing"],) if one["missing"] else (one["type"], one["message"], one["file"])
-        groups.setdefault((one["kind"], *named), []).append(one)
+        named = (one.missing,) if one.missing else (one.type, one.message, one.file)
+        groups.setdefault((one.kind, *named), []).append(one)
     causes = [
         RootCause(
-            kind=group[0]["kind"],
-            text=f"{group[0]['type']}: {group[0]['message']}",
-            missing=group[0]["missing"],
+            kind=group[0].kind,
+            text=f"{group[0].type}: {group[0].message}",
+            missing=group[0].missing,
             sites=_sites(group),
         )
         for group in groups.values()
@@ -74,18 +75,18 @@ def root_causes(breaks: Sequence[Mapping[str, Any]]) -> tuple[RootCause, ...]:
     return tuple(sorted(causes, key=lambda cause: (-len(cause.modules), cause.text)))
 
 
-def _sites(group: Sequence[Mapping[str, Any]]) -> tuple[Site, ...]:
+def _sites(group: Sequence[BrokenImport]) -> tuple[Site, ...]:
     modules: dict[str, list[str]] = {}
     for one in group:
-        modules.setdefault(_place(one), []).append(one["module"])
+        modules.setdefault(_place(one), []).append(one.module)
     found = [Site(place=place, modules=tuple(names)) for place, names in modules.items()]
     return tuple(sorted(found, key=lambda site: (-len(site.modules), site.place)))
 
 
-def _place(one: Mapping[str, Any]) -> str:
-    if not one["file"]:
+def _place(one: BrokenImport) -> str:
+    if not one.file:
         return ""
-    return f"{one['file']}:{one['line']}" + (f" `{one['code']}`" if one["code"] else "")
+    return f"{one.file}:{one.line}" + (f" `{one.code}`" if one.code else "")
 
 
 def is_optional(cause: RootCause, required: Sequence[str]) -> bool:
@@ -94,37 +95,36 @@ def is_optional(cause: RootCause, required: Sequence[str]) -> bool:
     return cause.kind == "absent" and top not in required
 
 
-def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
+def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, Any]) -> Judgement:
     """Passes when every module imports, but for those whose optional package is not installed. A module that
     needs others to be imported before it is named and does not fail the cell.
 
     A package that the environment leaves out on purpose counts as optional. Inconclusive where nothing else
     breaks than what the simulation does not compute, and where vllm-ascend has no module that was tried.
     """
-    if measurements["state"] != MEASURED:
-        how = ended(measurements)
+    if isinstance(measured, ProgramFailure):
         return Judgement(
             status=Status.FAIL,
-            reasons=(f"Importing the modules {how}.", *last_words(measurements["tail"])),
+            reasons=(f"The program that imports the modules {measured.ending}.", *measured.last_line),
             remedies=("Look at the end of the log.",),
         )
-    packages = measurements["packages"]
-    if not packages.get(ASKED_OF, {}).get("modules"):
+    packages = measured.packages
+    if ASKED_OF not in packages or not packages[ASKED_OF].modules:
         return Judgement(
             status=Status.INCONCLUSIVE,
             reasons=(f"No module of {ASKED_OF} was found where Python looks for it, so none was tried.",),
             remedies=("Build the environment again; if it stays, look at its packages in the log.",),
         )
-    required = {name for facts in packages.values() for name in facts["requires"]}
-    required -= set(measurements["left_out"])
-    causes = root_causes(measurements["breaks"])
+    required = {name for facts in packages.values() for name in facts.requires}
+    required -= set(measured.left_out)
+    causes = root_causes(measured.breaks)
     optional = [cause for cause in causes if is_optional(cause, tuple(required))]
     late = [cause for cause in causes if cause.kind == "order"]
-    simulated = measurements["device"]["simulated"]
+    simulated = measured.device.simulated
     unanswered = {cause.text: unsimulated_operators(cause.text) if simulated else [] for cause in causes}
     lacking = sorted({name for names in unanswered.values() for name in names})
     broken = [cause for cause in causes if cause not in (*optional, *late) and not unanswered[cause.text]]
-    looked = ", ".join(f"{facts['modules']} of {name} {facts['version']}" for name, facts in packages.items())
+    looked = ", ".join(f"{facts.modules} of {name} {facts.version}" for name, facts in packages.items())
     remarks = [f"Imported modules: {looked}, each in a process of its own."]
     if optional:
         names = ", ".join(sorted({cause.missing.partition(".")[0] for cause in optional}))

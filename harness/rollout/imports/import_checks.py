@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from harness.cell_program.built_environment import ENVIRONMENT_FORMAT
-from harness.cell_program.ending import MEASURED, failure, require_setup
+from harness.cell_program.program_run import ProgramFailure, Unsupported, run_in_cell
 from harness.check import Check, TaskContext
-from harness.evidence import evidence_of, read_device_facts
+from harness.errors import EXIT_NOTHING_SELECTED
+from harness.evidence import evidence_of
+from harness.measurements import read_shape
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, Measured, Tier
 from harness.rollout.generation.generation_checks import needs_engine
 from harness.rollout.imports import import_breaks
+from harness.rollout.imports.import_measurements import IMPORT_FORMAT, ImportMeasurements, ImportReport
 
 # Against an import that stands still; 132 s on two cores with six programs beside it.
 IMPORT_TIMEOUT_S = 3600.0
 PACKAGES = ("vllm_ascend", "verl")
 
 
-def run(context: TaskContext) -> Measured:
+def run(context: TaskContext) -> Measured[ImportMeasurements | ProgramFailure]:
     """Import the modules in the cell, on its device. A program that hangs or dies is a measurement."""
     out = context.workdir / "imports.json"
-    done = context.in_cell(
+    ended = run_in_cell(
+        context,
         "harness.rollout.imports.import_program",
         *("--out", str(out), *PACKAGES),
+        out=out,
+        what="the imports",
+        timeout=IMPORT_TIMEOUT_S,
         env={
             "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
             "HF_HOME": str(context.workdir / "huggingface"),
         },
-        timeout=IMPORT_TIMEOUT_S,
     )
-    require_setup(done, "the imports")
-    if done.returncode != 0 or not out.is_file():
-        return Measured(measurements=failure(done), evidence=Evidence.CPU)
-    report: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    if isinstance(ended, Unsupported):
+        ended = ProgramFailure(state="crashed", returncode=EXIT_NOTHING_SELECTED, tail=ended.why)
+    if isinstance(ended, ProgramFailure):
+        return Measured(measurements=ended, evidence=Evidence.CPU)
+    report = read_shape(ImportReport, out)
     environment = ENVIRONMENT_FORMAT.read(context.inputs["environment"].measurements)
     return Measured(
-        measurements={
-            "state": MEASURED,
-            "packages": report["packages"],
-            "breaks": report["breaks"],
-            "device": report["device"],
-            "left_out": sorted(environment.left_out),
-            "seconds": report["seconds"],
-        },
-        evidence=evidence_of(read_device_facts(report["device"])),
+        measurements=ImportMeasurements(
+            packages=report.packages,
+            breaks=report.breaks,
+            device=report.device,
+            left_out=tuple(sorted(environment.left_out)),
+            seconds=report.seconds,
+        ),
+        evidence=evidence_of(report.device),
         artifacts={out.name: out.name},
     )
 
@@ -57,6 +60,7 @@ IMPORT_CHECKS: tuple[Check, ...] = (
         tier=Tier.BUILD,
         question="Can every module of vllm-ascend, and of verl's that touches the device, be imported?",
         facets=FACETS,
+        measurements=IMPORT_FORMAT,
         run=run,
         judge=import_breaks.judge,
         needs=("environment",),

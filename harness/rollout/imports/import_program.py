@@ -24,15 +24,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.evidence import Runtime, runtime_kind
+from harness.evidence import DeviceFacts, Runtime, runtime_kind
+from harness.measurements import to_json
+from harness.rollout.imports.import_measurements import BrokenImport, ImportedPackage, ImportReport
 
 # Far above any import, so that only a hang reaches them: one module takes seconds, all together a minute.
 SECONDS_PER_MODULE = 120.0
@@ -43,28 +45,6 @@ _WHOLE = ("vllm_ascend",)
 _NOT_IMPORTED = "_cann_ops_custom"
 _TOUCHES_DEVICE = re.compile(r"^\s*(?:import|from)\s+(?:torch_npu|vllm|vllm_ascend)\b", re.MULTILINE)
 _NAMES_DEVICE = re.compile(r"npu|ascend")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Break:
-    """Why a module cannot be imported.
-
-    kind: `absent` (a package that is not installed, or that another stands in for), `api` (a module or name
-    an installed package lacks), `library` (a shared library), `crash`, `hang`, `error` (anything else raised
-    on import), `order` (an api or error that is gone once the others are imported, as they are in a worker).
-    file, line, code: the deepest place in the module's own package, "" and 0 outside of it.
-    missing: what is absent or lacking, as far as the error says; chain: the errors from the outermost in.
-    """
-
-    module: str
-    kind: str
-    type: str
-    message: str
-    file: str = ""
-    line: int = 0
-    code: str = ""
-    missing: str = ""
-    chain: tuple[str, ...] = ()
 
 
 def modules_of(package: str, root: Path) -> Iterator[str]:
@@ -88,7 +68,7 @@ def _touches_device(path: Path, parts: tuple[str, ...]) -> bool:
     return bool(_TOUCHES_DEVICE.search(path.read_text("utf-8", "replace")))
 
 
-def describe(module: str, error: BaseException, root: Path) -> Break:
+def describe(module: str, error: BaseException, root: Path) -> BrokenImport:
     """What an error raised by the import of `module` says."""
     chain = [error]
     while (inner := chain[-1].__cause__) is not None and inner not in chain:
@@ -96,7 +76,7 @@ def describe(module: str, error: BaseException, root: Path) -> Break:
     cause = chain[-1]
     frame = next((found for link in reversed(chain) if (found := _own_frame(link, root))), None)
     kind, missing = _kind(cause)
-    return Break(
+    return BrokenImport(
         module=module,
         kind=kind,
         type=type(cause).__name__,
@@ -162,13 +142,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def in_child(
-    work: Callable[[], Break | None], module: str, seconds: float = SECONDS_PER_MODULE
-) -> Break | None:
+    work: Callable[[], BrokenImport | None], module: str, seconds: float = SECONDS_PER_MODULE
+) -> BrokenImport | None:
     """What `work` returns in a fork of this process; a crash or a hang of the fork is a break too."""
-    answer = _forked(lambda: _to_json(work()), seconds)
+    answer = _forked(lambda: to_json(work()), seconds)
     if isinstance(answer, Ending):
-        return Break(module=module, kind=answer.kind, type=answer.type, message=answer.message)
-    return Break(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
+        return BrokenImport(module=module, kind=answer.kind, type=answer.type, message=answer.message)
+    return BrokenImport(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +158,6 @@ class Ending:
     kind: str
     type: str
     message: str
-
-
-def _to_json(found: Break | None) -> dict[str, Any] | None:
-    return asdict(found) if found else None
 
 
 def _forked(work: Callable[[], Any], seconds: float) -> Any:
@@ -232,7 +208,7 @@ def _read(pipe: int, deadline: float) -> str:
         parts.append(part)
 
 
-def attempt(module: str, root: Path, action: Callable[[], object]) -> Break | None:
+def attempt(module: str, root: Path, action: Callable[[], object]) -> BrokenImport | None:
     """Do it; what it raises as a break of `module`."""
     try:
         action()
@@ -255,7 +231,7 @@ def _loaded_with(package: str, modules: list[str]) -> list[str]:
     return [name for name in sys.modules if name not in before and name.partition(".")[0] != package]
 
 
-def told_apart(found: list[Break], modules: list[str], seconds: float) -> list[Break]:
+def told_apart(found: list[BrokenImport], modules: list[str], seconds: float) -> list[BrokenImport]:
     """`found`, with what breaks only because it is imported alone marked as a matter of order."""
     suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
     if not suspects:
@@ -286,7 +262,7 @@ def _imports(module: str) -> bool:
     return True
 
 
-def _prepare(root: Path) -> list[Break]:
+def _prepare(root: Path) -> list[BrokenImport]:
     """Bring this process into the state in which a worker of vLLM imports; what broke on the way."""
     found = []
     for name, step in (
@@ -322,13 +298,13 @@ def _patch(*, is_global_patch: bool) -> None:
     importlib.import_module("vllm_ascend.utils").adapt_patch(is_global_patch=is_global_patch)
 
 
-def examine(packages: list[str]) -> dict[str, Any]:
+def examine(packages: list[str]) -> ImportReport:
     """The report on every module of the installed `packages`; those that are not installed are left out."""
     started = time.monotonic()
     # What a collection touches is copied by every fork.
     gc.disable()
-    found: list[Break] = []
-    facts: dict[str, Mapping[str, Any]] = {}
+    found: list[BrokenImport] = []
+    facts: dict[str, ImportedPackage] = {}
     for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
@@ -338,7 +314,7 @@ def examine(packages: list[str]) -> dict[str, Any]:
             found += _prepare(root)
         modules = list(modules_of(package, root))
         _preload(package, modules)
-        broken: list[Break] = []
+        broken: list[BrokenImport] = []
         for module in modules:
             if module in sys.modules:
                 # Loaded with the patches, so its import has succeeded already.
@@ -348,23 +324,23 @@ def examine(packages: list[str]) -> dict[str, Any]:
             if problem is not None:
                 broken.append(problem)
         found += told_apart(broken, modules, SECONDS_FOR_ALL)
-        facts[package] = {
-            "version": metadata.version(package.replace("_", "-")),
-            "modules": len(modules),
-            "requires": sorted(_required(package)),
-        }
-    return {
-        "schema": {"name": "npu-matrix.imports", "version": 1},
-        "packages": facts,
-        "breaks": [asdict(one) for one in found],
-        "device": _device(),
-        "seconds": round(time.monotonic() - started, 3),
-    }
+        facts[package] = ImportedPackage(
+            version=metadata.version(package.replace("_", "-")),
+            modules=len(modules),
+            requires=tuple(sorted(_required(package))),
+        )
+    return ImportReport(
+        schema={"name": "npu-matrix.imports", "version": 1},
+        packages=facts,
+        breaks=tuple(found),
+        device=_device(),
+        seconds=round(time.monotonic() - started, 3),
+    )
 
 
-def _device() -> dict[str, Any]:
+def _device() -> DeviceFacts:
     runtime = runtime_kind()
-    return {"kind": "npu", "runtime": runtime.value, "simulated": runtime is Runtime.SIMULATED}
+    return DeviceFacts(kind="npu", runtime=runtime, simulated=runtime is Runtime.SIMULATED)
 
 
 def _required(package: str) -> set[str]:
@@ -382,9 +358,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     report = examine(options.packages)
-    options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
-    modules = sum(facts["modules"] for facts in report["packages"].values())
-    print(f"{modules} modules, {len(report['breaks'])} breaks, {report['seconds']:.0f} s")
+    options.out.write_text(json.dumps(to_json(report), indent=1), encoding="utf-8")
+    modules = sum(facts.modules for facts in report.packages.values())
+    print(f"{modules} modules, {len(report.breaks)} breaks, {report.seconds:.0f} s")
     return 0
 
 

@@ -8,7 +8,7 @@ rounding of the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP32, Contract
 from harness.rollout.operators.operator_cases import CASES, OperatorCase
+from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorResult
 
 SAMPLES = 8
 """As in the check `actor`: the largest of eight and the contract's safety of two leave a legal device far
@@ -134,19 +135,19 @@ class Battery:
             values = draw(case, seed, dtype)
             self.prepared.append((case, values, expectation(case, values, dtype)))
 
-    def measure(self) -> list[dict[str, Any]]:
-        """One entry per case: its budget, or why there is none ("absent": the cell has no such operator)."""
-        return [self._entry(case, values, expected) for case, values, expected in self.prepared]
+    def measure(self) -> tuple[OperatorResult, ...]:
+        """One result per case: its budget, or why there is none ("absent": the cell has no such operator)."""
+        return tuple(self._entry(case, values, expected) for case, values, expected in self.prepared)
 
-    def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> dict[str, Any]:
-        entry: dict[str, Any] = {"case": case.name, "operator": case.operator, "family": case.family}
+    def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> OperatorResult:
+        entry = OperatorResult(case=case.name, operator=case.operator, family=case.family, state="absent")
         if find_operator(case) is None:
-            return {**entry, "state": "absent"}
+            return entry
         try:
             found = compute(case, values, self.device, self.dtype)
         except (RuntimeError, NotImplementedError, IndexError, TypeError, AssertionError) as error:
-            return {**entry, "state": "raised", "message": str(error).strip()[:300]}
-        return {**entry, "state": "measured", "budget": worst_budget(found, expected)}
+            return replace(entry, state="raised", message=str(error).strip()[:300])
+        return replace(entry, state="measured", budget=min(worst_budget(found, expected), LARGEST_STORED))
 
 
 def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -1,82 +1,92 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.outcome import Status
+from harness.evidence import DeviceFacts
+from harness.outcome import Judgement, Status
 from harness.rollout.generation import generation_judge
 from harness.rollout.generation.generation_checks import GENERATION_CHECKS, needs_engine
+from harness.rollout.generation.generation_measurements import (
+    BytesInUse,
+    CaseResult,
+    EngineFailure,
+    EngineGroup,
+    EngineSeconds,
+    FaultResult,
+    GeneratedCase,
+    GenerationMeasurements,
+    LogProbTolerance,
+    PlumbingMeasurements,
+    PlumbingStep,
+    RaisedCase,
+    SkippedCase,
+    UnmeasuredFault,
+)
+from harness.rollout.operators.operator_result import OperatorResult
+
+SIMULATED = DeviceFacts(device="npu:0", kind="npu", simulated=True)
+FAULT = FaultResult(
+    case="qwen2",
+    family="norm",
+    fault="*rms_norm*;round;any",
+    largest=0.3,
+    rms=0.1,
+    compared=320,
+    tokens=64,
+    likeliest=64,
+    budget=120.0,
+    choice="",
+    hit={"npu::npu_rms_norm": 16},
+    named=("npu::npu_add_rms_norm", "npu::npu_rms_norm"),
+)
+CASE = GeneratedCase(
+    name="qwen2",
+    dtype="float32",
+    permitted=LogProbTolerance(largest=3e-3, rms=6e-4),
+    largest=7e-5,
+    rms=9e-6,
+    compared=320,
+    tokens=64,
+    likeliest=64,
+    budget=0.02,
+    choice="",
+    cached=0,
+    expects_cached=False,
+)
+SKIPPED = SkippedCase(name="two devices", dtype="float32", why="1 device")
+GROUP = EngineGroup(
+    group="dense", device=SIMULATED, packages={}, seconds=EngineSeconds(engine=1.0, reference=1.0)
+)
 
 
-def fault(**changes: Any) -> dict[str, Any]:
-    entry = {
-        "case": "qwen2",
-        "family": "norm",
-        "fault": "*rms_norm*;round;any",
-        "state": "generated",
-        "largest": 0.3,
-        "rms": 0.1,
-        "compared": 320,
-        "tokens": 64,
-        "likeliest": 64,
-        "budget": 120.0,
-        "choice": "",
-        "hit": {"npu::npu_rms_norm": 16},
-        "named": ["npu::npu_add_rms_norm", "npu::npu_rms_norm"],
-    }
-    return {**entry, **changes}
+def fault(**changes: Any) -> FaultResult:
+    return replace(FAULT, **changes)
 
 
-def case(**changes: Any) -> dict[str, Any]:
-    entry = {
-        "name": "qwen2",
-        "dtype": "float32",
-        "state": "generated",
-        "permitted": {"largest": 3e-3, "rms": 6e-4},
-        "largest": 7e-5,
-        "rms": 9e-6,
-        "compared": 320,
-        "tokens": 64,
-        "likeliest": 64,
-        "budget": 0.02,
-        "choice": "",
-        "cached": 0,
-        "expects_cached": False,
-    }
-    return {**entry, **changes}
+def case(**changes: Any) -> GeneratedCase:
+    return replace(CASE, **changes)
 
 
-def operator(name: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "case": name,
-        "operator": name,
-        "family": "norm",
-        "state": "measured",
-        "budget": 0.1,
-        **changes,
-    }
+def raised(**changes: Any) -> RaisedCase:
+    return replace(RaisedCase(name="other", dtype="float32", error="ValueError"), **changes)
 
 
-def group(**changes: Any) -> dict[str, Any]:
-    entry = {
-        "group": "dense",
-        "state": "measured",
-        "device": {"simulated": True},
-    }
-    return {**entry, **changes}
+def operator(name: str, budget: float = 0.1) -> OperatorResult:
+    return OperatorResult(case=name, operator=name, family="norm", state="measured", budget=budget)
 
 
-def generation(*cases: dict[str, Any], **measured: list[dict[str, Any]]) -> Any:
-    measurements = {
-        "cases": list(cases),
-        "faults": [fault()],
-        "operators": [operator("npu::npu_rms_norm"), operator("npu::npu_swiglu")],
-        "groups": [group()],
-        **measured,
-    }
-    return generation_judge.generation(measurements, {})
+def generation(*cases: CaseResult, **measured: Any) -> Judgement:
+    measurements = GenerationMeasurements(
+        cases=cases,
+        faults=(FAULT,),
+        operators=(operator("npu::npu_rms_norm"), operator("npu::npu_swiglu")),
+        groups=(GROUP,),
+    )
+    return generation_judge.generation(replace(measurements, **measured), {})
 
 
 def test_a_healthy_engine_passes_and_says_what_that_means() -> None:
@@ -90,7 +100,7 @@ def test_a_healthy_engine_passes_and_says_what_that_means() -> None:
 
 
 def test_on_hardware_nothing_is_said_of_a_simulated_device() -> None:
-    judgement = generation(case(), groups=[group(device={"simulated": False})])
+    judgement = generation(case(), groups=(replace(GROUP, device=replace(SIMULATED, simulated=False)),))
     text = " ".join(judgement.reasons)
     assert "simulated" not in text
     assert "Not covered: graph mode, torchair." in text
@@ -102,12 +112,12 @@ def test_wrong_log_probabilities_fail_though_every_token_is_right_and_name_the_o
     judgement = generation(case(budget=128.0, largest=0.37), operators=wrong)
     assert judgement.status is Status.FAIL
     assert "0.37 (0.003 is permitted)" in judgement.reasons[0]
-    assert judgement.reasons[1] == "Against plain formulas, operator npu::npu_rms_norm is wrong."
+    assert judgement.reasons[1] == "Compared with plain formulas, operator npu::npu_rms_norm is wrong."
     assert judgement.remedies == ("Start with npu::npu_rms_norm.",)
 
 
 def test_a_wrong_operator_fails_by_itself() -> None:
-    assert generation(case(), operators=[operator("a", budget=2.0)]).status is Status.FAIL
+    assert generation(case(), operators=(operator("a", budget=2.0),)).status is Status.FAIL
 
 
 @pytest.mark.parametrize(
@@ -115,7 +125,6 @@ def test_a_wrong_operator_fails_by_itself() -> None:
     [
         ({"choice": "a token 9 behind the likeliest was chosen"}, "9 behind the likeliest"),
         ({"expects_cached": True, "cached": 0}, "the prefix cache was never used"),
-        ({"state": "raised", "error": "ValueError: no kernel"}, "ValueError: no kernel"),
     ],
 )
 def test_what_else_can_be_wrong_fails(changes: dict[str, Any], said: str) -> None:
@@ -124,15 +133,19 @@ def test_what_else_can_be_wrong_fails(changes: dict[str, Any], said: str) -> Non
     assert said in judgement.reasons[0]
 
 
+def test_a_case_that_raises_fails_with_its_error() -> None:
+    judgement = generation(case(), raised(error="ValueError: no kernel"))
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0] == "other: ValueError: no kernel"
+
+
 def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
-    raised = case(
-        state="raised", error="NotImplementedError", not_simulated=["atb::_npu_paged_attention_mla"]
-    )
-    judgement = generation(case(), raised)
+    lacking = raised(error="NotImplementedError", not_simulated=("atb::_npu_paged_attention_mla",))
+    judgement = generation(case(), lacking)
     assert judgement.status is Status.INCONCLUSIVE
     assert judgement.reasons == ("not simulated: atb::_npu_paged_attention_mla",)
     # What is wrong elsewhere stays wrong, and what was not computed is listed beside it.
-    both = generation(case(budget=3.0), raised)
+    both = generation(case(budget=3.0), lacking)
     assert both.status is Status.FAIL
     assert "not simulated: atb::_npu_paged_attention_mla" in both.reasons
     assert "log-probabilities are off" in both.reasons[0]
@@ -142,64 +155,69 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
 
 def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
     drawn = fault(budget=0.1, choice="a token at place 300 was drawn, 20 were allowed")
-    assert generation(case(), faults=[drawn]).status is Status.PASS
+    assert generation(case(), faults=(drawn,)).status is Status.PASS
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"budget": 0.9}, "was not noticed"),
-        ({"named": []}, "not traced to npu::npu_rms_norm"),
-        ({"hit": {}}, "struck no operator"),
-        ({"state": "unplaced", "fault": ""}, "no operator of the family norm is known"),
+        ({"named": ()}, "not traced to npu::npu_rms_norm"),
+        ({"hit": {}}, "affected no operator"),
     ],
 )
 def test_a_fault_that_goes_unnoticed_makes_green_worthless(changes: dict[str, Any], said: str) -> None:
-    judgement = generation(case(), faults=[fault(**changes)])
+    judgement = generation(case(), faults=(fault(**changes),))
     assert judgement.status is Status.INCONCLUSIVE
     assert said in judgement.reasons[1]
 
 
-def test_without_a_seeded_fault_green_is_worthless_too() -> None:
-    judgement = generation(case(), faults=[])
+def test_a_family_without_a_known_operator_makes_green_worthless() -> None:
+    unplaced = UnmeasuredFault(case="qwen2", family="norm", fault="", state="unplaced")
+    judgement = generation(case(), faults=(unplaced,))
     assert judgement.status is Status.INCONCLUSIVE
-    assert "No fault was seeded" in judgement.reasons[1]
+    assert "no operator of the family norm is known" in judgement.reasons[1]
+
+
+def test_without_a_seeded_fault_green_is_worthless_too() -> None:
+    judgement = generation(case(), faults=())
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No fault was injected" in judgement.reasons[1]
 
 
 def test_what_did_not_run_is_named() -> None:
-    judgement = generation(case(), {"name": "two devices", "state": "skipped", "why": "1 device"})
+    judgement = generation(case(), SKIPPED)
     assert judgement.status is Status.PASS
     assert "Not run: two devices (1 device)." in judgement.reasons
 
 
 def test_nothing_generated_is_not_a_pass() -> None:
-    nothing = {"name": "two devices", "state": "skipped", "why": "1 device"}
-    assert generation(nothing).status is Status.INCONCLUSIVE
+    assert generation(SKIPPED).status is Status.INCONCLUSIVE
 
 
 def test_an_engine_that_crashed_or_hung_fails_with_its_last_words() -> None:
-    crashed = {"group": "dense", "state": "crashed", "returncode": 1, "tail": "x\nEZ9999: inner error\n"}
-    judgement = generation(groups=[crashed])
+    crashed = EngineFailure(group="dense", state="crashed", returncode=1, tail="x\nEZ9999: inner error\n")
+    judgement = generation(groups=(crashed,))
     assert judgement.status is Status.FAIL
-    assert "ended with code 1" in judgement.reasons[0]
+    assert "ended with exit code 1" in judgement.reasons[0]
     assert "EZ9999" in judgement.reasons[1]
 
 
-def step(name: str, expect: str, found: str | None = None, **changes: Any) -> dict[str, Any]:
-    return {"name": name, "expect": expect, "found": found or expect, **changes}
+def step(name: str, expect: Any, found: Any = None, **changes: Any) -> PlumbingStep:
+    return PlumbingStep(name=name, expect=expect, found=found or expect, **changes)
 
 
-BYTES = {"before": 50, "asleep": 20, "awake": 50}
+BYTES = BytesInUse(before=50, asleep=20, awake=50)
 
 
-def plumbing(*steps: dict[str, Any], forgotten: float = 6000.0, **changes: Any) -> Any:
-    cases = [
+def plumbing(*steps: PlumbingStep, forgotten: float = 6000.0, **changes: Any) -> Judgement:
+    cases = (
         case(name="healthy"),
         case(name="new weights", **changes),
         case(name=generation_judge.FORGOTTEN, budget=forgotten),
-    ]
-    groups = [{"group": "plumbing", "state": "measured", "device": {"simulated": True}}]
-    return generation_judge.plumbing({"steps": list(steps), "cases": cases, "groups": groups}, {})
+    )
+    groups = (replace(GROUP, group="plumbing"),)
+    return generation_judge.plumbing(PlumbingMeasurements(steps=steps, cases=cases, groups=groups), {})
 
 
 def test_a_trainer_that_can_work_with_the_engine_passes() -> None:
@@ -215,7 +233,7 @@ def test_a_trainer_that_can_work_with_the_engine_passes() -> None:
         (step("sleep 2", "different", "same"), "must change, but it stayed the same"),
         (step("NZ", "refused", "accepted"), "must refuse this setting, but it was accepted"),
         (step("load", "same", "raised", message="KeyError: w"), "it raised: KeyError: w"),
-        (step("sleep 1", "same", bytes={**BYTES, "asleep": 50}), "freed nothing of 50 bytes"),
+        (step("sleep 1", "same", bytes=replace(BYTES, asleep=50)), "freed nothing of 50 bytes"),
     ],
 )
 def test_a_step_that_does_not_do_what_a_trainer_relies_on_fails(wrong: dict[str, Any], said: str) -> None:
@@ -233,7 +251,7 @@ def test_an_update_that_forgets_a_tensor_must_show() -> None:
 
 
 def test_a_step_without_a_reference_is_never_a_pass() -> None:
-    lacking = step("load", "same", "raised", not_simulated=["aclnnFoo"])
+    lacking = step("load", "same", "raised", not_simulated=("aclnnFoo",))
     assert plumbing(lacking).reasons == ("not simulated: aclnnFoo",)
     assert plumbing(lacking).status is Status.INCONCLUSIVE
     both = plumbing(step("first", "same", "different"), lacking)

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness.cell_program.program_run import ProgramFailure
+from harness.evidence import DeviceFacts
 from harness.outcome import Status
 from harness.rollout.imports.import_breaks import judge, root_causes
+from harness.rollout.imports.import_measurements import BrokenImport, ImportedPackage, ImportMeasurements
+
+BROKEN = BrokenImport(
+    module="",
+    kind="api",
+    type="ImportError",
+    message="",
+    file="vllm_ascend/a.py",
+    line=7,
+    code="from vllm import x",
+)
+MEASURED = ImportMeasurements(
+    packages={
+        "vllm_ascend": ImportedPackage(version="0.18.0", modules=325, requires=("triton-ascend", "msgpack"))
+    },
+    breaks=(),
+    device=DeviceFacts(kind="npu", simulated=True),
+    left_out=(),
+)
 
 
-def broken(module: str, kind: str, missing: str = "", **more: Any) -> dict[str, Any]:
-    return {
-        "module": module,
-        "kind": kind,
-        "type": "ImportError",
-        "message": f"cannot import name of {missing}",
-        "file": "vllm_ascend/a.py",
-        "line": 7,
-        "code": "from vllm import x",
-        "missing": missing,
-        "chain": (),
-        **more,
-    }
+def broken(module: str, kind: str, missing: str = "", **more: Any) -> BrokenImport:
+    own = {"module": module, "kind": kind, "missing": missing, "message": f"cannot import name of {missing}"}
+    return replace(BROKEN, **{**own, **more})
 
 
-def measured(*found: dict[str, Any], left_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    facts = {"version": "0.18.0", "modules": 325, "requires": ["triton-ascend", "msgpack"]}
-    return {
-        "state": "measured",
-        "packages": {"vllm_ascend": facts},
-        "breaks": list(found),
-        "left_out": list(left_out),
-        "device": {"simulated": True},
-    }
+def measured(*found: BrokenImport, left_out: tuple[str, ...] = ()) -> ImportMeasurements:
+    return replace(MEASURED, breaks=found, left_out=left_out)
 
 
 def test_clean_passes_and_says_how_many() -> None:
@@ -42,11 +47,11 @@ def test_clean_passes_and_says_how_many() -> None:
     assert "325 of vllm_ascend 0.18.0" in judgement.reasons[0]
 
 
-@pytest.mark.parametrize("facts", [None, {"version": "0.18.0", "modules": 0, "requires": []}])
-def test_where_no_module_was_tried_nothing_passes(facts: dict[str, Any] | None) -> None:
-    verl = {"version": "0.7.1", "modules": 40, "requires": []}
+@pytest.mark.parametrize("facts", [None, ImportedPackage(version="0.18.0", modules=0)])
+def test_where_no_module_was_tried_nothing_passes(facts: ImportedPackage | None) -> None:
+    verl = ImportedPackage(version="0.7.1", modules=40)
     packages = {"verl": verl, **({"vllm_ascend": facts} if facts else {})}
-    judgement = judge({**measured(), "packages": packages}, {})
+    judgement = judge(replace(measured(), packages=packages), {})
     assert judgement.status is Status.INCONCLUSIVE
     assert "No module of vllm_ascend was found" in judgement.reasons[0]
 
@@ -76,7 +81,7 @@ def test_an_operator_that_is_not_simulated_is_listed_and_is_neither_a_pass_nor_t
     assert both.reasons[0] == "1 modules break, one root cause."
     assert "not simulated: aclnnAscendQuant" in both.reasons
     # A real CANN that lacks an operator is too old for this vllm-ascend.
-    real = judge({**measured(quantised), "device": {"simulated": False}}, {})
+    real = judge(replace(measured(quantised), device=DeviceFacts(kind="npu")), {})
     assert real.status is Status.FAIL
     assert "aclnnAscendQuant" in real.reasons[1]
 
@@ -116,7 +121,7 @@ def test_each_place_that_asks_for_a_missing_name_is_shown_those_that_hit_most_fi
 
 
 def test_a_program_that_died_fails_with_its_last_words() -> None:
-    judgement = judge({"state": "crashed", "returncode": -11, "tail": "first\nSegmentation fault\n"}, {})
+    judgement = judge(ProgramFailure(state="crashed", returncode=-11, tail="first\nSegmentation fault\n"), {})
     assert judgement.status is Status.FAIL
-    assert "ended with code -11" in judgement.reasons[0]
+    assert "ended with exit code -11" in judgement.reasons[0]
     assert "Segmentation fault" in judgement.reasons[1]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from environments import GOOD
@@ -14,21 +13,27 @@ from environments import GOOD
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.evidence import Runtime
-from harness.measurements import json_object
+from harness.measurements import json_object, to_json
 from harness.outcome import Evidence, Status
 from harness.rollout.imports import import_checks, import_program
+from harness.rollout.imports.import_measurements import (
+    IMPORT_FORMAT,
+    BrokenImport,
+    ImportedPackage,
+    ImportReport,
+)
 
 
 class Cell:
     """A cell whose program leaves a report of the given device."""
 
-    def __init__(self, workdir: Path, device: dict[str, Any], **report: Any) -> None:
+    def __init__(self, workdir: Path, report: ImportReport) -> None:
         self.workdir = workdir
-        self.report = {"packages": {}, "breaks": [], "device": device, "seconds": 1.0, **report}
+        self.report = report
         self.inputs = {"environment": SimpleNamespace(measurements=json_object(GOOD))}
 
     def in_cell(self, *_arguments: str, **_settings: object) -> Completed:
-        (self.workdir / "imports.json").write_text(json.dumps(self.report))
+        (self.workdir / "imports.json").write_text(json.dumps(to_json(self.report)))
         return Completed(argv=(), returncode=0, tail="", seconds=1.0)
 
 
@@ -42,8 +47,7 @@ class Cell:
 )
 def test_imports_prove_what_the_cells_runtime_shows(monkeypatch, tmp_path, runtime, evidence):
     monkeypatch.setattr(import_program, "runtime_kind", lambda: runtime)
-    device = import_program.examine([])["device"]
-    assert import_checks.run(Cell(tmp_path, device)).evidence is evidence
+    assert import_checks.run(Cell(tmp_path, import_program.examine([]))).evidence is evidence
 
 
 @pytest.mark.parametrize(
@@ -51,12 +55,12 @@ def test_imports_prove_what_the_cells_runtime_shows(monkeypatch, tmp_path, runti
 )
 def test_what_the_program_reports_can_be_judged(monkeypatch, tmp_path, runtime, status):
     monkeypatch.setattr(import_program, "runtime_kind", lambda: runtime)
-    package = {"version": "1", "modules": 2, "requires": []}
-    lacking = import_program.Break(
+    lacking = BrokenImport(
         module="vllm_ascend.ops", kind="error", type="RuntimeError", message="not simulated: aclnnNew"
     )
-    device = import_program.examine([])["device"]
-    cell = Cell(tmp_path, device, packages={"vllm_ascend": package}, breaks=[asdict(lacking)])
-    measured = import_checks.run(cell)
+    package = ImportedPackage(version="1", modules=2)
+    report = replace(import_program.examine([]), packages={"vllm_ascend": package}, breaks=(lacking,))
+    measured = import_checks.run(Cell(tmp_path, report))
     [check] = import_checks.IMPORT_CHECKS
-    assert check.judge(json.loads(canonical_json(measured.measurements)), {}).status is status
+    stored = json.loads(canonical_json(IMPORT_FORMAT.write(measured.measurements)))
+    assert check.judge(IMPORT_FORMAT.read(stored), {}).status is status

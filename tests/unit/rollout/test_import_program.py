@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.rollout.imports.import_program import Break, attempt, in_child, modules_of, told_apart
+from harness.rollout.imports.import_measurements import BrokenImport
+from harness.rollout.imports.import_program import attempt, in_child, modules_of, told_apart
 
 ENGINE = {
     "__init__.py": "",
@@ -55,7 +56,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plugin_x"
 
 
-def outcome(plugin: Path, name: str, seconds: float = 90.0) -> Break | None:
+def outcome(plugin: Path, name: str, seconds: float = 90.0) -> BrokenImport | None:
     module = f"plugin_x.{name}"
     return in_child(partial(attempt, module, plugin, partial(import_module, module)), module, seconds)
 
@@ -123,7 +124,7 @@ def test_a_replaced_import_function_is_not_the_place(plugin: Path) -> None:
         "def patched(*a, **k):\n    return original(*a, **k)\nbuiltins.__import__ = patched\n"
     )
 
-    def work() -> Break | None:
+    def work() -> BrokenImport | None:
         import_module("plugin_x.hook")
         return attempt("plugin_x.name", plugin, partial(import_module, "plugin_x.name"))
 

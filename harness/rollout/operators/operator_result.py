@@ -1,0 +1,26 @@
+"""What the battery of operators measures. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LARGEST_STORED = 1e9
+"""Stands for infinity, which JSON does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorResult:
+    """One operator of the battery against its plain formula.
+
+    state: `absent` when the cell has no such operator. budget: error in units of the tolerance, above 1 is
+    wrong. message: what it raised. group: the engine it ran beside.
+    """
+
+    case: str
+    operator: str
+    family: str
+    state: Literal["measured", "absent", "raised"]
+    budget: float = 0.0
+    message: str = ""
+    group: str = ""
