@@ -9,6 +9,7 @@ import click
 
 from harness.cli.migrations_command import migrations, retire
 from harness.errors import InputError, Problem
+from harness.measurements import json_object
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import open_matrix
 
@@ -92,7 +93,7 @@ def drift(settings: Settings, as_json: bool) -> None:
     if as_json:
         report = {
             "schema": {"name": "npu-matrix.drift", "version": 1},
-            "contradictions": [contradiction.to_json() for contradiction in found],
+            "contradictions": [json_object(contradiction) for contradiction in found],
         }
         click.echo(json.dumps(report, indent=2))
         return

@@ -1,8 +1,8 @@
-"""Published truths held against each other: where two tables speak of the same thing and disagree.
+"""Find contradictions between published compatibility tables.
 
-Two tables meet where one's key stands in a column of the other: verl's guide names a vllm-ascend,
-vllm-ascend's policy names a torch_npu, torch_npu's table names a CANN, a list of images names a Dockerfile.
-What both then say of a third part must be compatible.
+Two tables can be compared when the key of one is a column of the other: verl's guide names a vllm-ascend
+version, vllm-ascend's policy names a torch_npu version, torch_npu's table names a CANN version, and a list of
+images names a Dockerfile. Where both tables have a value for a third axis, the values must be compatible.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from harness.matrix.model.constraints import PublishedTable
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier, parse_version
 from harness.matrix.version_matrix import Matrix
 
+Identity = tuple[str, str, frozenset[tuple[str, str]] | tuple[str, str]]
 REMARK = re.compile(r"\s*\(.*\)\s*$")
 RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableStatement:
-    """What one table says, and where it is published."""
+    """A value in a published table, and where the table is published."""
 
     table: str
     row: str
@@ -33,7 +33,7 @@ class TableStatement:
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two statements about `axis` that cannot both hold, or one of something the other table does not list.
+    """Two statements about `axis` that contradict each other, or a value that the other table does not list.
 
     kind: "differs" or "not-listed".
     """
@@ -50,19 +50,15 @@ class Contradiction:
             right = f"{self.right.table} does not list it"
         return f"{self.axis}: {left}, {right}\n  {self.left.source}\n  {self.right.source}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
 
 def find_drift(matrix: Matrix) -> tuple[Contradiction, ...]:
-    """Every contradiction between the published tables, once, in the order of the file."""
+    """Every contradiction between the published tables, once, in the order of matrix.yaml."""
     schemes = {name: axis.scheme for name, axis in matrix.axes.items()}
-    found: dict[tuple[Any, ...], Contradiction] = {}
+    found: dict[Identity, Contradiction] = {}
     for left, right in itertools.permutations(matrix.published.values(), 2):
         if right.key not in left.columns:
             continue
-        # Tables with the same key meet twice; the first order is enough.
+        # Tables with the same key are paired twice; one comparison is enough.
         if left.key == right.key and _position(matrix, left) > _position(matrix, right):
             continue
         for contradiction in _compare(left, right, schemes):
@@ -74,7 +70,7 @@ def _position(matrix: Matrix, table: PublishedTable) -> int:
     return list(matrix.published).index(table.name)
 
 
-def _identity(found: Contradiction) -> tuple[Any, ...]:
+def _identity(found: Contradiction) -> Identity:
     sides = frozenset((side.row, side.value) for side in (found.left, found.right))
     return found.kind, found.axis, sides if found.kind == "differs" else (found.left.row, found.right.table)
 
@@ -128,7 +124,7 @@ def _statement(table: PublishedTable, row: tuple[str | None, ...], value: str) -
 
 
 def compatible(left: str, right: str, scheme: Scheme) -> bool | None:
-    """Whether some version satisfies both texts (versions or specifiers); None when a text is neither."""
+    """Whether a version satisfies both texts (versions or specifiers); None when a text is neither."""
     mine, theirs = _choices(left, scheme), _choices(right, scheme)
     if not mine or not theirs:
         return None
@@ -147,7 +143,7 @@ def _choices(text: str, scheme: Scheme) -> list[Specifier]:
 
 
 def _candidates(text: str, scheme: Scheme) -> Iterator[Version]:
-    """Versions at which a specifier can begin or cease to hold, and one just above each."""
+    """The versions that a specifier names, and one just above each."""
     for bare in re.findall(r"[0-9][\w.+!-]*", _plain(text)):
         for candidate in (bare, f"{bare}.1"):
             version = _version(candidate, scheme)
@@ -169,7 +165,7 @@ def _version(text: str | None, scheme: Scheme) -> Version | None:
 
 
 def _same(text: str, other: str, scheme: Scheme | None) -> bool:
-    """Whether two keys mean the same: versions by their scheme, everything else by its text."""
+    """Whether two keys are equal: versions by their scheme, other keys by their text."""
     if scheme is None:
         return text == other
     left, right = _version(text, scheme), _version(other, scheme)

@@ -1,4 +1,4 @@
-"""What changed for users of a package between two versions: modules, names, ways to call."""
+"""Compare the API of two versions of a package: modules, names and signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SKIPPED = ("tests", "testing", "conftest")
 
 @dataclass(frozen=True, kw_only=True)
 class ApiChange:
-    """One difference. `breaking`: code that was right before can be wrong now."""
+    """One difference. `breaking`: whether working code can break."""
 
     name: str
     text: str
@@ -26,13 +26,13 @@ class ApiChange:
 
 
 def api_changes(before: ApiSurface, after: ApiSurface) -> tuple[ApiChange, ...]:
-    """Public differences, by name. Modules that only one side can parse are left out."""
+    """The differences in public names, sorted by name. Modules that cannot be parsed in both are skipped."""
     old, new = set(_public(before)), set(_public(after))
-    gone = sorted(old - new)
+    removed = sorted(old - new)
     changes = [
         ApiChange(name=module, text="module removed", breaking=True)
-        for module in gone
-        if module.rpartition(".")[0] not in gone
+        for module in removed
+        if module.rpartition(".")[0] not in removed
     ]
     added = sorted(new - old)
     changes += [
@@ -88,12 +88,12 @@ def _node_changes(name: str, old: ast.stmt, new: ast.stmt) -> Iterator[ApiChange
         if one.name in methods:
             yield from _node_changes(f"{name}.{one.name}", one, methods[one.name])
         elif not one.name.startswith("_"):
-            # A base class may have it now.
+            # A base class may define it now.
             yield ApiChange(name=f"{name}.{one.name}", text="no longer defined here", breaking=False)
 
 
 def signature_changes(name: str, old: CallSignature, new: CallSignature) -> Iterator[ApiChange]:
-    """How a function is called differently."""
+    """The differences between two signatures of a function."""
     places_old = (*old.positional_only, *old.positional)
     places_new = (*new.positional_only, *new.positional)
     known = {*places_new, *new.keyword_only}
@@ -104,7 +104,7 @@ def signature_changes(name: str, old: CallSignature, new: CallSignature) -> Iter
             yield ApiChange(name=name, text=f"parameter {parameter} became keyword-only", breaking=True)
     for parameter in (*places_new, *new.keyword_only):
         if parameter in new.needed and parameter not in old.needed:
-            yield ApiChange(name=name, text=f"parameter {parameter} must be given now", breaking=True)
+            yield ApiChange(name=name, text=f"parameter {parameter} is now required", breaking=True)
         elif parameter not in (*places_old, *old.keyword_only):
             yield ApiChange(name=name, text=f"parameter {parameter} added", breaking=False)
     kept_old = [parameter for parameter in places_old if parameter in places_new]

@@ -1,4 +1,4 @@
-"""Whose uses are looked at, of which packages, and where the sources of both come from."""
+"""The packages whose uses are checked, and the providers that they are checked against."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _no_target_versions(_version: str) -> Mapping[str, str]:
 
 
 def _vllm_target(version: str) -> Mapping[str, str]:
-    """vllm-ascend X.Y.Z, its candidates and its post releases are for vLLM X.Y.Z.
+    """The vLLM version for a vllm-ascend version: X.Y.Z, its candidates and post releases are for vLLM X.Y.Z.
 
     Source: docs/source/community/versioning_policy.md of vllm-project/vllm-ascend.
     """
@@ -25,12 +25,12 @@ def _vllm_target(version: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """A package whose uses are looked at.
+    """A package whose uses are checked.
 
-    providers: packages whose names it takes; what it takes of torch_npu is check `npu-ops`' question.
-    ranged: those of them that it states a range of and the matrix has no axis for.
+    providers: the packages it is checked against; the check `npu-ops` does this for torch_npu.
+    ranged: providers that it requires in a range and that are not an axis of the matrix.
     roots: modules that every training imports (entry points and workers).
-    made_for: its version -> provider -> the version it was published for, where that is known.
+    made_for: returns for a version of the package: provider -> the version it was published for, if known.
     """
 
     package: str

@@ -1,4 +1,4 @@
-"""In which release of a package a name was last there."""
+"""Find the last release of a package that had a name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
 
 
 def last_version_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str:
-    """The last of `versions` (oldest first) that has something which the next one lacks, or "".
+    """The last of `versions` (oldest first) for which `has` is true while it is false for the next one, or
+    "".
 
-    Looks back in growing steps, then halves: it asks about few of them and finds one such place of several.
-    None from `has`, for a version that does not tell, counts as lacking.
+    Goes back in growing steps and then bisects, so few versions are examined. If the name came and went
+    several times, one of these places is found. None from `has`, for a version that is not known, counts as
+    false.
     """
     high, low, step = len(versions), len(versions) - 1, 1
     while low >= 0 and not has(versions[low]):
@@ -37,7 +39,7 @@ def last_version_with(versions: Sequence[str], has: Callable[[str], bool | None]
 def last_releases_with(
     package: str, before: str, names: Iterable[str], source: SourceFetcher
 ) -> dict[str, str]:
-    """Dotted name -> the last final release before `before` that has it; names that none has are left out."""
+    """Dotted name -> the last final release before `before` that has it, if any."""
     versions = earlier_releases(package, before, source)
     surfaces: dict[str, ApiSurface | None] = {}
 
@@ -54,7 +56,7 @@ def last_releases_with(
 
 
 def earlier_releases(package: str, before: str, source: SourceFetcher) -> list[str]:
-    """The final releases on the index before a version, oldest first; none when pip does not list them."""
+    """The final releases on the index before a version, oldest first; empty when pip cannot list them."""
     argv = [*pip_command(), "index", "versions", "--disable-pip-version-check", "--no-input", package]
     done = source.command(argv, env=pip_environment(os.environ), timeout=LIST_TIMEOUT_S)
     listed = AVAILABLE.search(done.tail)

@@ -1,7 +1,7 @@
-"""Signatures of torch_npu's own operators, read from the YAML that every wheel carries. Nothing is imported.
+"""Read the signatures of torch_npu's operators from the YAML files in its wheel. Nothing is imported.
 
-Checked against the schemas that torch_npu 2.13.0 registers: equal in argument names, keyword-only marks,
-defaults and number of results, after the code generator's renaming of `self` to `input`.
+Compared with the schemas that torch_npu 2.13.0 registers, they are equal in argument names, keyword-only
+arguments, defaults and number of results, after the code generator renames `self` to `input`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from harness.errors import InputError, Location
 
 SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 SCHEMA_FOLDER = "torch_npu/csrc/aten"
-# Operators of the ATB library have no YAML: only their names are known, from these sources.
+# Operators of the ATB library are not in the YAML files. Only their names are known, from these sources.
 ATB_SOURCE = re.compile(r"torch_npu/op_plugin/atb/\w+\.py")
 ATB_OPERATOR = re.compile(r"\b_?npu_[a-z0-9_]+\b")
-# The same safe reader, in C where there is one: these files are long.
+# The safe loader, in C where available, because these files are long.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS = ("custom", "custom_autograd", "quant")
-LARGEST_FILE = 8 << 20
+MAX_FILE_BYTES = 8 << 20
 SCHEMA = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
 )
@@ -33,7 +33,7 @@ SCHEMA = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorArgument:
-    """One argument as callers see it; `default` is the schema's text, None when it must be given."""
+    """An argument as callers see it. `default`: the text in the schema, None for a required argument."""
 
     name: str
     type: str
@@ -51,10 +51,10 @@ class OperatorOverload:
     returns: int
 
     def problem(self, positional: int, keywords: Sequence[str]) -> str:
-        """Why a call with so many positional and these keyword arguments does not fit, or ""."""
+        """Why a call with this number of positional arguments and these keywords does not fit, or ""."""
         places = [argument for argument in self.arguments if not argument.keyword_only]
         if positional > len(places):
-            return f"takes {len(places)} positional arguments, {positional} are given"
+            return f"takes {len(places)} positional arguments, but {positional} are passed"
         given = [argument.name for argument in places[:positional]]
         names = {argument.name for argument in self.arguments}
         for keyword in keywords:
@@ -69,14 +69,14 @@ class OperatorOverload:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSchemas:
-    """What one torch_npu has: `schemas` by operator, and operators whose signatures are not known."""
+    """The operators of a torch_npu. `unsigned`: operators whose signatures are not known."""
 
     schemas: Mapping[str, tuple[OperatorOverload, ...]]
     unsigned: frozenset[str]
 
 
 def read_operators(wheel: Path) -> OperatorSchemas:
-    """The operators of a torch_npu wheel; InputError when it is not one."""
+    """Read the operators of a torch_npu wheel; InputError for other files."""
     entries: dict[str, list[OperatorOverload]] = {}
     unsigned: set[str] = set()
     try:
@@ -88,12 +88,14 @@ def read_operators(wheel: Path) -> OperatorSchemas:
             if not present:
                 raise InputError("this wheel has no operator signatures", where=Location(wheel))
             for member in present:
-                if archive.getinfo(member).file_size > LARGEST_FILE:
-                    raise InputError(f"{member} is larger than any known", where=Location(wheel))
+                if archive.getinfo(member).file_size > MAX_FILE_BYTES:
+                    raise InputError(
+                        f"{member} is larger than {MAX_FILE_BYTES >> 20} MiB", where=Location(wheel)
+                    )
                 for overload in _overloads(yaml.load(archive.read(member), Loader=LOADER)):  # noqa: S506 - a safe one
                     entries.setdefault(overload.name, []).append(overload)
             for member in sorted(names):
-                if ATB_SOURCE.fullmatch(member) and archive.getinfo(member).file_size <= LARGEST_FILE:
+                if ATB_SOURCE.fullmatch(member) and archive.getinfo(member).file_size <= MAX_FILE_BYTES:
                     unsigned.update(ATB_OPERATOR.findall(archive.read(member).decode("utf-8", "replace")))
     except (zipfile.BadZipFile, OSError, EOFError, yaml.YAMLError) as error:
         raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
@@ -102,10 +104,10 @@ def read_operators(wheel: Path) -> OperatorSchemas:
 
 
 def parse_schema(text: str) -> OperatorOverload:
-    """One signature, `name.overload(Tensor self, *, int a=0) -> Tensor`; ValueError when it is none."""
+    """Parse `name.overload(Tensor self, *, int a=0) -> Tensor`; ValueError for other text."""
     match = SCHEMA.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{text!r} is no operator signature")
+        raise ValueError(f"{text!r} is not an operator signature")
     arguments = []
     keyword_only = False
     for part in _split_arguments(match["arguments"]):
@@ -132,8 +134,11 @@ def parse_schema(text: str) -> OperatorOverload:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaChange:
-    """How an operator differs between two versions. `breaking`: a call that was right can be wrong;
-    `silent`: it still runs and does something else: `argument` has another default."""
+    """A difference of an operator between two versions.
+
+    breaking: whether a working call can break. silent: whether calls still run, but with another default of
+    `argument`.
+    """
 
     name: str
     text: str
@@ -143,7 +148,7 @@ class SchemaChange:
 
 
 def schema_changes(before: OperatorSchemas, after: OperatorSchemas) -> tuple[SchemaChange, ...]:
-    """What changed for callers from one torch_npu to another, by name."""
+    """The differences between two torch_npu versions for callers of operators, sorted by name."""
     return tuple(_changes(before.schemas, after.schemas))
 
 
@@ -177,7 +182,7 @@ def _overload_changes(before: OperatorOverload, after: OperatorOverload) -> Iter
         if new[name].keyword_only and not old[name].keyword_only:
             yield SchemaChange(name=before.name, text=f"argument {name} became keyword-only", breaking=True)
         if old[name].default != new[name].default:
-            text = f"default of {name} went from {old[name].default} to {new[name].default}"
+            text = f"default of {name} changed from {old[name].default} to {new[name].default}"
             lost = new[name].default is None
             silent = not lost and old[name].default is not None
             yield SchemaChange(name=before.name, text=text, breaking=lost, silent=silent, argument=name)

@@ -1,7 +1,7 @@
-"""What a package offers to others, read from its sources: modules, names, classes, signatures.
+"""The API surface of a package, read from its sources: modules, names, classes and signatures.
 
-Nothing is imported. What only running the code would tell is `UNKNOWN`, and nothing is ever said of that:
-a name is missing only when its module is read in full and shows no way in which it could come to be.
+Nothing is imported. A name that only running the code would show is UNKNOWN and is never reported. A name is
+MISSING only when its module was parsed and contains nothing that could define it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from harness.errors import InputError, Location
 
 MAX_DEPTH = 40
 COMPILED = (".so", ".pyd")
-# What a module or class has without anybody writing it down.
+# Names that modules and classes have without a definition.
 DUNDER = re.compile(r"__\w+__")
 
 
 class Presence(enum.Enum):
-    """Whether a name is there."""
+    """Whether a name exists."""
 
     FOUND = "found"
     MISSING = "missing"
@@ -52,7 +52,7 @@ class Presence(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ApiDefinition:
-    """A function or class where it is written. `signatures` is empty when how it is called is not known."""
+    """The definition of a function or class. `signatures` is empty when its signature is not known."""
 
     module: str
     node: ast.stmt
@@ -66,9 +66,9 @@ class ApiDefinition:
 
 @dataclass(frozen=True, kw_only=True)
 class NameLookup:
-    """What stands at a dotted name: a definition, a `module`, or something else that is there.
+    """The result of looking up a dotted name: a definition, a `module`, or another existing name.
 
-    When it is missing, `missing` was not in `where`.
+    For a missing name, `where` is the module or class that does not have `missing`.
     """
 
     presence: Presence
@@ -83,10 +83,10 @@ PRESENT = NameLookup(presence=Presence.FOUND)
 
 
 class ApiSurface:
-    """The importable packages inside one zip of sources. Modules are parsed when somebody asks."""
+    """The importable packages in a zip of sources. A module is parsed when it is first needed."""
 
     def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
-        """InputError when `file` is no readable zip. `changes`: member -> text that stands there instead."""
+        """Open a zip; InputError when it cannot be read. `changes`: member -> its new content."""
         self.file = file
         self._changes = dict(changes or {})
         try:
@@ -106,15 +106,15 @@ class ApiSurface:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """Top-level names one can import."""
+        """The top-level names that can be imported."""
         return frozenset(module.partition(".")[0] for module in self._members)
 
     def files(self) -> tuple[tuple[str, str], ...]:
-        """Every module with its file, by file."""
+        """Every module and its file, sorted by file."""
         return tuple(sorted(self._members.items(), key=lambda item: item[1]))
 
     def source(self, module: str) -> bytes:
-        """A module's text; empty when it is none or cannot be read."""
+        """The text of a module; empty when the module does not exist or cannot be read."""
         if module not in self._sources:
             member = self._members.get(module, "")
             try:
@@ -130,28 +130,28 @@ class ApiSurface:
         return self._sources[module]
 
     def has_module(self, module: str) -> bool:
-        """Whether the module is there, as a source, a folder or compiled."""
+        """Whether the module exists, as a source file, a folder or a compiled file."""
         return module in self._members or module in self._folders or module in self._compiled
 
     def find(self, dotted: str, depth: int = 0) -> NameLookup:
-        """What stands at `package.module.Class.attribute`."""
+        """Look up `package.module.Class.attribute`."""
         parts = dotted.split(".")
         if depth > MAX_DEPTH or parts[0] not in self.packages:
             return UNKNOWN
         walked = self._walk(NameLookup(presence=Presence.FOUND, module=parts[0]), parts[:1], parts[1:], depth)
         if walked.presence is not Presence.MISSING:
             return walked
-        # An import statement goes by the modules even where a package has bound one of their names.
+        # An import statement finds a module even where the package defines the same name.
         end = next(n for n in range(len(parts), 0, -1) if self.has_module(".".join(parts[:n])))
         module = NameLookup(presence=Presence.FOUND, module=".".join(parts[:end]))
         return self._walk(module, parts[:end], parts[end:], depth)
 
-    def _walk(self, answer: NameLookup, done: list[str], rest: list[str], depth: int) -> NameLookup:
+    def _walk(self, found: NameLookup, done: list[str], rest: list[str], depth: int) -> NameLookup:
         for position, attribute in enumerate(rest):
-            answer = self._inside(answer, attribute, ".".join([*done, *rest[:position]]), depth + 1)
-            if answer.presence is not Presence.FOUND:
+            found = self._inside(found, attribute, ".".join([*done, *rest[:position]]), depth + 1)
+            if found.presence is not Presence.FOUND:
                 break
-        return answer
+        return found
 
     def _in_module(self, module: str, name: str, depth: int) -> NameLookup:
         if DUNDER.fullmatch(name) or depth > MAX_DEPTH or module in self._compiled:
@@ -178,7 +178,7 @@ class ApiSurface:
             return NameLookup(presence=Presence.FOUND, module=f"{module}.{name}")
         unsure = names.dynamic
         for written in names.stars:
-            # For a type checker alone some write a sibling as if it stood at the top.
+            # Some packages import a sibling module as if it were a top-level one, for type checkers only.
             star = f"{module}.{written}" if self.has_module(f"{module}.{written}") else written
             if star.partition(".")[0] not in self.packages:
                 unsure = True
@@ -196,14 +196,14 @@ class ApiSurface:
         return NameLookup(presence=presence, where=module, missing=name)
 
     def _exports(self, module: str, name: str) -> bool:
-        """Whether `from module import *` brings a name the module has."""
+        """Whether `from module import *` imports a name of the module."""
         names = self.names(module)
         if names is None or names.exported is None:
             return not name.startswith("_")
         return name in names.exported
 
     def _imported(self, into: str, sources: list[tuple[str, str]], depth: int) -> NameLookup:
-        """What an import within the package leads to; there in any case, since its module binds it."""
+        """Follow an import within the package. The name exists in any case, because its module binds it."""
         for module, name in sources:
             if module == into and self.has_module(f"{module}.{name}"):
                 answer = NameLookup(presence=Presence.FOUND, module=f"{module}.{name}")
@@ -240,9 +240,10 @@ class ApiSurface:
         return NameLookup(presence=Presence.MISSING, where=dotted, missing=name)
 
     def find_method(self, dotted: str) -> NameLookup:
-        """What stands at `package.module.Class.method`, given that it is called.
+        """Look up `package.module.Class.method` of a call.
 
-        Objects may get values under names that nobody can know; methods they do not get that way.
+        Unlike `find`, it also decides classes whose objects may get data attributes with unknown names: those
+        are not methods.
         """
         holder, _, name = dotted.rpartition(".")
         answer = self.find(holder)
@@ -258,9 +259,9 @@ class ApiSurface:
     def member(
         self, definition: ApiDefinition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
     ) -> NameLookup:
-        """A method or attribute of a class or of the classes it is made from.
+        """A method or attribute of a class or of its base classes.
 
-        openest: how open a class may be that does not name it, for the answer to be that it has none.
+        openest: how open a class without the name may be for the name to count as missing.
         """
         node = definition.node
         if not isinstance(node, ast.ClassDef) or depth > MAX_DEPTH:
@@ -287,13 +288,13 @@ class ApiSurface:
             if standard is not None:
                 answer = PRESENT
             if answer.presence is Presence.FOUND:
-                # An earlier base that cannot be read may have its own.
+                # An earlier base class that cannot be read may define the name, too.
                 return PRESENT if unsure else answer
             unsure = unsure or answer.presence is Presence.UNKNOWN
         return UNKNOWN if unsure else NameLookup(presence=Presence.MISSING, where=node.name, missing=name)
 
     def _standard(self, module: str, written: str) -> frozenset[str] | None:
-        """The names a class of the standard library has, if `written` means one; None for all others."""
+        """The names of a standard library class, if `written` refers to one; None for other classes."""
         names = self.names(module)
         head, _, rest = written.partition(".")
         origins = names.imported.get(head, []) if names and head not in names.defined else []
@@ -301,7 +302,7 @@ class ApiSurface:
         return STANDARD_BASES.get(found.pop()) if len(found) == 1 else None
 
     def base(self, module: str, written: str, depth: int = 0) -> ApiDefinition | None:
-        """The class a module means by `written`, if this package defines it."""
+        """The class that `written` refers to in a module, if this package defines it."""
         head, _, rest = written.partition(".")
         if not head:
             return None
@@ -311,7 +312,7 @@ class ApiSurface:
         return answer.definition if answer.definition and answer.definition.is_class else None
 
     def names(self, module: str) -> ModuleNames | None:
-        """What a module binds; None when there is no source or this Python cannot parse it."""
+        """The names that a module binds; None when it has no sources or they cannot be parsed."""
         if module not in self._names:
             self._names[module] = None
             if module in self._members:
@@ -323,7 +324,7 @@ class ApiSurface:
         return self._names[module]
 
     def _may_be_set(self, module: str, name: str) -> bool:
-        """Whether the package's text shows the name being set from elsewhere, or a parent speaks of it."""
+        """Whether other code of the package may set the name, or a parent module mentions it as a string."""
         quoted = re.compile(rb"""["'](?:[\w.{}]*\.)?%s["']""" % re.escape(name).encode())
         parts = module.split(".")
         if any(quoted.search(self.source(".".join(parts[:n]))) for n in range(1, len(parts) + 1)):
@@ -331,7 +332,7 @@ class ApiSurface:
         return self.mentions(module).is_set(name)
 
     def mentions(self, module: str) -> PackageText:
-        """The text of the top-level package that a module is in."""
+        """The text of the top-level package that contains a module."""
         top = module.partition(".")[0]
         if top not in self._mentions:
             inside = [other for other in self._members if other.partition(".")[0] == top]
@@ -339,7 +340,7 @@ class ApiSurface:
         return self._mentions[top]
 
     def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
-        """Every `something.method(...)` of the package with its place; `super().method(...)` is left out."""
+        """Every `something.method(...)` in the package with its place, without `super().method(...)`."""
         if method not in self._calls:
             self._calls[method] = tuple(self._find_calls(method))
         return self._calls[method]

@@ -1,4 +1,4 @@
-"""How a Python function is called, and whether a call fits, without running either."""
+"""Signatures of Python functions, and whether a call fits one, from the syntax trees alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CallSignature:
-    """Parameters by kind. `needed` must be given; `any_*`: takes any further arguments or keywords."""
+    """Parameters by kind.
+
+    needed: parameters without a default. var_positional, var_keywords: whether it has `*args` and `**kwargs`.
+    """
 
     positional_only: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
@@ -18,7 +21,7 @@ class CallSignature:
     var_keywords: bool = False
 
     def bound(self) -> CallSignature:
-        """The signature without its first parameter, as a method is called on its object."""
+        """The signature of the bound method: without its first parameter."""
         if self.positional_only:
             first, rest = self.positional_only[0], self.positional_only[1:]
             return CallSignature(**{**vars(self), "positional_only": rest, "needed": self.needed - {first}})
@@ -31,7 +34,7 @@ class CallSignature:
         """Why the call does not fit, or ""."""
         places = (*self.positional_only, *self.positional)
         if call.positional > len(places) and not self.var_positional:
-            return f"takes {len(places)} positional arguments, {call.positional} are given"
+            return f"takes {len(places)} positional arguments, but {call.positional} are passed"
         given = set(places[: call.positional])
         for keyword in call.keywords:
             if keyword in given and keyword not in self.positional_only:
@@ -58,7 +61,10 @@ class CallSignature:
 
 @dataclass(frozen=True, kw_only=True)
 class CallArguments:
-    """The arguments of a call. `open_*`: there are more, which only running would tell (`*args`)."""
+    """The arguments of a call.
+
+    unpacks_positional, unpacks_keywords: whether it passes `*args` and `**kwargs`.
+    """
 
     positional: int
     keywords: tuple[str, ...] = ()
@@ -67,7 +73,7 @@ class CallArguments:
 
 
 def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> CallSignature:
-    """The signature as it is written."""
+    """The signature of a function definition."""
     arguments = node.args
     places = [*arguments.posonlyargs, *arguments.args]
     optional = (
@@ -88,7 +94,7 @@ def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> CallSignature:
 
 
 def arguments_of(call: ast.Call) -> CallArguments:
-    """The arguments as they are written."""
+    """The arguments of a call."""
     return CallArguments(
         positional=sum(not isinstance(a, ast.Starred) for a in call.args),
         keywords=tuple(keyword.arg for keyword in call.keywords if keyword.arg),

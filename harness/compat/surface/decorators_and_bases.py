@@ -1,11 +1,11 @@
-"""What is known of decorators and base classes that no package here shows."""
+"""Decorators and base classes from other packages whose effect is known."""
 
 from __future__ import annotations
 
 import collections.abc
 import re
 
-# Decorators that leave the way a function is called as it is written.
+# Decorators that do not change the signature of a function.
 SIGNATURE_PRESERVING = frozenset(
     [
         "abstractmethod",
@@ -33,11 +33,11 @@ NAME_PRESERVING = frozenset(
         "Deprecated",
         "requires",
         "use_kernel_forward_from_hub",
-        # `CustomOp.register(name)` and registries like it give the class back.
+        # `CustomOp.register(name)` and similar registries return the class unchanged.
         "register",
     ]
 )
-# What a class has from torch.nn.Module (torch 2.13).
+# The names in torch.nn.Module (torch 2.13).
 TORCH_MODULE = frozenset(
     re.findall(
         r"\w+",
@@ -57,9 +57,9 @@ TORCH_MODULE = frozenset(
         """,
     )
 )
-# Base classes that add no names of their own that others would use.
+# Base classes without names that other code uses.
 PLAIN_BASES = frozenset({"object", "ABC", "Protocol", "Generic"})
-# Classes of the standard library that others are made from, with what they give to those.
+# Base classes of the standard library, with the names that subclasses inherit.
 STANDARD_BASES = {
     f"{module}.{name}": frozenset(dir(getattr(collections.abc, name)))
     for name in collections.abc.__all__

@@ -1,4 +1,4 @@
-"""Whether objects of a class can have attributes that its text does not name."""
+"""Whether objects of a class can have attributes that its source code does not name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from harness.compat.surface.syntax_walk import children, walk
 
 GETATTR_METHODS = ("__getattr__", "__getattribute__")
-# They give an object back what it had.
+# They restore the attributes of another object of the class.
 COPY_METHODS = ("__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__")
-# What reads a dictionary and leaves it as it is.
+# Functions that read a dictionary without changing it.
 READERS = frozenset(
     {"bool", "dict", "frozenset", "iter", "len", "list", "repr", "set", "sorted", "str", "tuple"}
 )
@@ -19,7 +19,7 @@ READING_METHODS = frozenset({"copy", "get", "items", "keys", "values"})
 
 
 class Openness(enum.IntEnum):
-    """CLOSED: the text names all. DATA: values may come under names from elsewhere. ANY: methods may, too."""
+    """CLOSED: the source names all attributes. DATA: others may be data. ANY: others may be methods."""
 
     CLOSED = 0
     DATA = 1
@@ -27,7 +27,7 @@ class Openness(enum.IntEnum):
 
 
 def openness(node: ast.ClassDef) -> Openness:
-    """How open objects of the class are, by its own text alone."""
+    """How open the objects of a class are, from its own source code."""
     return max(_of_body(node), default=Openness.CLOSED)
 
 
@@ -54,7 +54,7 @@ def _may_write(node: ast.AST) -> bool:
 def _of_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Openness]:
     arguments = method.args
     places = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    # What is handed in is not the object itself.
+    # Arguments are other objects.
     foreign = {*places[1:], *(argument.arg for argument in arguments.kwonlyargs)}
     for parent in walk(method):
         match parent:
@@ -71,7 +71,7 @@ def _of_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Openn
 
 
 def _of_setting(holder: ast.expr, values: list[ast.expr]) -> Openness:
-    """A plain name stands for a value that came from elsewhere; what is made here may be called."""
+    """DATA when the value is a plain name, constant or subscript; other values may be functions."""
     plain = len(values) == 1 and isinstance(values[0], ast.Name | ast.Constant | ast.Subscript)
     return Openness.DATA if plain and not _is_class(holder) else Openness.ANY
 
@@ -81,7 +81,7 @@ def _is_class(holder: ast.expr) -> bool:
 
 
 def _may_be_own(holder: ast.expr, foreign: set[str]) -> bool:
-    """Whether an expression may be an object of the class around, or that class."""
+    """Whether an expression may be an object of the enclosing class, or the class itself."""
     if isinstance(holder, ast.Name):
         return holder.id not in foreign
     # `self.model` is another object; `type(self)` and `self.__class__` are the class.
@@ -89,7 +89,7 @@ def _may_be_own(holder: ast.expr, foreign: set[str]) -> bool:
 
 
 def _only_reads(parent: ast.AST, dictionary: ast.Attribute) -> bool:
-    """Whether `something.__dict__` is only read there, or written under a name that stands there."""
+    """Whether `something.__dict__` is only read, or written with a constant name."""
     match parent:
         case ast.Subscript(ctx=ctx, slice=key):
             return isinstance(ctx, ast.Load) or isinstance(key, ast.Constant)

@@ -1,4 +1,4 @@
-"""The names a Python module binds, read from its text."""
+"""The names that a Python module binds, read from its syntax tree."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 
 from harness.compat.surface.syntax_walk import walk
 
-# What a module can make names with that are not written in it.
+# Functions with which a module can define names at run time.
 NAMESPACE_FUNCTIONS = frozenset({"globals", "vars", "locals", "exec"})
 
 
 @dataclass
 class ModuleNames:
-    """The names a module's own text binds: definitions, imports as (module, name), and star imports."""
+    """The names that a module binds.
+
+    defined: functions and classes. imported: name -> imports of it as (module, name). stars: modules of star
+    imports. exported: `__all__`. dynamic: whether the module may define names at run time.
+    """
 
     defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
     imported: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
@@ -25,7 +29,7 @@ class ModuleNames:
 
 
 class _ModuleReader:
-    """Collects what a module's top level binds, in every branch of its conditions."""
+    """Collects the names of a module's top level, in all branches of its conditions."""
 
     def __init__(self, module: str, *, package: bool) -> None:
         self._module = module
@@ -62,7 +66,7 @@ class _ModuleReader:
         read = set()
         for inner in walk(node):
             if isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Load):
-                # `globals()["__file__"]` only looks.
+                # `globals()["__file__"]` only reads.
                 read |= {id(inner.value.func)} if isinstance(inner.value, ast.Call) else set()
             elif isinstance(inner, ast.Name):
                 if isinstance(inner.ctx, ast.Store):
@@ -83,17 +87,17 @@ class _ModuleReader:
             found = [found] if isinstance(found, str) else found
             names.exported = (names.exported or set()) | {str(name) for name in found}
         except (ValueError, TypeError, RecursionError):
-            # Put together at run time: then star imports may bring anything.
+            # `__all__` is computed at run time, so a star import may import anything.
             names.dynamic = True
 
 
 def read_names(tree: ast.Module, module: str, *, package: bool) -> ModuleNames:
-    """What the module called `module` binds; `package`: it is the `__init__` of one."""
+    """The names that a module binds. `package`: whether it is the `__init__` of a package."""
     return _ModuleReader(module, package=package).read(tree)
 
 
 def absolute_module(module: str, node: ast.ImportFrom, *, package: bool) -> str:
-    """The module an import takes from, relative ones resolved."""
+    """The absolute name of the module that a `from` import names."""
     if not node.level:
         return node.module or ""
     parts = module.split(".")
@@ -102,7 +106,7 @@ def absolute_module(module: str, node: ast.ImportFrom, *, package: bool) -> str:
 
 
 def flat_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body, of all branches of its conditions too."""
+    """The statements of a body, including those in its conditions, loops and `try` blocks."""
     for node in body:
         match node:
             case ast.If() | ast.For() | ast.While() | ast.AsyncFor():
@@ -120,7 +124,7 @@ def flat_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def class_attributes(node: ast.ClassDef) -> set[str]:
-    """Names a class's body binds, and attributes its methods set on `self` or `cls`."""
+    """The names that a class's body binds, and the attributes that its methods assign."""
     found = set()
     for inner in walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
@@ -130,12 +134,12 @@ def class_attributes(node: ast.ClassDef) -> set[str]:
         elif isinstance(inner, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in inner.names}
         elif isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Store):
-            found |= _kept_in_dict(inner)
+            found |= _dict_assignment(inner)
     return found
 
 
-def _kept_in_dict(node: ast.Subscript) -> set[str]:
-    """The name that `something.__dict__["name"] = ...` gives the object."""
+def _dict_assignment(node: ast.Subscript) -> set[str]:
+    """The name in `something.__dict__["name"] = ...`."""
     match node:
         case ast.Subscript(value=ast.Attribute(attr="__dict__"), slice=ast.Constant(value=str(name))):
             return {name}
@@ -143,7 +147,7 @@ def _kept_in_dict(node: ast.Subscript) -> set[str]:
 
 
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
-    """The last names of its decorators."""
+    """The names of the decorators, without their modules."""
     return {
         dotted(one.func if isinstance(one, ast.Call) else one).rpartition(".")[2]
         for one in node.decorator_list
@@ -151,7 +155,7 @@ def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> s
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` as it is written, or "" for anything else."""
+    """The text of an expression like `a.b.c`, "" for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

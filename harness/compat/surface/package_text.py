@@ -1,4 +1,4 @@
-"""Words in a package's text: where a name could come from that no single module shows."""
+"""Search the text of a package for words, to find where a name might be defined dynamically."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ from functools import cached_property
 
 SETATTR = re.compile(rb"setattr\(([^)]{0,200})")
 QUOTED = re.compile(rb"""["'](\w+)["']""")
-# What follows a word that is assigned, and one that is bound in any other way.
+# The text after a word that is assigned, and after one that is bound in any way.
 ASSIGNED = re.compile(rb"\s*(?::[^=\n]+)?=[^=]")
 BOUND = re.compile(rb"\s*(?::(?!:)|=[^=])")
 DEFINED = re.compile(rb"\b(?:def|class|as)\s+$")
-# How much text around a word is looked at.
+# How many bytes around a word are examined.
 AROUND = 120
 
 
 class PackageText:
-    """The text of one package's modules, searched by word; every answer is kept."""
+    """The text of all modules of a package. The result of each search is cached."""
 
     def __init__(self, sources: Callable[[], Iterable[bytes]]) -> None:
-        """`sources` gives the modules' texts when the first question comes."""
+        """`sources` returns the texts of the modules; it is called at the first search."""
         self._sources = sources
-        self._answers: dict[tuple[str, str], bool] = {}
+        self._results: dict[tuple[str, str], bool] = {}
 
     def is_set(self, word: str) -> bool:
-        """Whether `something.word = ...` stands there, or a setattr of it; `self.word` does not count."""
+        """Whether the text has `something.word = ...` or a setattr of the word, other than on `self`."""
         return self._any("set", word, _is_set) or word.encode() in self._by_setattr
 
     def is_given(self, word: str) -> bool:
-        """As `is_set`, and `self.word = ...` counts."""
+        """As `is_set`, but `self.word = ...` counts, too."""
         return self.is_set(word) or self._any("given", word, _is_given)
 
     def is_bound(self, word: str) -> bool:
-        """Whether anything binds the word: a definition, an assignment, a field, a keyword, a string."""
+        """Whether the word is bound: a definition, an assignment, a field, a keyword or a string."""
         return self._any("bound", word, _is_bound)
 
     def is_read(self, word: str) -> bool:
-        """Whether `something.word` stands there other than to be assigned, or the word as a string."""
+        """Whether the text reads `something.word`, or has the word as a string."""
         return self._any("read", word, _is_read)
 
     def is_called(self, word: str) -> bool:
-        """Whether `word(...)` stands there, other than in a definition."""
+        """Whether the text calls `word(...)`."""
         return self._any("called", word, _is_called)
 
-    def is_there(self, word: str) -> bool:
-        """Whether the word stands there at all."""
+    def is_mentioned(self, word: str) -> bool:
+        """Whether the text has the word at all."""
         return self._any("there", word, lambda _before, _after: True)
 
     def is_derived_from(self, word: str) -> bool:
-        """Whether a class is made from something of this name, or the name gets another one."""
-        if ("derived", word) not in self._answers:
+        """Whether a class has a base class of this name, or the name is imported under another one."""
+        if ("derived", word) not in self._results:
             name = re.escape(word).encode()
             made = rb"\bclass\s+\w+\s*\([^)]*\b%s\b" % name
             renamed = rb"\b%s\s+as\s+\w+[ \t]*[,)#\n]" % name
             found = re.search(made + b"|" + renamed, self._text)
-            self._answers["derived", word] = found is not None
-        return self._answers["derived", word]
+            self._results["derived", word] = found is not None
+        return self._results["derived", word]
 
     def definitions(self, word: str) -> int:
-        """How many functions of this name are written there."""
+        """How many functions of this name the text defines."""
         return sum(before.endswith(b"def ") for before, _after in self._places(word.encode()))
 
     @cached_property
@@ -73,15 +73,15 @@ class PackageText:
         )
 
     def _any(self, question: str, word: str, test: Callable[[bytes, bytes], bool]) -> bool:
-        """Whether the test of the text before and after holds for any place of the word."""
-        known = self._answers.get((question, word))
+        """Whether `test` is true for the text before and after any occurrence of the word."""
+        known = self._results.get((question, word))
         if known is None:
             known = any(test(before, after) for before, after in self._places(word.encode()))
-            self._answers[question, word] = known
+            self._results[question, word] = known
         return known
 
     def _places(self, word: bytes) -> Iterable[tuple[bytes, bytes]]:
-        # Plain text is found fast; whether it is a word of its own is seen at the place.
+        # Searching plain text is fast; whether it is a whole word is checked for each occurrence.
         start = self._text.find(word)
         while start >= 0:
             end = start + len(word)

@@ -1,4 +1,4 @@
-"""What the names of one scope stand for: imports, and objects whose class the text tells."""
+"""What the names of a scope refer to: imported names, and objects whose class the source shows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from harness.compat.surface.syntax_walk import children, walk
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """What a name or expression stands for: something of a provider, or an object of a class of it.
+    """What a name or expression refers to: a name of a provider, or an instance of one of its classes.
 
-    holder: "" for the thing itself, `made` for an object made by calling it, `declared` for one that is said
-    to be of this class (it may be of a subclass), `inherited` for the base class of the class around.
+    instance: "" for the name itself, `created` for an instance created by calling it, `declared` for one with
+    a type annotation (it may be of a subclass), `inherited` for `self` in a subclass.
+    unsure: why the name may also refer to something else, or "".
     """
 
     target: str
-    holder: str = ""
+    instance: str = ""
     unsure: str = ""
 
 
 def bound_names(
     body: Iterable[ast.AST], module: str, *, package: bool, known: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
-    """Names a scope binds, each with what it imports: the dotted name, "" for anything not `known`."""
+    """The names that a scope binds, each with the dotted name it imports, "" for anything not `known`."""
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
@@ -51,7 +52,7 @@ def bound_names(
                 yield name, ""
                 waiting.extend(node.body)
             case _:
-                # Within expressions nothing is bound that others see, but for targets.
+                # Expressions bind no names of the scope, except assignment targets.
                 waiting.extend(
                     child
                     for child in children(node)
@@ -60,7 +61,7 @@ def bound_names(
 
 
 def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterator[tuple[str, ast.stmt]]:
-    """Names of a scope that one statement alone gives a value, with that statement."""
+    """The names of a scope that a single statement assigns, with that statement."""
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
@@ -72,7 +73,7 @@ def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterat
 
 
 def attributes_set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
-    """Attributes that `__init__` sets to something called or to a plain name: the value, and `__init__`."""
+    """Attributes that `__init__` sets to a call or to a plain name: the value, and `__init__`."""
     values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
     for method in node.body:
         if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
@@ -88,7 +89,7 @@ def attributes_set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.
 
 
 def assignment_counts(node: ast.ClassDef) -> Counter[str]:
-    """How often a class's text assigns an attribute or name."""
+    """How often a class assigns each attribute or name."""
     counts: Counter[str] = Counter()
     for inner in walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
@@ -99,7 +100,7 @@ def assignment_counts(node: ast.ClassDef) -> Counter[str]:
 
 
 def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
-    """The names a class's body binds; None for one that is abstract or that something else completes."""
+    """The names in a class's body; None when the class is abstract, or has decorators or keywords."""
     methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
         return None
@@ -107,12 +108,12 @@ def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
 
 
 def class_names(node: ast.ClassDef) -> set[str]:
-    """The names a class's text gives its objects."""
+    """The names that a class's body gives its objects."""
     return class_attributes(node) | {getattr(one, "name", "") for one in node.body}
 
 
 def annotated_class(annotation: ast.expr | None) -> ast.expr | None:
-    """The one class an annotation names, None for anything else; `| None` and quotes do not count."""
+    """The class that an annotation names, also with `| None` or in quotes; None for other annotations."""
     match annotation:
         case ast.Constant(value=str(text)):
             try:
@@ -133,14 +134,14 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def attribute_of(meaning: Binding, parts: list[str]) -> Binding:
-    """What stands at attributes (the last one first) of what is meant."""
-    return Binding(target=".".join([meaning.target, *reversed(parts)]), holder=meaning.holder)
+def attribute_of(binding: Binding, parts: list[str]) -> Binding:
+    """An attribute of what `binding` refers to. `parts`: the attribute names, last one first."""
+    return Binding(target=".".join([binding.target, *reversed(parts)]), instance=binding.instance)
 
 
-def may_be_class(meaning: Binding | None) -> TypeGuard[Binding]:
-    """Whether this can be the class of an object; that it is one, its provider's sources tell."""
-    return meaning is not None and not meaning.holder and not meaning.unsure and "." in meaning.target
+def may_be_class(binding: Binding | None) -> TypeGuard[Binding]:
+    """Whether this can be the class of an object. The sources of the provider show whether it is a class."""
+    return binding is not None and not binding.instance and not binding.unsure and "." in binding.target
 
 
 def all_parameters(arguments: ast.arguments) -> list[ast.arg]:
@@ -150,7 +151,7 @@ def all_parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def super_method_name(function: ast.expr) -> str:
-    """The method that `super().method` names, or ""."""
+    """The method name in `super().method`, or ""."""
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
         return ""
     called = function.value.func

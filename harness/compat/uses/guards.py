@@ -1,4 +1,4 @@
-"""What stands guard before a use: tests that ask whether something is there, and errors that are caught."""
+"""Recognise guards of a use: tests of a version or of whether a name exists, and caught errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IMPORT_ERRORS = frozenset(
     {"AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 )
 CALL_ERRORS = frozenset({"TypeError", "RuntimeError", "ValueError", "NotImplementedError"})
-# Tests that ask which version, or whether something is there, before it is used.
+# Tests of a version, or of whether something exists.
 AVAILABILITY = re.compile(
     r"(?i)version|hasattr|availab|find_spec|type_checking|\bhas_|_v\d|\bis_v\d|supports?_|signature|in_range"
 )
@@ -20,27 +20,29 @@ ASSIGNMENT = re.compile(r"\s*(\w+)(?:\s*:[^=]+)?\s*=\s*(.+)")
 
 
 class AvailabilityTests:
-    """What the tests of one file ask, by its lines."""
+    """Recognises the tests of a version or of the existence of a name in one file."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
-        # Variables that hold the answer to a question about versions.
-        self._asked = {
+        # Variables that hold the result of such a test.
+        self._version_variables = {
             found[1]
             for line in lines
             if "=" in line and (found := ASSIGNMENT.match(line)) and AVAILABILITY.search(found[2])
         }
 
-    def asked_by(self, test: ast.expr) -> bool:
-        """Whether a test asks for a version, or whether something is there."""
+    def is_availability_test(self, test: ast.expr) -> bool:
+        """Whether a condition tests a version, or whether something exists."""
         written = "\n".join(self._lines[test.lineno - 1 : test.end_lineno])
         if AVAILABILITY.search(written) and AVAILABILITY.search(ast.unparse(test)):
             return True
-        return bool(self._asked) and any(isinstance(n, ast.Name) and n.id in self._asked for n in walk(test))
+        return bool(self._version_variables) and any(
+            isinstance(n, ast.Name) and n.id in self._version_variables for n in walk(test)
+        )
 
 
 def caught_errors(handler: ast.ExceptHandler) -> Iterator[str]:
-    """Names of the errors that a handler catches, without their modules."""
+    """The names of the exceptions that a handler catches, without their modules."""
     if handler.type is None:
         yield "Exception"
         return
@@ -49,5 +51,5 @@ def caught_errors(handler: ast.ExceptHandler) -> Iterator[str]:
 
 
 def leaves_block(body: list[ast.stmt]) -> bool:
-    """Whether what follows a block is reached only past it."""
+    """Whether a block ends with a statement that leaves it, so that what follows is skipped."""
     return isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)

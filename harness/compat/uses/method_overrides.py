@@ -1,4 +1,4 @@
-"""Methods of a base class that a subclass elsewhere writes anew, or has not written."""
+"""Methods of a base class that a subclass in another package redefines, or has to define."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from harness.compat.surface.module_names import decorators, flat_statements
 
 def override_problem(
     name: str,
-    offers: CallSignature,
+    override: CallSignature,
     now: ApiDefinition | None,
     then: ApiDefinition | None,
     surface: ApiSurface,
 ) -> str:
-    """How an override that fitted the base class it was made for (`then`) does not fit this one, or "".
+    """Why an override that fits the base class it was written for does not fit the current one, or "".
 
-    Of this one's signature those calls count that its own package makes. `now` is None when the base class
-    has no such method any more. Without `then` nothing is said: overrides may differ from a base on purpose.
+    then: the method of the base class in the version that the override was written for. Without it nothing is
+    reported, because overrides may differ from the base class on purpose.
+    now: the current method of the base class; None when it has been removed. Only calls that its own package
+    makes count.
     """
-    if then is None or not _signatures(then) or all(offers.problem(c) for c in _shapes(_signatures(then))):
+    if then is None or not _signatures(then) or all(override.problem(c) for c in _shapes(_signatures(then))):
         return ""
     if now is None:
-        return f"overrides {name}, which the base class no longer has: nothing calls it"
+        return f"overrides {name}, which the base class no longer has, so nothing calls it"
     base = _signatures(now)
-    if not base or not any(offers.problem(call) for call in _shapes(base)):
+    if not base or not any(override.problem(call) for call in _shapes(base)):
         return ""
     for place, call in surface.calls_of(name):
-        problem = offers.problem(call) if call.keywords or call.positional else ""
+        problem = override.problem(call) if call.keywords or call.positional else ""
         fits_then = any(not signature.problem(call) for signature in _signatures(then))
         if problem and not fits_then and not all(signature.problem(call) for signature in base):
-            return f"{name}{offers} {problem}, as {place} calls it"
+            return f"{name}{override} {problem}, as {place} calls it"
     return ""
 
 
 def _signatures(definition: ApiDefinition) -> tuple[CallSignature, ...]:
-    """How a method is called on its object; empty when that is not known."""
+    """The signatures of the bound method; empty when they are not known."""
     marks = decorators(definition.node) if isinstance(definition.node, ast.FunctionDef) else set()
     return tuple(s if "staticmethod" in marks else s.bound() for s in definition.signatures)
 
 
 def _shapes(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
-    """The calls with most and with fewest arguments that signatures allow."""
+    """The calls with the most and with the fewest arguments that the signatures allow."""
     shapes = []
     for base in signatures:
         places = (*base.positional_only, *base.positional)
@@ -57,9 +59,9 @@ def _shapes(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
 def missing_abstract_methods(
     definition: ApiDefinition, defines: frozenset[str], surface: ApiSurface
 ) -> list[str]:
-    """The abstract methods that a class made from `definition` and these names would still lack.
+    """The abstract methods of `definition` that a subclass with the names `defines` does not define.
 
-    Empty too when a base class cannot be read.
+    Also empty when a base class cannot be read.
     """
     return sorted(
         name

@@ -1,4 +1,4 @@
-"""One use of another package, as the text of the user shows it."""
+"""One use of another package in a source file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from harness.compat.surface.call_signature import CallArguments, CallSignature
 class Use:
     """One use of another package.
 
-    kind: `import`, `attribute`, `call`, `subclass`, `super` (a method of the base class), `override` (a
-    method of the base class is written anew) or `patch` (the name is assigned).
-    guarded: why it may be missing without harm, or "". at_import: it runs as the file is imported.
-    holder: as in `Meaning`. offers: of an override, how it is called on its object.
-    written: a subclass's name. defines: the names in it, unless it is abstract itself.
+    kind: `import`, `attribute`, `call`, `subclass`, `super` (a call of a method of the base class),
+    `override` (a method of the base class is redefined) or `patch` (the name is assigned).
+    target: the dotted name. arguments: those of a call.
+    guarded: the guard that makes a missing name harmless, or "". at_import: whether it runs during the
+    import.
+    instance: as in `Binding`. signature: that of an override, as a bound method.
+    class_name: the name of a subclass. defines: the names in its body, None when it is abstract itself.
     """
 
     kind: str
@@ -26,31 +28,31 @@ class Use:
     arguments: CallArguments | None = None
     guarded: str = ""
     at_import: bool = False
-    holder: str = ""
-    offers: CallSignature | None = None
-    written: str = ""
+    instance: str = ""
+    signature: CallSignature | None = None
+    class_name: str = ""
     defines: frozenset[str] | None = None
 
     def to_json(self) -> list[Any]:
         """All fields in a compact form for the cache: a package has tens of thousands of uses."""
-        given, offers = self.arguments, self.offers
+        given, signature = self.arguments, self.signature
         return [
-            *(self.kind, self.target, self.file, self.line, self.guarded, self.at_import, self.holder),
+            *(self.kind, self.target, self.file, self.line, self.guarded, self.at_import, self.instance),
             given
             and [given.positional, list(given.keywords), given.unpacks_positional, given.unpacks_keywords],
-            offers
+            signature
             and [
-                *(list(offers.positional_only), list(offers.positional), list(offers.keyword_only)),
-                *(sorted(offers.needed), offers.var_positional, offers.var_keywords),
+                *(list(signature.positional_only), list(signature.positional), list(signature.keyword_only)),
+                *(sorted(signature.needed), signature.var_positional, signature.var_keywords),
             ],
-            self.written,
+            self.class_name,
             None if self.defines is None else sorted(self.defines),
         ]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Use:
         """The inverse; ValueError or TypeError for anything else."""
-        kind, target, file, line, guarded, at_import, holder, given, offers, written, defines = data
+        kind, target, file, line, guarded, at_import, instance, given, signature, class_name, defines = data
         return cls(
             kind=kind,
             target=target,
@@ -58,7 +60,7 @@ class Use:
             line=line,
             guarded=guarded,
             at_import=at_import,
-            holder=holder,
+            instance=instance,
             arguments=given
             and CallArguments(
                 positional=given[0],
@@ -66,15 +68,15 @@ class Use:
                 unpacks_positional=given[2],
                 unpacks_keywords=given[3],
             ),
-            offers=offers
+            signature=signature
             and CallSignature(
-                positional_only=tuple(offers[0]),
-                positional=tuple(offers[1]),
-                keyword_only=tuple(offers[2]),
-                needed=frozenset(offers[3]),
-                var_positional=offers[4],
-                var_keywords=offers[5],
+                positional_only=tuple(signature[0]),
+                positional=tuple(signature[1]),
+                keyword_only=tuple(signature[2]),
+                needed=frozenset(signature[3]),
+                var_positional=signature[4],
+                var_keywords=signature[5],
             ),
-            written=written,
+            class_name=class_name,
             defines=None if defines is None else frozenset(defines),
         )

@@ -1,4 +1,4 @@
-"""Uses of one package held against what another one offers: what is missing, what is called wrongly."""
+"""Check uses against the API surface of a provider: missing names, wrong arguments, broken overrides."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from harness.compat.surface.call_signature import CallSignature
 from harness.compat.uses.method_overrides import missing_abstract_methods, override_problem
 from harness.compat.uses.use import Use
 
-# Names that torch_npu adds to torch as it is imported (`rename_privateuse1_backend`, `is_hccl_available`).
+# Names that torch_npu adds to torch when it is imported (`rename_privateuse1_backend`, `is_hccl_available`).
 NPU_NAME = re.compile(r"(?i)npu|hccl|cann|ascend")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UseFinding:
-    """A use that this version of the provider does not bear.
+    """A use that this version of the provider does not support.
 
-    kind: `missing` (an import or attribute), `arguments` (a call), `override` (the provider calls a method
-    as the consumer's own cannot be called), `abstract` (a class that cannot be made), `lost-patch` (an
-    assignment to a name that the provider had in the version the consumer was made for), `patch` (to another
-    name that is not there, which something reads) or `dead-patch` (nothing reads it). guarded and at_import
-    as in `Reference`.
+    kind: one of
+    - `missing`: an import or attribute.
+    - `arguments`: a call whose arguments do not fit.
+    - `override`: the provider calls a method with arguments that the consumer's override does not accept.
+    - `abstract`: a class with abstract methods that cannot be instantiated.
+    - `lost-patch`: an assignment to a name that exists only in the version the consumer was written for.
+    - `patch`: an assignment to another missing name, which some code reads.
+    - `dead-patch`: an assignment to a missing name that no code reads.
+    guarded, at_import: as in `Use`.
     """
 
     kind: str
@@ -38,7 +42,7 @@ class UseFinding:
 
     @property
     def breaks(self) -> bool:
-        """Whether what the line is for fails when it is reached."""
+        """Whether the line fails when it runs."""
         return not self.guarded and self.kind not in ("patch", "dead-patch")
 
 
@@ -48,9 +52,12 @@ def check_uses(
     consumer: ApiSurface,
     made_for: Mapping[str, ApiSurface] | None = None,
 ) -> tuple[UseFinding, ...]:
-    """What the `providers` (top-level name -> "name version" and its surface) do not have, by place.
+    """Find the uses that the providers do not support, sorted by place.
 
-    made_for: of providers that the consumer was published with another version of, that one's surface.
+    providers: top-level name -> "name version" and API surface.
+
+    made_for: top-level name -> the API surface of the version that the consumer was published for, where the
+    providers have another version.
     """
     answers: dict[str, NameLookup] = {}
     found = []
@@ -79,7 +86,7 @@ def check_uses(
                     at_import=use.at_import,
                 )
             )
-    # One missing import makes every use of that name wrong; the first says it.
+    # A missing name makes every use of it fail; only the first is reported.
     unique: dict[tuple[str, str, str], UseFinding] = {}
     for finding in sorted(found, key=lambda f: (f.file, bool(f.guarded), f.line)):
         key = (finding.file, finding.text, "" if finding.kind == "missing" else str(finding.line))
@@ -89,7 +96,7 @@ def check_uses(
 
 @dataclass(frozen=True)
 class _UseCheck:
-    """One use, what stands at its target, and the two packages."""
+    """One use, the result of looking up its target, and the two packages."""
 
     use: Use
     answer: NameLookup
@@ -98,7 +105,7 @@ class _UseCheck:
     made_for: ApiSurface | None
 
     def problem(self) -> tuple[str, str]:
-        """Kind and text of what is wrong, or two empty strings."""
+        """Kind and text of the problem, or two empty strings."""
         if self.use.kind == "override":
             return self._of_override()
         if self.answer.presence is Presence.MISSING:
@@ -113,72 +120,75 @@ class _UseCheck:
         missing = self.answer.missing
         if self.use.target.startswith("torch.") and NPU_NAME.search(missing):
             return "", ""
-        # An object may be of a class that has more than the one the text speaks of.
-        if self.use.holder and self._bound(missing):
+        # An object may be an instance of a subclass with more attributes.
+        if self.use.instance and self._bound(missing):
             return "", ""
         text = f"{self.answer.where} has no {missing}"
-        # What is assigned need not be there before; what holds it must.
+        # An assigned name need not exist before; its module or class must.
         if self.use.kind != "patch" or self.use.target != f"{self.answer.where}.{missing}":
             return "missing", text
         then = self.made_for.find(self.use.target).presence if self.made_for else Presence.UNKNOWN
         if then is Presence.FOUND and not self._own("is_read", missing):
-            return "lost-patch", f"{text}, which this assignment replaces in the version it was made for"
+            return (
+                "lost-patch",
+                f"{text}, which this assignment replaces in the version it was written for",
+            )
         if self._read(missing):
             return "patch", text
-        return "dead-patch", f"{text}, and nothing reads what is assigned here"
+        return "dead-patch", f"{text}, and nothing reads the value assigned here"
 
     def _bound(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]
         theirs = self.surface.mentions(top)
-        # Of this very class: only who sets the name on it gives it one. Functions put into a class also call
-        # the object `self`.
-        if self.use.holder == "made" and self._makes_itself():
+        # The object is an instance of exactly this class, so only code that sets the name adds it. Functions
+        # that are assigned to a class also call the object `self`.
+        if self.use.instance == "created" and self._makes_itself():
             return theirs.is_set(word) or self._own("is_given", word)
         if theirs.is_bound(word):
             return True
-        holder = self.use.target.removesuffix(f".{word}").rpartition(".")[2]
-        another = self.use.holder != "declared" or self._own("is_derived_from", holder)
+        class_name = self.use.target.removesuffix(f".{word}").rpartition(".")[2]
+        another = self.use.instance != "declared" or self._own("is_derived_from", class_name)
         return self._own("is_bound" if another else "is_given", word)
 
     def _makes_itself(self) -> bool:
-        """Whether what the class makes is of it, and not of another that it chooses."""
+        """Whether calling the class creates an instance of it, and not of another class (`__new__`)."""
         made = self.surface.find(self.answer.where).definition
         return made is not None and self.surface.member(made, "__new__").presence is Presence.MISSING
 
     def _read(self, word: str) -> bool:
         top = self.use.target.partition(".")[0]
-        return self.surface.mentions(top).is_there(word) or self._own("is_read", word)
+        return self.surface.mentions(top).is_mentioned(word) or self._own("is_read", word)
 
-    def _own(self, question: str, word: str) -> bool:
-        """Whether the user's own text answers a question of `Mentions` with yes."""
+    def _own(self, search: str, word: str) -> bool:
+        """Whether a search in the consumer's own text (a method of `PackageText`) succeeds."""
         return any(
-            getattr(self.consumer.mentions(package), question)(word) for package in self.consumer.packages
+            getattr(self.consumer.mentions(package), search)(word) for package in self.consumer.packages
         )
 
     def _of_override(self) -> tuple[str, str]:
-        if self.made_for is None or self.use.offers is None or self.answer.presence is Presence.UNKNOWN:
+        if self.made_for is None or self.use.signature is None or self.answer.presence is Presence.UNKNOWN:
             return "", ""
         name = self.use.target.rpartition(".")[2]
         if self.answer.presence is Presence.MISSING:
             theirs = self.surface.mentions(self.use.target.partition(".")[0])
-            if self.answer.missing != name or theirs.is_there(name) or self._own("is_read", name):
+            if self.answer.missing != name or theirs.is_mentioned(name) or self._own("is_read", name):
                 return "", ""
         elif self.answer.definition is None:
             return "", ""
         then = self.made_for.find(self.use.target).definition
-        text = override_problem(name, self.use.offers, self.answer.definition, then, self.surface)
+        text = override_problem(name, self.use.signature, self.answer.definition, then, self.surface)
         return ("override", text) if text else ("", "")
 
     def _of_subclass(self) -> tuple[str, str]:
         definition = self.answer.definition
-        if definition is None or not definition.is_class or not self._own("is_called", self.use.written):
+        if definition is None or not definition.is_class or not self._own("is_called", self.use.class_name):
             return "", ""
         left = missing_abstract_methods(definition, self.use.defines or frozenset(), self.surface)
         if not left:
             return "", ""
         return (
             "abstract",
-            f"a class without {', '.join(left)}, which {self.use.target} leaves to its subclasses",
+            f"the class does not define {', '.join(left)}, which {self.use.target} declares abstract",
         )
 
     def _of_call(self, definition: ApiDefinition) -> tuple[str, str]:
@@ -190,15 +200,15 @@ class _UseCheck:
         return "arguments", f"{use.target.rpartition('.')[2]}{signatures[0]} {problems[0]}"
 
     def _may_be_another(self) -> bool:
-        """Whether the method of an object of a class, or of a subclass, may be another of this name."""
+        """Whether the object may be of a subclass that redefines the method."""
         top, name = self.use.target.partition(".")[0], self.use.target.rpartition(".")[2]
-        if self.use.holder not in ("declared", "inherited"):
+        if self.use.instance not in ("declared", "inherited"):
             return False
         return self.surface.mentions(top).definitions(name) > 1 or self._own("is_bound", name)
 
     def _signatures(self, definition: ApiDefinition) -> tuple[CallSignature, ...]:
-        """The signatures a call of the definition must fit one of; none when they are not known."""
-        bound = self.use.kind == "super" or bool(self.use.holder)
+        """The signatures of the definition, one of which a call must fit; none when they are not known."""
+        bound = self.use.kind == "super" or bool(self.use.instance)
         if not definition.is_class:
             decorators = {ast.unparse(one) for one in getattr(definition.node, "decorator_list", ())}
             drop = "classmethod" in decorators or (bound and "staticmethod" not in decorators)

@@ -1,4 +1,4 @@
-"""Uses of other packages in one file: imports, attributes, calls, base classes, overrides, patches."""
+"""Find the uses of other packages in one file: imports, calls, base classes, overrides and patches."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from harness.compat.uses.use import Use
 def uses_in_file(
     tree: ast.Module, source: bytes, module: str, file: str, providers: Collection[str]
 ) -> tuple[Use, ...]:
-    """Every use of the providers in one file; `tree` is that of `source`."""
+    """Every use of the providers in one file. `tree`: the syntax tree of `source`."""
     visitor = _UseVisitor(module, file, frozenset(providers), source)
     visitor.enter(tree.body)
     return tuple(dict.fromkeys(visitor.found))
 
 
 def own_imports_in_file(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
-    """The modules and names, unless a guard stands before the import."""
+    """The modules and names that a file imports from its own package when it is imported, without a guard."""
     visitor = _ImportVisitor(module, file, frozenset({module.partition(".")[0]}), source)
     visitor.enter(tree.body)
     found = [use.target for use in visitor.found if use.at_import and not use.guarded]
@@ -54,7 +54,7 @@ def own_imports_in_file(tree: ast.Module, source: bytes, module: str, file: str)
 
 
 class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
-    """Finds uses scope by scope: what names mean, and what stands behind a guard."""
+    """Finds uses scope by scope, tracking what names refer to and which guards apply."""
 
     def __init__(self, module: str, file: str, providers: frozenset[str], source: bytes) -> None:
         self.found: list[Use] = []
@@ -63,8 +63,8 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self._package = file.endswith("/__init__.py")
         self._providers = providers
         lines = source.decode("utf-8", "replace").splitlines()
-        self._questions = AvailabilityTests(lines)
-        # Names that some function gives another value to.
+        self._is_guard = AvailabilityTests(lines).is_availability_test
+        # Names that a function reassigns with `global`.
         self._globals = {
             name for line in lines if line.lstrip().startswith("global ") for name in re.findall(r"\w+", line)
         }
@@ -77,7 +77,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self._bases: list[str] = []
 
     def enter(self, body: list[ast.stmt], parameters: Collection[ast.arg] = ()) -> None:
-        """Visit a scope's statements with its names bound."""
+        """Visit the statements of a scope."""
         self._open(body, parameters)
         self._block(body)
         self._close()
@@ -89,45 +89,45 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             scope.setdefault(name, set()).add(target)
             counts[name] += 1
         objects = {
-            parameter.arg: meaning
+            parameter.arg: binding
             for parameter in parameters
-            if counts[parameter.arg] == 1 and (meaning := self._declared(parameter.annotation))
+            if counts[parameter.arg] == 1 and (binding := self._declared(parameter.annotation))
         }
         self._scopes.append(scope)
         self._objects.append(objects)
         for name, node in assigned_once(body, counts):
-            meaning = self._given(node) if name not in self._globals else None
-            if meaning:
-                objects[name] = meaning
+            binding = self._given(node) if name not in self._globals else None
+            if binding:
+                objects[name] = binding
 
     def _close(self) -> None:
         self._scopes.pop()
         self._objects.pop()
 
     def _declared(self, annotation: ast.expr | None) -> Binding | None:
-        """An object of the class that an annotation names."""
+        """An instance of the class that an annotation names."""
         named = annotated_class(annotation)
-        meaning = self._meaning(named) if named else None
-        return Binding(target=meaning.target, holder="declared") if may_be_class(meaning) else None
+        binding = self._binding(named) if named else None
+        return Binding(target=binding.target, instance="declared") if may_be_class(binding) else None
 
     def _given(self, node: ast.stmt) -> Binding | None:
-        """What an assignment gives: an object of a class of a provider, if the text says so."""
+        """The instance of a provider's class that an assignment creates or declares, if any."""
         if isinstance(node, ast.AnnAssign):
             return self._declared(node.annotation)
         return self._made(node.value) if isinstance(node, ast.Assign) else None
 
     def _made(self, value: ast.expr) -> Binding | None:
-        meaning = self._meaning(value.func) if isinstance(value, ast.Call) else None
-        return Binding(target=meaning.target, holder="made") if may_be_class(meaning) else None
+        binding = self._binding(value.func) if isinstance(value, ast.Call) else None
+        return Binding(target=binding.target, instance="created") if may_be_class(binding) else None
 
     def _block(self, body: list[ast.stmt], guard: str = "") -> None:
-        """Visit statements in order; a test that leaves the block guards what follows it."""
+        """Visit statements in order. A test whose body leaves the block guards the statements after it."""
         depth = len(self._guards)
         if guard:
             self._guards.append(guard)
         for node in body:
             self.visit(node)
-            if isinstance(node, ast.If) and self._questions.asked_by(node.test) and leaves_block(node.body):
+            if isinstance(node, ast.If) and self._is_guard(node.test) and leaves_block(node.body):
                 self._guards.append(f"after the test at line {node.lineno}")
         del self._guards[depth:]
 
@@ -158,7 +158,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         for outside in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
             self.visit(outside)
         self._functions += 1
-        # A guard around a definition also stands around what it does when called.
+        # A guard around a definition also applies to its body.
         self.enter(node.body, all_parameters(arguments))
         self._functions -= 1
 
@@ -174,25 +174,25 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             self.visit(outside)
         bases = []
         for base in node.bases:
-            meaning = self._meaning(base)
-            certain = meaning is not None and not meaning.holder and not meaning.unsure
-            bases.append(meaning.target if meaning and certain else "")
-            if meaning and not meaning.holder and "." in meaning.target:
+            binding = self._binding(base)
+            certain = binding is not None and not binding.instance and not binding.unsure
+            bases.append(binding.target if binding and certain else "")
+            if binding and not binding.instance and "." in binding.target:
                 alone = certain and len(node.bases) == 1
                 names = concrete_names(node) if alone else None
-                self._add("subclass", meaning, node, written=node.name, defines=names)
+                self._add("subclass", binding, node, class_name=node.name, defines=names)
         self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
         self._owns.append(class_names(node) if self._bases[-1] else set())
         self._fields.append(self._own_fields(node))
         self._add_overrides(node)
-        # Methods do not see the names of the class around them.
+        # Methods do not see the names in the body of their class.
         self._block(node.body)
         self._bases.pop()
         self._owns.pop()
         self._fields.pop()
 
     def _own_fields(self, node: ast.ClassDef) -> dict[str, Binding]:
-        """Attributes that hold an object of a provider's class and are set nowhere else."""
+        """Attributes that hold an instance of a provider's class and are assigned only once."""
         fields: dict[str, Binding] = {}
         values = attributes_set_in_init(node)
         if not values:
@@ -214,9 +214,9 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
                 continue
             marks = decorators(method)
             if marks <= SIGNATURE_PRESERVING | {"override"}:
-                written = signature_of(method)
-                offers = written if "staticmethod" in marks else written.bound()
-                self._add("override", Binding(target=f"{base}.{method.name}"), method, offers=offers)
+                declared = signature_of(method)
+                signature = declared if "staticmethod" in marks else declared.bound()
+                self._add("override", Binding(target=f"{base}.{method.name}"), method, signature=signature)
 
     def visit_Try(self, node: ast.Try) -> None:
         caught = {name for handler in node.handlers for name in caught_errors(handler)}
@@ -235,7 +235,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        guard = f"behind the test at line {node.lineno}" if self._questions.asked_by(node.test) else ""
+        guard = f"behind the test at line {node.lineno}" if self._is_guard(node.test) else ""
         self._block(node.body, guard)
         self._block(node.orelse, guard)
 
@@ -251,7 +251,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
-        asks = self._questions.asked_by(node.test)
+        asks = self._is_guard(node.test)
         self._guards += [f"behind the test at line {node.lineno}"] if asks else []
         self.visit(node.body)
         self.visit(node.orelse)
@@ -262,7 +262,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         depth = len(self._guards)
         for value in node.values:
             self.visit(value)
-            if self._questions.asked_by(value):
+            if self._is_guard(value):
                 self._guards.append(f"behind the test at line {node.lineno}")
         del self._guards[depth:]
 
@@ -272,9 +272,9 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self.visit(node.target)
 
     def visit_Call(self, node: ast.Call) -> None:
-        meaning = self._meaning(node.func)
-        if meaning and "." in meaning.target:
-            self._add("call", meaning, node, arguments=arguments_of(node))
+        binding = self._binding(node.func)
+        if binding and "." in binding.target:
+            self._add("call", binding, node, arguments=arguments_of(node))
         elif (method := super_method_name(node.func)) and self._bases and self._bases[-1]:
             target = Binding(target=f"{self._bases[-1]}.{method}")
             self._add("super", target, node, arguments=arguments_of(node))
@@ -284,16 +284,16 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             self.visit(argument)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        meaning = self._meaning(node)
-        if meaning is None:
+        binding = self._binding(node)
+        if binding is None:
             self.visit(node.value)
         elif not isinstance(node.ctx, ast.Store):
-            self._add("attribute", meaning, node)
-        elif not meaning.holder:
-            self._add("patch", meaning, node)
+            self._add("attribute", binding, node)
+        elif not binding.instance:
+            self._add("patch", binding, node)
 
-    def _meaning(self, node: ast.expr) -> Binding | None:
-        """What of a provider an expression means; None for everything else, and for an object as a whole."""
+    def _binding(self, node: ast.expr) -> Binding | None:
+        """The name of a provider that an expression refers to; None for whole objects and all else."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -303,7 +303,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         for scope in reversed(self._scopes):
             targets = scope.get(node.id, set()) - {""}
             if targets:
-                unsure = f"{node.id} has another meaning too" if len(scope[node.id]) > 1 else ""
+                unsure = f"{node.id} also refers to something else" if len(scope[node.id]) > 1 else ""
                 return Binding(target=".".join([min(targets), *reversed(parts)]), unsure=unsure)
             if node.id in scope:
                 break
@@ -318,10 +318,10 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             return attribute_of(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
         if not self._bases[-1] or name in self._owns[-1]:
             return None
-        return attribute_of(Binding(target=self._bases[-1], holder="inherited"), parts)
+        return attribute_of(Binding(target=self._bases[-1], instance="inherited"), parts)
 
     def _object(self, node: ast.expr) -> Binding | None:
-        """The object of a provider's class that a plain name holds."""
+        """The instance of a provider's class that a plain name refers to."""
         if isinstance(node, ast.Name):
             for scope, objects in zip(reversed(self._scopes), reversed(self._objects), strict=True):
                 if node.id in scope:
@@ -331,12 +331,12 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
     def _add(
         self,
         kind: str,
-        meaning: Binding,
+        binding: Binding,
         node: ast.stmt | ast.expr | ast.alias,
         *,
         arguments: CallArguments | None = None,
-        offers: CallSignature | None = None,
-        written: str = "",
+        signature: CallSignature | None = None,
+        class_name: str = "",
         defines: frozenset[str] | None = None,
     ) -> None:
         guards = [guard for guard in self._guards if not guard.startswith("call:")]
@@ -347,22 +347,22 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self.found.append(
             Use(
                 kind=kind,
-                target=meaning.target,
+                target=binding.target,
                 file=self._file,
                 line=node.lineno,
                 arguments=arguments,
-                guarded=meaning.unsure or (guards[-1] if guards else ""),
+                guarded=binding.unsure or (guards[-1] if guards else ""),
                 at_import=self._functions == 0,
-                holder=meaning.holder,
-                offers=offers,
-                written=written,
+                instance=binding.instance,
+                signature=signature,
+                class_name=class_name,
                 defines=defines,
             )
         )
 
 
 class _ImportVisitor(_UseVisitor, ast.NodeVisitor):
-    """Finds only the imports that run with the module: functions and expressions are left out."""
+    """Finds only imports that run when the module is imported; functions and expressions are skipped."""
 
     def visit(self, node: ast.AST) -> None:
         if not isinstance(node, ast.expr):

@@ -134,7 +134,7 @@ def surface(path: Path, text: str) -> ApiSurface:
     [
         ("def f(a): ...", "", "lib.f: removed", True),
         ("", "def f(a): ...", "lib.f: added", False),
-        ("def f(a): ...", "def f(a, b): ...", "parameter b must be given now", True),
+        ("def f(a): ...", "def f(a, b): ...", "parameter b is now required", True),
         ("def f(a): ...", "def f(a, b=1): ...", "parameter b added", False),
         ("def f(a, b=1): ...", "def f(a): ...", "parameter b removed", True),
         ("def f(a, b=1): ...", "def f(a, **k): ...", "parameter b removed", False),

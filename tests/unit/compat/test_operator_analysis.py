@@ -94,7 +94,7 @@ def test_calls_that_fit_or_cannot_be_judged_are_left_in_peace(source: str, old: 
         ("torch_npu.npu_swiglu(self=x)", "has no argument 'self'"),
         ("torch_npu.npu_swiglu()", "misses input"),
         ("torch_npu.npu_swiglu(x, 1, dim=1)", "gets 'dim' twice"),
-        ("torch_npu.npu_rotary(q, c, 'BSH')", "takes 2 positional arguments, 3 are given"),
+        ("torch_npu.npu_rotary(q, c, 'BSH')", "takes 2 positional arguments, but 3 are passed"),
         ("torch_npu.npu_mla_process(x)", "npu_mla_process is not in this torch_npu"),
         ("import torch_npu as t\nt.npu_swiglu(a, b, c)", "takes 2 positional"),
         ("from torch_npu import npu_swiglu as s\ns(a, b, c)", "takes 2 positional"),
@@ -138,7 +138,7 @@ def test_changes_between_versions_say_what_breaks_and_what_changes_silently(
     assert not changes["npu_added", "added"].breaking
     assert not changes["npu_swiglu", "argument limit added"].breaking
     assert changes["npu_cast", "argument dtype became keyword-only"].breaking
-    silent = changes["npu_rotary", "default of layout went from 'BSH' to 'BSND'"]
+    silent = changes["npu_rotary", "default of layout changed from 'BSH' to 'BSND'"]
     assert silent.silent
     assert not silent.breaking
     assert not schema_changes(old, old)

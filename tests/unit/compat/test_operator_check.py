@@ -104,7 +104,7 @@ def test_a_default_that_changed_silently_is_found_where_a_call_relies_on_it(
     _, judgement = asked(context, "2.9.0", vllm_ascend="1.0")
     assert judgement.status is status
     if status is Status.FAIL:
-        assert "default of layout went from 'BSH' to 'BSND'" in judgement.reasons[0]
+        assert "default of layout changed from 'BSH' to 'BSND'" in judgement.reasons[0]
 
 
 def test_what_is_not_on_the_index_was_not_looked_at(stack: Any, context: Any) -> None:

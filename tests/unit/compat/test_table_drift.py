@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.compat.table_drift import compatible, find_drift
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.load_matrix import load_matrix
+from harness.measurements import json_object
 
 MATRIX = Path(__file__).parents[3] / "matrix.yaml"
 
@@ -87,7 +88,7 @@ def test_every_contradiction_is_said_once_with_both_sources() -> None:
     found = find_drift(load_matrix(MATRIX))
     assert len({str(item) for item in found}) == len(found)
     assert all(item.left.source and item.right.source for item in found)
-    json.dumps([item.to_json() for item in found])
+    json.dumps([json_object(item) for item in found])
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: ApiSurface, te
         ("import lib.gone", 1, "lib has no gone"),
         ("import lib\nlib.core.gone()", 2, "lib.core has no gone"),
         ("from lib.core import Model\ndef f():\n    return Model.absent", 3, "Model has no absent"),
-        ("from lib import make\nmake(1, 2, 3)", 2, "takes 2 positional arguments, 3 are given"),
+        ("from lib import make\nmake(1, 2, 3)", 2, "takes 2 positional arguments, but 3 are passed"),
         ("from lib import make\nmake(1, d=2)", 2, "has no parameter 'd'"),
         ("from lib import make\nmake()", 2, "misses a"),
         ("from lib.core import Model\nModel()", 2, "misses size"),

@@ -79,7 +79,7 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
             "Config has no absent",
         ),
         ("import lib\nclass A(lib.Config):\n  def f(self):\n    self.absent()", "Config has no absent"),
-        ("import lib\nclass A(lib.Half):\n  pass\nA()", "without run"),
+        ("import lib\nclass A(lib.Half):\n  pass\nA()", "does not define run"),
         ("from lib import Typed\nc = Typed()\nc.absent()", "Typed has no absent"),
     ],
 )
