@@ -1,5 +1,6 @@
-"""The model-level case: a small model, a batch and the settings of one actor update, all seeded and exact in
-fp32."""
+"""The case of one actor update: a small model, a batch and the settings, all drawn from a seed and exact in
+fp32.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ UPDATE: Mapping[str, Any] = {
     "ppo_mini_batch_size": 4,
     "ppo_micro_batch_size_per_gpu": 2,
     "clip_ratio": 0.2,
-    # Wide, so that after the first step, too, no ratio is as near to a bound as roundings go (`decisions`).
+    # Wide, so that no ratio is within rounding errors of a bound, also after the first step
+    # (`clip_decisions`).
     "clip_ratio_low": 0.7,
     "clip_ratio_high": 1.7,
     "loss_agg_mode": "token-mean",
@@ -40,7 +42,7 @@ UPDATE: Mapping[str, Any] = {
     "use_kl_loss": True,
     "kl_loss_coef": 0.05,
     "kl_loss_type": "low_var_kl",
-    # Far above the norm that occurs: clipping would hide what scales all gradients.
+    # Far above the norms that occur: gradient clipping would hide an error that scales all gradients.
     "grad_clip": 1e4,
     "lr": 5e-4,
 }
@@ -52,16 +54,16 @@ DRIFTS = (-2.4, -0.1, 0.05, 0.12, 2.2)
 """Log-ratios old to new: inside the clip range, and outside on both sides."""
 
 GAIN: Mapping[str, float] = {"float32": 1.5, "bfloat16": 1.0}
-"""How much larger matrices leave what passes through them; roundings grow with it."""
+"""By how much matrices enlarge activations; rounding errors grow with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCase:
-    """weights: drawn by the name and shape a model has (`draw`). batch: int64 and float32 arrays.
+    """Weights are drawn by the names and shapes of the model's parameters (`draw`).
 
-    packed: how production runs it, rows without padding in one sequence and fused attention, instead of
-    padded rows and attention spelled out; the same function. compute: torch's name of the format that verl
-    has the model compute in (autocast); parameters, optimizer and loss stay in fp32.
+    packed: rows without padding in one sequence and fused attention, as in production, instead of padded rows
+    and attention as separate operators; both compute the same function. compute: torch's name of the format
+    that the model computes in under verl's autocast; parameters, optimizer and loss stay in fp32.
     """
 
     seed: int = DEFAULT_SEED

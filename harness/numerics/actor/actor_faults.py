@@ -21,7 +21,7 @@ class ActorFault:
 
     @contextmanager
     def broken(self, model: Any) -> Iterator[None]:
-        """`model` with the fault in it."""
+        """`model` with the fault injected."""
         handle = self.breaks(model, self.place)
         try:
             yield
@@ -46,7 +46,7 @@ def _summed_in_bfloat16(model: Any, place: str) -> Any:
         for first in range(0, left.shape[-1], BLOCK):
             part = left[..., first : first + BLOCK] @ right[:, first : first + BLOCK].T
             total = part if total is None else total + part
-        # Without autograd's knowledge: the backward products stay right.
+        # Hidden from autograd: the backward matmuls stay right.
         output.data.copy_(total)
 
     return model.get_submodule(place).register_forward_hook(summed)
@@ -76,7 +76,7 @@ ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
         GRADIENT_SIGN,
         ActorFault(
             id="accumulation-bf16",
-            what="the partial sums of one matrix product are kept in bf16",
+            what="the partial sums of one matmul are kept in bf16",
             place="model.layers.1.mlp.down_proj",
             breaks=_summed_in_bfloat16,
             matmul=True,

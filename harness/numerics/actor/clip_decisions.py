@@ -1,4 +1,4 @@
-"""The numbers that verl's policy loss clips by, and how far each is from a bound."""
+"""The log-ratios that verl's policy loss clips, and how far each is from a clip bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.numerics.actor.actor_case import ActorCase
 Values = NDArray[np.float64]
 
 #: (log-ratios, their distances from the nearest bound): one call of the loss.
-Keep = Callable[[Values, Values], None]
+KeepClipDecisions = Callable[[Values, Values], None]
 Margin = Callable[[Values], Values]
 
 
@@ -34,11 +34,14 @@ DUAL_CLIP = 3.0
 
 
 @contextmanager
-def watch_clip_decisions(update: Mapping[str, Any], margin: Margin, keep: Keep) -> Iterator[None]:
-    """verl's policy loss of `update["loss_mode"]`, telling the log-ratios that it clips by; the distance is
-    infinite where padding or an advantage of zero makes the decision void.
+def watch_clip_decisions(
+    update: Mapping[str, Any], margin: Margin, keep: KeepClipDecisions
+) -> Iterator[None]:
+    """Pass the log-ratios of verl's policy loss `update["loss_mode"]` to `keep`, with their distances from
+    the nearest clip bound.
 
-    A release without a registry of losses tells nothing.
+    The distance is infinite where padding or an advantage of zero makes the decision irrelevant. A release
+    without a registry of losses reports nothing.
     """
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
     name = update["loss_mode"]
@@ -55,12 +58,12 @@ def watch_clip_decisions(update: Mapping[str, Any], margin: Margin, keep: Keep) 
         ratio = (new - old) * mask
         if name == "gspo":
             ratio = ratio.sum(axis=1, keepdims=True) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        matters = (
+        is_relevant = (
             ((mask != 0) & (advantages != 0))
             if ratio.shape == mask.shape
             else (advantages != 0).any(1)[:, None]
         )
-        keep(ratio, np.where(matters, margin(ratio), np.inf))
+        keep(ratio, np.where(is_relevant, margin(ratio), np.inf))
         return original(*args, **kwargs)
 
     registry[name] = watched
@@ -72,7 +75,7 @@ def watch_clip_decisions(update: Mapping[str, Any], margin: Margin, keep: Keep) 
 
 @dataclass(kw_only=True)
 class ClipDecisions:
-    """Clip decisions of an exact update, and how far other runs of it are from them."""
+    """Clip decisions of an exact update, and how far other runs of it deviate from them."""
 
     case: ActorCase
     exact: list[tuple[Values, Values]] = field(default_factory=list)
@@ -89,8 +92,8 @@ class ClipDecisions:
         if not self.exact:
             self.exact, self.drift = calls, [0.0] * len(calls)
             return
-        for number, ((found, _), (wanted, _)) in enumerate(zip(calls, self.exact, strict=True)):
-            self.drift[number] = max(self.drift[number], float(np.abs(found - wanted).max(initial=0.0)))
+        for number, ((found, _), (expected, _)) in enumerate(zip(calls, self.exact, strict=True)):
+            self.drift[number] = max(self.drift[number], float(np.abs(found - expected).max(initial=0.0)))
 
     def slack(self, safety: float) -> float | None:
         """The smallest distance from a bound, in units of `safety` times the largest drift of that call; not

@@ -97,8 +97,8 @@ def interval(contract: Contract, left: Array, right: Array, bias: Array | None =
 def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
     """As `interval` for the sum over the first axis of `left[i].T @ right[i]`.
 
-    The weight's gradient of a layer without bias, whose product is a batched one (`matmul_backward`): either
-    one product, or one for each row of the batch, rounded to the io format and summed in fp32.
+    The weight's gradient of a layer without bias is a batched matmul (`matmul_backward`): either one matmul,
+    or one for each row of the batch, rounded to the io format and summed in fp32.
     """
     parts = [interval(contract, one.T, other) for one, other in zip(left, right, strict=True)]
     low, high, exact = interval(contract, rows(left).T, rows(right))

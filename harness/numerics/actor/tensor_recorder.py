@@ -1,5 +1,6 @@
-"""Records what passes through a model, in the order it happens: inputs and outputs of modules, the loss,
-and what flows back; and how far recorded tensors are from exact ones."""
+"""Records the tensors of an update in the order in which they are computed (inputs and outputs of modules,
+the loss, gradients), and measures how far they are from exact ones.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class TensorEvent:
     """One tensor: its kind, the module or quantity it belongs to, which call of it, and a label of all that.
 
     part: "input" or "output" of a module, numbered from the second on: "output 2". operators: what ran on the
-    device since the event before, where that was traced; of tensors recorded one after the other with nothing
-    run in between, each has what ran before the first.
+    device since the event before, if that was traced; tensors recorded without an operator in between share
+    the operators before the first of them.
     """
 
     kind: str
@@ -63,7 +64,9 @@ class TensorEvent:
 
 @dataclass(kw_only=True)
 class TensorRecorder:
-    """Hands every event with its values to `sink`; `operators` fills up between events while tracing."""
+    """Passes every event with its values to `sink`; `operators` collects what runs between events while
+    tracing.
+    """
 
     sink: TensorSink
     operators: list[str] = field(default_factory=list)
@@ -77,7 +80,7 @@ class TensorRecorder:
         event = TensorEvent(kind=kind, name=name, part=part, call=self.calls[key], operators=self.ran)
         self.calls[key] += 1
         values = np.array(tensor.detach().cpu().double().numpy())
-        # What recording itself runs on the device is not the model's.
+        # Operators that recording itself ran are not the model's.
         self.operators.clear()
         self.sink(event, values)
 
@@ -86,8 +89,8 @@ class TensorRecorder:
         """Record inputs of leaf modules, outputs of all modules, the gradients that arrive there, and every
         loss that is differentiated.
 
-        A loss that is reported may not be the one that is differentiated, and is known only after all of its
-        backward: what made it wrong could not be told from there.
+        The loss that verl reports may not be the one that it differentiates, and it is known only after the
+        whole backward pass, where the cause of an error can no longer be located.
         """
         handles = []
         for name, module in model.named_modules():
@@ -143,11 +146,11 @@ def distances(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]
     """A sink that keeps only the distance from the exact values; infinite without a counterpart."""
 
     def measure(event: TensorEvent, values: NDArray[np.float64]) -> None:
-        wanted = exact.get(event.label)
-        if wanted is None or wanted.shape != values.shape or not np.isfinite(values).all():
+        expected = exact.get(event.label)
+        if expected is None or expected.shape != values.shape or not np.isfinite(values).all():
             errors[event.label] = np.inf
         else:
-            errors[event.label] = float(np.linalg.norm(values - wanted))
+            errors[event.label] = float(np.linalg.norm(values - expected))
 
     return measure
 

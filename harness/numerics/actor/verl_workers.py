@@ -1,8 +1,8 @@
 """verl's own classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
 
 `DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do, and
-what 0.7 does where `trainer.use_legacy_worker_impl=disable`. Which of them a release has is asked of the
-installed package.
+what 0.7 does where `trainer.use_legacy_worker_impl=disable`. The installed package is
+inspected to find out which of them it has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Any]
 
 
 def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
-    """The paths this verl trains with, the default first; NothingSelectedError when none is known here."""
+    """verl's actor classes that are installed, the default first; NothingSelectedError when none is known."""
     paths: list[type[LegacyActor | EngineActor]] = []
     if _has(LEGACY):
         paths.append(LegacyActor)
@@ -48,7 +48,7 @@ def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
 
 
 def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
-    """The path of that name, the default one without; NothingSelectedError when this verl has none such."""
+    """The actor class of that name, the default one for ""; NothingSelectedError when this verl has none."""
     paths = actor_classes()
     found = next((path for path in paths if path.name == name), None) if name else paths[0]
     if found is None:
@@ -57,7 +57,7 @@ def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
 
 
 def finding(path: str) -> str:
-    """What the path of that name gets wrong on every device and is spared here, or ""."""
+    """A defect of the actor class that is worked around here, or ""."""
     return SHORT_MASK if actor_class(path) is EngineActor and _masks_are_short() else ""
 
 
@@ -85,7 +85,7 @@ class LegacyActor:
         loss_mode = update.pop("loss_mode", "vanilla")
         self.update_size = update["ppo_mini_batch_size"]
         self.micro = update["ppo_micro_batch_size_per_gpu"]
-        wanted = {
+        actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
             "use_dynamic_bsz": False,
@@ -96,7 +96,7 @@ class LegacyActor:
             **update,
         }
         self.actor = import_module(LEGACY).DataParallelPPOActor(
-            _offered(config.FSDPActorConfig, wanted), model, optimizer
+            _offered(config.FSDPActorConfig, actor_settings), model, optimizer
         )
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -144,7 +144,7 @@ class EngineActor:
             # 0.7 asks for nothing, later releases for the model's configuration.
             patches(*[None for _ in signature(patches).parameters])
         if case.compute == "float32":
-            # 0.7 computes in bfloat16 whatever is asked for, so autocast ends where the model begins.
+            # 0.7 always computes in bfloat16, so autocast is switched off where the model starts.
             model.register_forward_pre_hook(
                 lambda *_: import_module("torch").set_autocast_enabled(device, False)
             )
@@ -160,14 +160,14 @@ class EngineActor:
             setattr(self.engine, name, value)
         update = {name: case.update[name] for name in case.update if name not in {"lr", "grad_clip"}}
         loss_mode = update.pop("loss_mode", "vanilla")
-        wanted = {
+        actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
             "use_dynamic_bsz": False,
             "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
             **update,
         }
-        actor = _offered(config.ActorConfig, wanted)
+        actor = _offered(config.ActorConfig, actor_settings)
         self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -236,9 +236,11 @@ class EngineActor:
         return data
 
 
-def _offered(config: Any, wanted: Mapping[str, Any]) -> Any:
-    """A configuration with those of the wanted settings that this release has."""
-    return config(**{name: value for name, value in wanted.items() if name in config.__dataclass_fields__})
+def _offered(config: Any, actor_settings: Mapping[str, Any]) -> Any:
+    """A configuration of those settings that this release has."""
+    return config(
+        **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
+    )
 
 
 def _plain_engine(engine: type[Any], *, packed: bool) -> Any:

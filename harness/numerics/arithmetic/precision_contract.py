@@ -1,5 +1,6 @@
-"""A numerics contract: what an implementation promises about its arithmetic, so that tolerances can be
-derived."""
+"""A precision contract: what an implementation promises about its arithmetic, from which tolerances are
+derived.
+"""
 
 from __future__ import annotations
 

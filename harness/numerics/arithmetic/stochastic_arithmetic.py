@@ -1,9 +1,9 @@
-"""Float64 twin of fp32 code: exact, or with every operation off by what a contract allows it to be off.
+"""Runs fp32 code in float64: exactly, or with every operation perturbed by up to what a contract allows.
 
-Inside `exact(...)` every cast to fp32 becomes one to float64. Inside `perturbed(...)` each operation's result
-is moved besides, uniformly at random within the error that the contract permits this operation on these
-operands (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). How far such runs scatter around the
-exact one is what a device may differ, tensor by tensor, with no tolerance chosen by hand.
+Inside `exact(...)` every cast to fp32 becomes one to float64. Inside `perturbed(...)` each operation's
+result is also moved, uniformly at random within the error that the contract allows for this operation on
+these operands (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). The scatter of such runs around
+the exact one is the tolerance of a device, tensor by tensor, without a tolerance chosen by hand.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ EXACT = frozenset(
     where zero_ zeros zeros_like
     """.split()  # noqa: SIM905 - a list of a hundred lines reads worse
 )
-"""Operations that move, choose or compare numbers, or work on whole ones. Those of `_foreach_` are in verl's
-gradient clipping only, whose factor is one here."""
+"""Operations that move, select or compare numbers, or work on integers, and so do not round. Those of
+`_foreach_` occur only in verl's gradient clipping, whose factor is one here.
+"""
 
 HIDDEN = 1e30
-"""Attention masks hold the lowest number of the format; what they hide is the same everywhere."""
+"""Attention masks contain the lowest number of the format; larger magnitudes are masks and are not
+perturbed.
+"""
 
 ROUNDED = frozenset(
     ["add", "sub", "mul", "rsub", "add_", "sub_", "mul_", "lerp", "lerp_", "addcmul", "addcmul_"]
 )
-PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
+MATMULS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
 SUMS = frozenset(["sum", "mean", "linalg_vector_norm", "embedding_dense_backward", "index_add", "nansum"])
 
 
 class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
-    """The mode behind `exact` and `perturbed`; `unbounded` counts operations it has no bound of their own
-    for.
+    """The mode behind `exact` and `perturbed`; `unbounded` counts operations without an error bound.
 
-    contract: what is permitted now; an optimizer that keeps to another one sets it. casts: whether matrix
-    products read their operands rounded to the io format, as under autocast. guesses: whether an operation
-    without a bound is moved by that of an elementary function, or not at all (`guessed`).
+    contract: the one in force; an optimizer that has another one sets it. casts: whether matmuls read their
+    operands rounded to the io format, as under autocast. guesses: whether the result of an operation without
+    an error bound is perturbed like that of an elementary function, or not at all (`unbounded_operators`).
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
         name = func.overloadpacket.__name__
-        if self.casts and self.generator is not None and name in PRODUCTS:
+        if self.casts and self.generator is not None and name in MATMULS:
             args = self._cast(name, args)
         bound = None if self.generator is None or name in EXACT else self._bound(name, args)
         result = func(*args, **kwargs)
@@ -86,10 +88,10 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _cast(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The operands of a product, rounded in either direction."""
+        """The operands of a matmul, rounded in either direction."""
         unit = FORMATS[self.contract.io].unit_roundoff
         given = list(args)
-        for place in PRODUCTS[name]:
+        for place in MATMULS[name]:
             direction = torch.rand(given[place].shape, generator=self.generator, dtype=torch.float64) * 2 - 1
             given[place] = given[place] * (1 + unit * direction)
         return tuple(given)
@@ -102,10 +104,10 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
             return None
         if name in ROUNDED:
             return lambda result: unit * result.abs()
-        if name in PRODUCTS:
-            left, right = (args[place] for place in PRODUCTS[name])
-            product = torch.mm if left.dim() == 2 and right.dim() == 2 else torch.matmul
-            magnitude = product(left.abs(), right.abs()) * (self.growth(left.shape[-1]) * contract.unit_sum)
+        if name in MATMULS:
+            left, right = (args[place] for place in MATMULS[name])
+            multiply = torch.mm if left.dim() == 2 and right.dim() == 2 else torch.matmul
+            magnitude = multiply(left.abs(), right.abs()) * (self.growth(left.shape[-1]) * contract.unit_sum)
             return lambda result: magnitude + unit * result.abs()
         if name in SUMS:
             scale = self.growth(max(operands[0].numel(), 1)) * contract.unit_sum
@@ -207,7 +209,7 @@ def _log_sum_exp(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
 
 
 def _log_sum_error(mode: StochasticMode, size: Any, terms: int) -> Any:
-    """Error of max + log(sum(exp)): the sum's, the logarithm's, and roundings beside numbers of `size`."""
+    """Error of max + log(sum(exp)): the sum's, the logarithm's, and rounding next to numbers of `size`."""
     contract = mode.contract
     own = contract.exp_ulp * contract.ulp + mode.growth(terms) * contract.unit_sum
     return own + contract.function_ulp * contract.ulp * (1 + math.log(terms)) + 2 * contract.unit * size
@@ -232,7 +234,7 @@ FUNCTIONS: Mapping[str, Callable[[StochasticMode, tuple[Any, ...]], Any]] = {
     **dict.fromkeys(
         ["div", "div_", "reciprocal", "sqrt", "sqrt_", "rsqrt"], _relative(lambda c: c.function_ulp)
     ),
-    # A square is one product; other powers go through exp and log.
+    # A square is one multiplication; other powers go through exp and log.
     "pow": _relative(lambda c: 2 * c.function_ulp),
     "addcdiv": _relative(lambda c: 2 * c.function_ulp),
     "addcdiv_": _relative(lambda c: 2 * c.function_ulp),
@@ -255,5 +257,5 @@ def exact(contract: Contract) -> StochasticMode:
 
 
 def perturbed(contract: Contract, seed: int, *, casts: bool = False, guesses: bool = True) -> StochasticMode:
-    """Float64, every operation off by up to what `contract` permits."""
+    """Float64, every operation perturbed by up to what `contract` allows."""
     return StochasticMode(contract, seed, casts=casts, guesses=guesses)

@@ -1,5 +1,5 @@
-"""A candidate: any callable from a case to a value and its gradient. Whatever it does ends in a result,
-never in a crash."""
+"""A candidate: any callable from a case to a value and its gradient. Whatever it does gives a result, never a
+crash."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a correct implementation may return for a case: intervals that know about rounding and about
-branches."""
+"""The intervals in which the results of a correct implementation lie, given rounding and clip decisions."""
 
 from __future__ import annotations
 
@@ -20,8 +19,9 @@ from harness.numerics.loss.loss_measurements import LossReferenceFacts
 FORMAT = "npu-matrix-loss-reference/1"
 
 TRAILING_OPERATIONS = 8
-"""Rounded operations an autograd engine may add between the last analysed value and the gradient it hands
-back (products with the incoming gradient, masks, casts)."""
+"""Rounded operations that an autograd engine may add between the last analysed value and the returned
+gradient (multiplication by the incoming gradient, masks, casts).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Branches:
     """Which tokens pass a gradient.
 
     active: the branch that depends on the input is taken; undecided: rounding may take either;
-    half: at a floating-point tie `maximum` hands each side half the gradient, so half of it is legal too;
+    half: at a floating-point tie `maximum` gives each side half the gradient, so half of it is correct too;
     rows: an id for each token, tokens of one id share one decision (sequence-level ratios), or None.
     """
 

@@ -1,5 +1,5 @@
-"""Evaluate a candidate in processes of its own: one that hangs, crashes or eats memory is a verdict with a
-reason.
+"""Evaluates a candidate in processes of its own: one that hangs, crashes or uses too much memory gets an
+error.
 
     results = evaluate_isolated("mypackage.losses:candidate", cases, timeout_s=60)
 

@@ -15,10 +15,12 @@ from harness.numerics.loss.expected_result import ExpectedGradient, ExpectedResu
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.loss_measurements import LossStatus
 
-MOST_UNDECIDED = 0.2
-"""Share of tokens whose clip decision is noise above which a dtype cannot carry the loss. A convention, on
-which no verdict of the battery hangs: over six seeds its cases have at most 0.05 where compute is fp32. In 16
-bits they have at most 0.14, or at least 0.30 where the clip range is as narrow as numbers are apart."""
+MAX_UNDECIDED = 0.2
+"""A format is too coarse for a loss when rounding decides the clipping of a larger share of tokens. This is
+a convention; no verdict of the battery depends on it: over six seeds its cases have at most 0.05 with fp32
+arithmetic. In 16 bits they have at most 0.14, or at least 0.30 where the clip range is as narrow as the
+distance between numbers.
+"""
 
 HUGE = 1e300
 
@@ -28,9 +30,9 @@ TIE_PARTS = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class LossVerdict:
-    """What is said of one result.
+    """The verdict on one result.
 
-    budget: largest error over its tolerance (legal evaluations stay below 1; a number to trend).
+    budget: largest error over its tolerance (correct evaluations stay below 1; followed over runs).
     scale: <g, g_ref> / <g_ref, g_ref> over decided elements; 1 when right, 2 for a doubled gradient, None
     without gradient.
     """
@@ -47,7 +49,7 @@ class LossVerdict:
 
 
 def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | None = None) -> LossVerdict:
-    """Judge `result` for `case`; `expected` is `reference(case)` unless it was computed before, elsewhere."""
+    """Judge `result` for `case`; `expected` is computed with `reference(case)` unless it is given."""
     if result.unsupported:
         return LossVerdict(status=LossStatus.UNSUPPORTED, reasons=(result.unsupported,))
     if result.error:
@@ -68,7 +70,7 @@ def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | No
         )
         reasons += gradient_reasons
         budget = max(budget, gradient_budget)
-    if not reasons and intervals.undecided_share > MOST_UNDECIDED:
+    if not reasons and intervals.undecided_share > MAX_UNDECIDED:
         reason = f"{intervals.undecided_share:.0%} of the clip decisions are rounding noise"
         return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,), budget=budget, scale=scale)
     status = LossStatus.FAIL if reasons else LossStatus.PASS
@@ -81,11 +83,11 @@ def _shape_reasons(case: LossCase, result: CandidateResult, expected: ExpectedRe
         reasons.append(f"value has shape {np.shape(_given(result.value))}, not {expected.value.shape}")
     if expected.gradient is None:
         return reasons
-    wanted = expected.gradient.exact.shape
+    shape = expected.gradient.exact.shape
     if result.gradient is None:
         reasons.append(f"no gradient by {case.gradient_of}")
-    elif result.gradient.shape != wanted:
-        reasons.append(f"gradient has shape {result.gradient.shape}, not {wanted}")
+    elif result.gradient.shape != shape:
+        reasons.append(f"gradient has shape {result.gradient.shape}, not {shape}")
     return reasons
 
 

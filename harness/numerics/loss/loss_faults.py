@@ -1,5 +1,4 @@
-"""Seeded faults for the self-test: each breaks verl's loss in this process, on whatever device, and must be
-caught."""
+"""Faults of the self-test: each breaks verl's loss in this process, on any device, and must be caught."""
 
 from __future__ import annotations
 
@@ -100,7 +99,7 @@ LOSS_FAULTS = (
 
 @contextmanager
 def inject_fault(fault: LossFault, candidate: VerlCandidate) -> Iterator[None]:
-    """`candidate` with the fault in it, for the duration of the block."""
+    """`candidate` with the fault injected, for the duration of the block."""
     owner = candidate.torch if fault.of_torch else candidate.core_algos
     original = getattr(owner, fault.attribute)
     setattr(owner, fault.attribute, fault.replace(candidate.torch, original))
@@ -112,10 +111,10 @@ def inject_fault(fault: LossFault, candidate: VerlCandidate) -> Iterator[None]:
 
 def evaluate_faulty(candidate: VerlCandidate, cases: Sequence[LossCase]) -> dict[str, CandidateResult]:
     """Results of the self-test cases under each fault, named `fault!case`."""
-    chosen = [case for case in cases if case.name in SELF_TEST_CASES]
+    self_test_cases = [case for case in cases if case.name in SELF_TEST_CASES]
     results = {}
     for fault in LOSS_FAULTS:
         with inject_fault(fault, candidate):
-            for case in chosen:
+            for case in self_test_cases:
                 results[f"{fault.id}{SEPARATOR}{case.name}"] = evaluate_one(candidate, case)
     return results

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--verl-version", default=AUTO, help="version to record; auto asks the installed package"
     )
     parser.add_argument(
-        "--faults", action="store_true", help="also evaluate the self-test cases under seeded faults"
+        "--faults", action="store_true", help="also evaluate the self-test cases with each fault injected"
     )
     arguments = parser.parse_args(argv)
     try:

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--verl-version", default="", help="release whose real objective is wanted as well")
+    parser.add_argument("--verl-version", default="", help="release whose real objective is computed as well")
     arguments = parser.parse_args(argv)
     started = time.monotonic()
     try:

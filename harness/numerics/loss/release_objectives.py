@@ -1,8 +1,8 @@
-"""Which objective each verl release really computes, where it differs from the standard one.
+"""The objective that each verl release really computes, where it differs from the standard one.
 
 Found by judging the releases' own functions against the standard reference, then read in their sources
 (`verl/trainer/ppo/core_algos.py`, `agg_loss` and `compute_policy_loss_gspo`). What can be seen from a
-function's signature is not here but asked of the functions themselves (`adapters.capabilities`).
+function's signature is not listed here: `verl_adapters` inspects the functions themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ReleaseVersion = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveDifference:
-    """One way in which a range of releases computes something else than the standard objective.
+    """One difference of a range of releases from the standard objective.
 
     last: newest release that differs. applies: which cases it concerns. changes: the settings that describe
     it.

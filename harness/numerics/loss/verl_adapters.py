@@ -1,6 +1,6 @@
 """verl's own loss functions as a candidate, for releases 0.5.0 to 0.9.1 and what lies between and after.
 
-What a release offers is asked of its functions (names, signatures, a call on two numbers), not of its
+What a release offers is found from its functions (names, signatures, a call on two numbers), not from its
 version number. Arithmetic is verl's contract: inputs in the io format, everything computed in fp32,
 gradients back in the io format.
 """
@@ -109,9 +109,9 @@ class VerlCandidate:
         return loss * case.setting("scale", 1.0)
 
     def _config(self, case: LossCase) -> Any:
-        """The actor configuration as the release wants it: a dataclass whose fields grew over time."""
+        """The actor configuration that this release has: a dataclass that got more fields over time."""
         settings = case.settings
-        wanted = {
+        actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 4,
             "ppo_mini_batch_size": 8,
@@ -125,9 +125,11 @@ class VerlCandidate:
         }
         config = getattr(_import_optional("verl.workers.config"), "ActorConfig", None)
         if config is None:
-            return SimpleNamespace(**wanted, get=lambda name, default=None: wanted.get(name, default))
+            return SimpleNamespace(
+                **actor_settings, get=lambda name, default=None: actor_settings.get(name, default)
+            )
         return config(
-            **{name: value for name, value in wanted.items() if name in config.__dataclass_fields__}
+            **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
         )
 
     def _aggregation(self, case: LossCase, tensors: dict[str, Any]) -> Any:

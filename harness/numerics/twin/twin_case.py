@@ -1,4 +1,6 @@
-"""The twin run's case: ten small steps of reinforcement learning whose every random number the host draws."""
+"""The case of the twin run: ten small reinforcement learning steps, with all random numbers drawn on the
+host.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,18 @@ UPDATE: Mapping[str, Any] = {
     "loss_mode": "vanilla",
     "entropy_coeff": 0.01,
     "use_kl_loss": False,
-    # Far above the norm that occurs: clipping would hide what scales all gradients.
+    # Far above the norms that occur: gradient clipping would hide an error that scales all gradients.
     "grad_clip": 1e4,
     "lr": 1e-3,
 }
-"""Two optimizer steps per batch; the second is off-policy, and the clip range is narrow enough to bind."""
+"""Two optimizer steps per batch. The second is off-policy, and the clip range is narrow enough to clip
+tokens.
+"""
 
 EPSILON = 1e-4
-"""Adam's. With its default of 1e-8 a gradient that is nothing but rounding errors, as that of a key's bias
-(softmax does not see it), moves its parameter by a whole learning rate in a direction of its own."""
+"""Adam's epsilon. With the default of 1e-8, a gradient that consists only of rounding errors (a key's bias,
+which softmax cancels) would move its parameter by a whole learning rate in a random direction.
+"""
 
 STOP = 1
 """The token that ends a response."""
@@ -46,7 +51,8 @@ STOP = 1
 class TwinCase(ActorCase):
     """An `ActorCase` whose responses the policy samples itself, step after step.
 
-    sampling: `host`, or what else draws the tokens. dtype: torch's name of the format computed in.
+    sampling: `host`, or the name of whatever else samples the tokens. dtype: torch's name of the compute
+    format.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {**MODEL, "hidden_size": 32, "vocab_size": 48})
@@ -57,18 +63,20 @@ class TwinCase(ActorCase):
 
     @property
     def contract(self) -> Contract:
-        """What the device's arithmetic promises."""
+        """The precision contract of the device's arithmetic."""
         return CONTRACTS[self.dtype]
 
     def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """As for one update, but matrices that keep the size of what passes through them: roundings grow
-        less, and ten steps stay within the horizon."""
+        """As for one update, but with matrices that preserve the size of activations: rounding errors grow
+        less, and ten steps stay within the horizon.
+        """
         drawn = super().draw(name, shape)
-        # Rounded for both twins: what a 16-bit format cannot hold is no rounding error of the device.
+        # Rounded for both twins: a value that a 16-bit format cannot represent is no rounding error of the
+        # device.
         return round_to(drawn / 1.5 if len(shape) > 1 else drawn, self.contract.io).astype(np.float32)
 
     def prompts(self, step: int) -> NDArray[np.int64]:
-        """(rows, PROMPT) tokens; each prompt stands in the rows of one group."""
+        """(rows, PROMPT) tokens; the rows of one group have the same prompt."""
         rng = np.random.default_rng([self.seed, 10, step])
         drawn = rng.integers(2, self.model["vocab_size"], (GROUPS, PROMPT))
         return np.repeat(drawn, GROUP, axis=0)
@@ -80,18 +88,18 @@ class TwinCase(ActorCase):
         return rng.gumbel(size=(GROUPS * GROUP, RESPONSE, self.model["vocab_size"]))
 
     def batch(self, prompts: NDArray[Any], responses: NDArray[Any]) -> Arrays:
-        """What verl's actor reads: ids, mask and positions, (rows, PROMPT + RESPONSE)."""
+        """The inputs of verl's actor: ids, mask and positions, (rows, PROMPT + RESPONSE)."""
         ids = np.concatenate([prompts, responses], axis=1)
-        kept = np.cumsum(responses == STOP, axis=1) - (responses == STOP) == 0
-        mask = np.concatenate([np.ones_like(prompts), kept.astype(np.int64)], axis=1)
+        is_valid = np.cumsum(responses == STOP, axis=1) - (responses == STOP) == 0
+        mask = np.concatenate([np.ones_like(prompts), is_valid.astype(np.int64)], axis=1)
         positions = np.arange(ids.shape[1])[None] + np.zeros_like(ids)
         return {"input_ids": ids * mask, "attention_mask": mask, "position_ids": positions}
 
     def advantages(self, tokens: Arrays) -> NDArray[np.float32]:
-        """GRPO's, of a reward that any response can be given: the share of places with an even token.
+        """GRPO's advantages of a reward that every response has: the share of positions with an even token.
 
-        On the host in float64: the check `loss` judges verl's own, and two equal rewards whose difference is
-        a rounding error would be a coin toss here.
+        Computed on the host in float64. The check `loss` judges verl's own advantages; here, equal rewards
+        that differ by a rounding error would give a random sign.
         """
         mask = tokens["attention_mask"][:, PROMPT:]
         rewards = (mask * (tokens["input_ids"][:, PROMPT:] % 2 == 0)).sum(axis=1) / RESPONSE
@@ -103,15 +111,15 @@ class TwinCase(ActorCase):
 
 
 def cannot_compare_reason(case: TwinCase) -> str:
-    """Why twins cannot be compared under these settings, whatever they compute; "" when they can.
+    """Why twins cannot be compared with these settings, whatever they compute; "" when they can.
 
-    What depends on the numbers, such as a learning rate under which roundings grow too fast, shows in the
-    horizon (`twin_run`).
+    Limits that depend on the numbers, such as a learning rate that lets rounding errors grow too fast, show
+    in the horizon (`twin_program.horizon`).
     """
     if case.sampling != HOST:
         return (
-            f"tokens are sampled by {case.sampling}: its random numbers cannot be drawn again on the CPU, so "
-            "the twins answer differently from the first token on"
+            f"tokens are sampled by {case.sampling}, whose random numbers cannot be drawn again on the CPU, "
+            "so the twins differ from the first token on"
         )
     if case.contract is not FP32:
         # The zone of `policy`: a ratio within three unit roundoffs of a bound may be either side of it.
@@ -120,6 +128,6 @@ def cannot_compare_reason(case: TwinCase) -> str:
         if narrow <= zone:
             return (
                 f"the clip range of {narrow:g} is not above the {zone:.2g} within which {case.dtype} decides "
-                "by rounding on which side of a bound a ratio near 1 is"
+                "by rounding on which side of a clip bound a ratio near 1 is"
             )
     return ""

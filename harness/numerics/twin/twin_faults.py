@@ -10,20 +10,21 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class StepCounter:
-    """Which step it is, counted from 0."""
+    """The current step, counted from 0."""
 
     step: int = -1
 
 
 InjectTwinFault = Callable[[Any, Any, str, Callable[[], bool]], Any]
-"""From model, optimizer, place and whether the fault's time has come to a handle that removes it."""
+"""Takes model, optimizer, place and a function that says whether the fault is active; returns a handle that
+removes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwinFault:
-    """A defect that begins with step `first` and is watched for `steps` steps in all.
+    """A defect that starts with step `first`; the run with it has `steps` steps.
 
-    place: the module or parameter it sits in. legal: the contract permits it, so it must not be flagged.
+    place: the module or parameter it sits in. legal: it is within the contract, so it must not be reported.
     """
 
     id: str
@@ -36,7 +37,7 @@ class TwinFault:
 
     @contextmanager
     def broken(self, model: Any, optimizer: Any, clock: StepCounter) -> Iterator[None]:
-        """`model` or `optimizer` with the fault in it, from its step on."""
+        """`model` or `optimizer` with the fault injected, from its first step on."""
         handle = self.breaks(model, optimizer, self.place, lambda: clock.step >= self.first)
         try:
             yield
@@ -99,7 +100,7 @@ TWIN_FAULTS = (
     ),
     TwinFault(
         id="one-ulp",
-        what="the output of one normalisation is off by a unit in the last place, as the contract permits",
+        what="the output of one normalisation is off by one ulp, which is within the contract",
         place="model.layers.0.input_layernorm",
         first=0,
         steps=6,

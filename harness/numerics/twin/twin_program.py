@@ -212,10 +212,10 @@ def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) 
     return run
 
 
-def _differing(tokens: Arrays, wanted: NDArray[np.int64], found: NDArray[np.int64]) -> int:
-    """Responses with another token than the twin's."""
-    kept = tokens["attention_mask"][:, PROMPT:] != 0
-    return int(((wanted != found) & kept).any(axis=1).sum())
+def _differing(tokens: Arrays, expected: NDArray[np.int64], found: NDArray[np.int64]) -> int:
+    """How many responses have a token that differs from the reference's."""
+    is_valid = tokens["attention_mask"][:, PROMPT:] != 0
+    return int(((expected != found) & is_valid).any(axis=1).sum())
 
 
 def _require_registry(case: TwinCase) -> None:
@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--role", choices=("reference", "device"), required=True)
     parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
-    parser.add_argument("--reference", type=Path, help="what the reference wrote")
+    parser.add_argument("--reference", type=Path, help="the file that the reference role wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--case", default="{}", help="settings of the case, a JSON object")
     arguments = parser.parse_args(argv)

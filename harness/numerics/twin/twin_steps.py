@@ -1,4 +1,4 @@
-"""The steps of one twin: sampling from the host's noise, log-probabilities and update by verl, all kept."""
+"""The steps of one twin run: sampling with the host's noise, then log-probabilities and update by verl."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Values = NDArray[np.float64]
 
 @dataclass(kw_only=True)
 class TwinRun:
-    """What one twin leaves behind, step after step.
+    """Everything that one twin run records, step by step.
 
-    values: by label `step/kind/call/name/part`. decisions: by step, numbers that something is decided by and
-    their distances from the boundary. tokens: what was sampled, (rows, RESPONSE) each step.
+    values: by label `step/kind/call/name/part`. decisions: by step, the numbers that decide something and
+    their distances from the boundary. tokens: the sampled ones, (rows, RESPONSE) for each step.
     """
 
     values: dict[str, Values] = field(default_factory=dict)
@@ -60,34 +60,34 @@ def run_twin(
     """
     from harness.numerics.actor.verl_workers import actor_class
 
-    torch, trail = placement.torch, TwinRun()
+    torch, run = placement.torch, TwinRun()
     model = build_model(case, placement)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
     actor = actor_class()(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     clock = StepCounter()
     broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
-    loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, trail))
+    loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, run))
     with mode, loss, broken:
         for step in range(case.steps if steps is None else steps):
             clock.step = step
             prompts = case.prompts(step)
             given = None if script is None else script[step]
             scores, sampled = _sample(case, placement, model, prompts, step, None if sample else given)
-            trail.tokens.append(sampled)
+            run.tokens.append(sampled)
             responses = sampled if given is None else given
-            recorder = TensorRecorder(sink=partial(_keep, trail, step))
+            recorder = TensorRecorder(sink=partial(_keep, run, step))
             tokens = case.batch(prompts, responses)
             log_probs = _log_probs(actor, model, tokens, placement, recorder)
-            _decide_tokens(trail, step, scores, tokens["attention_mask"], responses)
+            _decide_tokens(run, step, scores, tokens["attention_mask"], responses)
             _update(actor, model, optimizer, tokens, log_probs, case, placement, recorder)
-    return trail
+    return run
 
 
-def _keep(trail: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
+def _keep(run: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
     if event.kind == BACKWARD:
-        # The parameters' gradients tell the module; this would double what is kept.
+        # The parameters' gradients identify the module; recording this too would double the memory.
         return
-    trail.values[f"{step}/{event.label}"] = values
+    run.values[f"{step}/{event.label}"] = values
 
 
 def _sample(
@@ -120,14 +120,14 @@ def _sample(
 
 
 def _decide_tokens(
-    trail: TwinRun, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
+    run: TwinRun, step: int, scores: Values, mask: NDArray[Any], chosen: NDArray[np.int64]
 ) -> None:
-    """Keep scores, and by how much the chosen token beats each other one, where the response still runs."""
-    kept = mask[:, PROMPT:] != 0
-    trail.values[f"{step}/{OUTPUT}/0/scores/"] = scores * kept[..., None]
+    """Record the scores, and the margin of the sampled token over every other one, on valid tokens."""
+    is_valid = mask[:, PROMPT:] != 0
+    run.values[f"{step}/{OUTPUT}/0/scores/"] = scores * is_valid[..., None]
     own = np.take_along_axis(scores, chosen[..., None], axis=-1)
-    ahead = np.where(np.arange(scores.shape[-1]) == chosen[..., None], np.inf, own - scores)[kept]
-    trail.decisions[f"{step}/tokens"] = (ahead, ahead)
+    ahead = np.where(np.arange(scores.shape[-1]) == chosen[..., None], np.inf, own - scores)[is_valid]
+    run.decisions[f"{step}/tokens"] = (ahead, ahead)
 
 
 def _log_probs(
@@ -153,8 +153,8 @@ def _update(
     placement: TensorPlacement,
     recorder: TensorRecorder,
 ) -> None:
-    """verl's update: what its forward passes hold, gradients and parameters at each optimizer step, in the
-    order of their making."""
+    """verl's update: tensors of its forward passes, gradients and parameters at each optimizer step, in the
+    order in which they are computed."""
     called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
     parameters = sorted(
         model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
@@ -185,7 +185,7 @@ def _update(
         recorder.note(OUTPUT, name, placement.torch.tensor(metrics[name], dtype=placement.torch.float64))
 
 
-def _decide_clips(trail: TwinRun, ratio: Values, margin: Values) -> None:
-    step = len(trail.tokens) - 1
-    call = sum(label.startswith(f"{step}/clip") for label in trail.decisions)
-    trail.decisions[f"{step}/clip/{call}"] = (ratio, margin)
+def _decide_clips(run: TwinRun, ratio: Values, margin: Values) -> None:
+    step = len(run.tokens) - 1
+    call = sum(label.startswith(f"{step}/clip") for label in run.decisions)
+    run.decisions[f"{step}/clip/{call}"] = (ratio, margin)

@@ -1,5 +1,6 @@
-"""Builds the cases of a battery: seeded streams, names, rounding to the contract, settings that a format can
-decide."""
+"""Builds the cases of a battery: random streams, names, rounding to the contract, clip ranges that a format
+can resolve.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The battery: seeded, self-contained cases that make wrong losses observable.
+"""The test battery: self-contained cases, drawn from a seed, that make wrong losses observable.
 
-Inputs matter more than thresholds: a naive battery (Gaussian log-ratios, no padding, clip 0.2) makes 34 of
-64 semantic mutants observable at all; this one all 64. Names do not depend on the seed. Cases under another
+Inputs matter more than thresholds: a naive battery (Gaussian log-ratios, no padding, clip 0.2) can detect 34
+of 64 semantic mutants; this one detects all 64. Names do not depend on the seed. Cases under another
 contract than fp32 carry its name (`policy/grpo-near/token-mean@bf16-io`).
 """
 
@@ -36,5 +36,5 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Los
 
 
 def default_battery(seed: int = DEFAULT_SEED) -> tuple[LossCase, ...]:
-    """What a cell is asked: fp32 and bf16 io, both with fp32 arithmetic, which is what verl promises."""
+    """The battery of a cell: fp32 and bf16 inputs, both with fp32 arithmetic, which is what verl promises."""
     return (*battery(seed=seed, contract=FP32), *battery(seed=seed, contract=BF16_IO))

@@ -1,4 +1,4 @@
-"""Cases of everything beside policy losses: KL, logits, advantages, aggregation, rollout weights."""
+"""Cases of everything except policy losses: KL, logits, advantages, aggregation, rollout weights."""
 
 from __future__ import annotations
 

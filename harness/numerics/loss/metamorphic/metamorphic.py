@@ -1,4 +1,4 @@
-"""Relations that every right loss keeps between its own results: a test that needs no reference at all.
+"""Relations between its own results that every correct loss has: a test that needs no reference.
 
 Each relation evaluates a candidate on a case and on a changed case and returns how far the two are from
 agreeing, relative to the size of the sums involved. Legal fp32 arithmetic stays below `TOLERANCE`; a wrong
@@ -29,8 +29,8 @@ LOSSES = ("vanilla", "gspo")
 def violations(candidate: Candidate, seed: int = 0) -> tuple[Violation, ...]:
     """Every relation for every loss and aggregation mode; those a candidate does not offer are left out.
 
-    A candidate that raises or returns something else than was asked for breaks the relation it does so in.
-    InputError when it offers nothing at all, for then nothing was asked.
+    A candidate that raises or returns something of another shape breaks the relation that was being tested.
+    InputError when it offers nothing at all, because then nothing was tested.
     """
     probe = Probe(candidate, seed)
     found: list[Violation] = []
@@ -44,7 +44,7 @@ def violations(candidate: Candidate, seed: int = 0) -> tuple[Violation, ...]:
         found += _if_offered(operation, logit_relations, probe, operation)
     if not found:
         raise InputError(
-            "the candidate offers nothing that a relation could be asked of",
+            "the candidate offers nothing that a relation could be tested on",
             why="it raised UnsupportedCaseError for every loss, advantage, entropy and log-probability",
             fix="offer at least one operation, or judge it case by case",
         )

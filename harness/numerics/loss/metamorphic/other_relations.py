@@ -44,7 +44,7 @@ def advantage_relations(probe: Probe) -> Iterator[Violation]:
     order = probe.rng.permutation(24)
     moved = probe.value(_advantage_case(rewards[order], index[order]))
     yield Violation(relation="advantage-shift", amount=finite(float(np.abs(here - shifted).max())))
-    # epsilon = 1e-6 beside a deviation of order one is all that stretching may change.
+    # Stretching changes only the effect of epsilon = 1e-6 next to a deviation of order one.
     yield Violation(relation="advantage-stretch", amount=finite(float(np.abs(here - stretched).max())))
     yield Violation(relation="advantage-order", amount=finite(float(np.abs(here[order] - moved).max())))
     groups = here[:, 0].reshape(4, 6)

@@ -1,4 +1,4 @@
-"""What metamorphic relations are made of: a candidate on generated cases, changed cases, distances."""
+"""The parts of metamorphic relations: a candidate evaluated on generated and changed cases, and distances."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Violation:
 
 
 class UnusableResultError(Exception):
-    """A candidate raised, or gave something of another shape than it was asked for; the message says what."""
+    """A candidate raised, or returned something of another shape; the message says what."""
 
 
 class Probe:
