@@ -310,7 +310,7 @@ def test_a_daemon_that_restarts_leaves_no_container(
 def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError) as nobody:
         DockerEngine({"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}).info()
-    assert "does not answer" in str(nobody.value)
+    assert "does not respond" in str(nobody.value)
     program_text = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from harness.builds.engines.docker_engine import DockerEngine\n"
@@ -325,7 +325,7 @@ def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", program_text, str(REPOSITORY), docker_host], capture_output=True, text=True
     )
-    assert "may not speak to docker" in done.stdout, done.stderr
+    assert "no permission to use docker" in done.stdout, done.stderr
     assert "podman" in done.stdout
 
 
@@ -336,7 +336,7 @@ def test_a_foreign_architecture_and_an_unknown_base_are_named(docker: DockerEngi
     assert "aarch64" in str(foreign.value)
     with pytest.raises(InfrastructureError) as unknown:
         find_base_image(docker, "localhost:1/ascend/cann:9", "x86_64")
-    assert "cannot be fetched" in str(unknown.value)
+    assert "cannot be pulled" in str(unknown.value)
 
 
 def test_a_base_image_without_a_shell_is_named(docker: DockerEngine, tmp_path: Path) -> None:

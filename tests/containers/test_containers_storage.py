@@ -64,7 +64,7 @@ def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_da
     [problem] = caught.value.problems
     assert problem.what == "there is no room for this cell's image where docker keeps images"
     assert str(problem.where) == str(small_daemon.folder / "data")
-    assert "unpack to 0.6 GiB, this disk has 0.3 free" in problem.why
+    assert "need 0.6 GiB, but this disk has 0.3 GiB free" in problem.why
     assert "`data-root` in daemon.json" in problem.fix
 
     environ = {**os.environ, "DOCKER_HOST": small_daemon.address, "NPU_MATRIX_ENGINE": "docker"}

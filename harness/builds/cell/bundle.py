@@ -1,4 +1,4 @@
-"""The part of this project that runs inside cells, as a folder named by its content."""
+"""Copies the code that runs inside cells into a folder named by the digest of its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT_MODULES = (
     "serialisation.py",
 )
 PACKAGES = ("cell_program", "convergence", "devices/sim", "fixtures", "numerics", "rollout")
-# Packages whose own __init__ is needed to import one above, but nothing else of them.
+# Parent packages of the above, of which only __init__.py is needed.
 PARENTS = ("devices",)
 
 
@@ -47,7 +47,7 @@ def make_bundle(source: Path, cache: Path) -> Path:
             target = work / "harness" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            # Many tasks share it: a test that writes into its own package fails instead of misleading others.
+            # Tasks share the folder, so it is read-only: a task that changes it would affect others.
             target.chmod(0o444)
         work.chmod(0o755)
         _publish(work, place)
@@ -74,7 +74,7 @@ def _publish(work: Path, place: Path) -> None:
     try:
         work.rename(place)
     except OSError:
-        # Somebody else was first, with the same content.
+        # Another process was first, with the same content.
         if not place.is_dir():
             raise
 

@@ -1,7 +1,7 @@
-"""A package from a commit, put into an environment: its tree from a mirror, and the record installers leave.
+"""Installs a pure Python package from a commit of a local mirror, with the metadata that installers write.
 
-Only for packages that are Python alone. Their builds do no more than copy files, and leave out what people
-start from a checkout (verl's `recipe`), so the folders are copied here and no code of the tree runs.
+The build of such a package only copies files, and omits folders that people use from a checkout (verl's
+`recipe`). Here the folders are copied from the commit; no code of the repository runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.source_requirements import declared_requirements
 from harness.sources.tree import SYMLINK, path_problem
 
-# Package -> the folders of its repository that a checkout makes importable.
+# Package -> the folders of its repository to install.
 PURE_PYTHON_FOLDERS: Mapping[str, tuple[str, ...]] = {"verl": ("verl", "recipe")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitPackage:
-    """A package at a commit of a mirror on this machine."""
+    """A package at a commit of a mirror on this host."""
 
     package: str
     version: str
@@ -34,7 +34,7 @@ class CommitPackage:
 
     @property
     def identity(self) -> str:
-        """What the environment's name depends on."""
+        """The part of the environment's digest."""
         return f"{self.package}@{self.commit}"
 
     def install(self, root: Path) -> None:
@@ -73,12 +73,12 @@ class CommitPackage:
 
 
 def _record_digest(data: bytes) -> str:
-    """As RECORD files have it (packaging.python.org, binary distribution format)."""
+    """The digest format of RECORD files (packaging.python.org, binary distribution format)."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
 def find_commit_package(item: Mapping[str, Any], mirrors: Path) -> CommitPackage | None:
-    """The checkout of an entry of the facet's `from_source`; None when no mirror has its commit."""
+    """The package of an entry of the facet's `from_source`; None when no mirror has its commit."""
     repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
     if repository is None:
         return None

@@ -1,7 +1,8 @@
-"""Is there room for an environment? Asked before its packages are fetched: a full disk stops all other tasks.
+"""Checks that there is disk space for an environment before its packages are downloaded.
 
-What is asked for is the least that the large packages of a lock unpack to. It refuses only what cannot fit;
-what does not fit all the same fails while it is installed, and is removed.
+A full disk makes all other tasks fail too. The check uses a lower bound, the unpacked size of the large
+packages of a lock, so it refuses only what cannot fit. An environment that does not fit although the check
+passed fails during installation and is removed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from harness.devices.host.container_service import storage_remedy
 from harness.errors import InfrastructureError, Location
 from harness.sources.packages.lockfile import LockedPackage
 
-# The least MiB that a release unpacks to (sum of RECORD), among those in cells of verl 0.6.1 to 0.9.1 and
-# vLLM 0.11.0 to 0.23.0; of torch that is its build for the CPU. The other packages of such a cell take 200 to
-# 700 MiB together; they are not counted.
+# The smallest unpacked size in MiB (sum of RECORD) of the releases in cells of verl 0.6.1 to 0.9.1 and vLLM
+# 0.11.0 to 0.23.0; for torch it is the CPU build. The other packages of a cell take 200 to 700 MiB in total
+# and are not counted.
 LEAST_MIB = {
     "torch": 660,
     "triton": 530,
@@ -41,12 +42,12 @@ LEAST_MIB = {
 }
 MEASURED_ON = "x86_64"
 MIB, GIB = 1 << 20, 1 << 30
-# How uv fills an environment where it is told to; otherwise both share the blocks of a file.
+# The link mode of uv in which an environment does not share files with the cache.
 COPIES = "copy"
 
 
 def least_bytes(packages: Iterable[LockedPackage], arch: str | None = None) -> int:
-    """What these packages unpack to at least; 0 for an architecture on which nobody has measured it."""
+    """A lower bound of the unpacked size of these packages; 0 for an architecture without measurements."""
     if (arch or platform.machine()) != MEASURED_ON:
         return 0
     return sum(LEAST_MIB.get(package.name, 0) for package in packages) * MIB
@@ -60,11 +61,11 @@ def require_disk_space(
     link_mode: str = "",
     is_cached: Callable[[LockedPackage], bool],
 ) -> None:
-    """InfrastructureError when a disk cannot take what these packages unpack to.
+    """InfrastructureError when a disk has not enough space for these packages.
 
-    cells: where environments are. wheels: the installer's cache, of which an environment on the same disk
-    takes no copy unless `link_mode` is `copy`. is_cached: whether that cache has a package; it is asked only
-    where the room would not do without it.
+    cells: where environments are. wheels: the installer's cache; an environment on the same disk shares its
+    files unless `link_mode` is `copy`. is_cached: whether that cache has a package; called only when it
+    matters.
     """
     one_disk = _existing(cells).stat().st_dev == _existing(wheels).stat().st_dev
     copied = () if one_disk and link_mode != COPIES else packages
@@ -74,18 +75,18 @@ def require_disk_space(
     for folder, needed in _lacking(fetched, copied, cells, wheels, one_disk=one_disk):
         free = free_bytes(folder)
         raise InfrastructureError(
-            "there is no room for this cell's environment",
+            "there is not enough disk space for this cell's environment",
             where=Location(folder),
-            why=f"its large packages unpack to {needed / GIB:.1f} GiB, this disk has {free / GIB:.1f} free",
-            fix="see what can go (`npu-matrix cleanup --dry-run`), or name folders on a larger disk: "
-            "NPU_MATRIX_CACHE for environments, UV_CACHE_DIR for packages",
+            why=f"its large packages need {needed / GIB:.1f} GiB, this disk has {free / GIB:.1f} GiB free",
+            fix="free space (`npu-matrix cleanup --dry-run` lists what can be removed), or set folders on a "
+            "larger disk: NPU_MATRIX_CACHE for environments, UV_CACHE_DIR for packages",
         )
 
 
 def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> None:
-    """InfrastructureError when the disk of an engine's images cannot take the layers it lacks.
+    """InfrastructureError when the disk with the engine's images has no space for the missing layers.
 
-    Nothing is asked where nobody can tell which disk that is.
+    Without effect when that disk is not known.
     """
     lacking = {layer.name for layer in missing_layers(engine, layers)}
     contents = [one for one in layer_contents(lock) if one.name in lacking]
@@ -94,10 +95,10 @@ def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLoc
     if folder is None or free_bytes(folder) >= needed:
         return
     raise InfrastructureError(
-        f"there is no room for this cell's image where {engine.name} keeps images",
+        f"there is not enough disk space for this cell's image where {engine.name} stores images",
         where=Location(folder),
-        why=f"the large packages of the layers it lacks unpack to {needed / GIB:.1f} GiB, "
-        f"this disk has {free_bytes(folder) / GIB:.1f} free",
+        why=f"the large packages of the missing layers need {needed / GIB:.1f} GiB, "
+        f"but this disk has {free_bytes(folder) / GIB:.1f} GiB free",
         fix=storage_remedy(engine.name),
     )
 
@@ -110,7 +111,7 @@ def _lacking(
     *,
     one_disk: bool,
 ) -> list[tuple[Path, int]]:
-    """The folders whose disk has less room than is needed there, in bytes."""
+    """The folders whose disk has not enough space, and the bytes that are needed."""
     needed = [(wheels, least_bytes(fetched)), (cells, least_bytes(copied))]
     if one_disk:
         needed = [(cells, sum(size for _folder, size in needed))]
@@ -118,10 +119,10 @@ def _lacking(
 
 
 def free_bytes(folder: Path) -> int:
-    """What is free on the disk of a folder that is there, or will be."""
+    """Free bytes on the disk of a folder, which need not exist yet."""
     return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there: it has the same disk."""
+    """The folder or its nearest existing parent, which is on the same disk."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())

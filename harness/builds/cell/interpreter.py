@@ -1,4 +1,4 @@
-"""Finding a Python of the version a cell wants."""
+"""Finds a Python interpreter of the version that a cell needs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ASK_SECONDS = 20.0
 
 
 def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """(path, full version) of an interpreter of `version` (`3.11` or `3.11.7`), None when there is none here.
+    """Path and full version of a Python `version` (`3.11` or `3.11.7`); None when this host has none.
 
-    This program's own interpreter first; then what PATH and the usual version managers offer. Each candidate
-    is run: a shim of a version manager can exist without a Python behind it.
+    Searches the interpreter of this program, PATH and the usual version managers, in this order. Each
+    candidate is started, because a shim of a version manager can exist without its interpreter.
     """
     own = ".".join(map(str, sys.version_info[:3]))
     if _fits(own, version):
@@ -33,7 +33,7 @@ def _fits(full: str, version: str) -> bool:
 
 
 def _base_executable() -> Path:
-    """The interpreter behind a virtual environment, which lives longer than the environment."""
+    """The base interpreter of a virtual environment, which outlives the environment."""
     minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (Path(sys.base_prefix) / "bin" / minor, Path(sys.base_prefix) / "bin/python3"):
         if candidate.is_file():

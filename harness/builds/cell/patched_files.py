@@ -1,4 +1,4 @@
-"""Putting patched files into an environment, each only where the file it was made from lies."""
+"""Installs patched files into an environment, after checking that they replace the expected files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InputError, Location
 
-# A patched tree is source text; this is far above any and far below what fills a disk.
+# Source files are far smaller; this limit keeps a damaged archive from filling the disk.
 LARGEST_FILE = 16 << 20
 
 
 class MismatchError(Exception):
-    """A file in the environment is not the one a patch was made for. Says something of the cell."""
+    """A file in the environment is not the one that a patch was made for; a property of the cell."""
 
 
 def install_patched(
@@ -24,10 +24,10 @@ def install_patched(
 ) -> dict[str, str]:
     """Write the archive's files below `root` (site-packages); path -> digest of what is now on disk.
 
-    manifest: path -> {"pre": digest of the file the patch was made for, "post": of the patched one}; a
-    missing `pre` means a new file, a missing `post` a removed one. Every file is checked before
-    the first is written.
-    MismatchError names the first that differs; InputError for an archive that is not what its manifest says.
+    manifest: path -> {"pre": digest of the file that the patch was made for, "post": digest of the patched
+    file}; without `pre` the file is new, without `post` it is removed. Every file is checked before the first
+    is written. MismatchError names the first file that differs; InputError for an archive that contradicts
+    its manifest.
     """
     for name in manifest:
         _require_inside(name, archive)
@@ -50,11 +50,13 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
             if set(members) != wanted:
                 strange = min(set(members) ^ wanted)
                 raise InputError(
-                    "the patched files and their list differ", where=Location(archive), why=strange
+                    "the archive of patched files contradicts its manifest",
+                    where=Location(archive),
+                    why=strange,
                 )
             for name, info in members.items():
                 if info.file_size > LARGEST_FILE:
-                    raise InputError(f"{name} is too large for source text", where=Location(archive))
+                    raise InputError(f"{name} is too large for a source file", where=Location(archive))
             contents = {name: opened.read(name) for name in members}
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise InputError(
@@ -62,14 +64,16 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
         ) from error
     for name, data in contents.items():
         if digest_bytes(data) != manifest[name]["post"]:
-            raise InputError(f"{name} is not what the list of patched files says", where=Location(archive))
+            raise InputError(
+                f"{name} has another digest than the manifest of patched files says", where=Location(archive)
+            )
     return contents
 
 
 def _require_inside(name: str, archive: Path) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise InputError(f"{name!r} would leave the environment", where=Location(archive))
+        raise InputError(f"{name!r} is outside the environment", where=Location(archive))
 
 
 def _require_pre(root: Path, name: str, pre: str | None, post: str | None) -> None:
@@ -77,9 +81,9 @@ def _require_pre(root: Path, name: str, pre: str | None, post: str | None) -> No
     if found == (pre or "") or (found and found == post):
         return
     if not found:
-        raise MismatchError(f"{name} is not in the installed package, and the patch changes it")
+        raise MismatchError(f"{name}, which the patch changes, is not in the installed package")
     if not pre:
-        raise MismatchError(f"{name} is in the installed package already, and the patch adds it")
+        raise MismatchError(f"{name}, which the patch adds, is in the installed package already")
     raise MismatchError(f"{name} in the installed package is not the file the patch was made for")
 
 
@@ -88,7 +92,7 @@ def _on_disk(path: Path) -> str:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write beside and rename: the installer links files from its cache, which must not change."""
+    """Write a new file and rename it, because the installed file may be a link into the installer's cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".patched-", dir=target.parent)
     try:

@@ -1,6 +1,6 @@
-"""What a cache and a state folder keep beside environments: releases, answers, runtimes, task folders.
+"""What the cache and state folders contain besides environments: releases, computed results, task folders.
 
-All of it is made again when it is needed; what counts is when it was last used.
+All of it is made again when it is needed, so it is removed when it was not used for some time.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from harness.builds.cleanup.cleanup_candidates import (
 
 # Folder of the cache -> what each of its entries is.
 STORES: Mapping[str, str] = {
-    "bundle": "copies of what of this program runs inside cells",
-    "layers": "locks of image layers",
-    "pairs": "answers about pairs of packages",
+    "bundle": "copies of the code that runs inside cells",
+    "layers": "lock files of image layers",
+    "pairs": "compatibility results of pairs of packages",
     "patch-facts": "summaries of patches",
     "sim": "simulated CANN runtimes",
-    "sources": "releases as they were fetched",
+    "sources": "downloaded releases",
     "survival": "histories of patches",
 }
-# One entry as a whole: another program keeps order in it.
-PACKAGES, PACKAGES_ARE = "uv", "packages that were fetched for images"
+# The cache of uv, which is removed as a whole.
+PACKAGES, PACKAGES_ARE = "uv", "packages downloaded for images"
 WORK, WORK_IS = "work", "folders of tasks that did not complete"
 
 
 def judge_cache(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
-    """What becomes of each store of `cache`: up to two parts, what goes and what stays."""
+    """For each store of the cache: the entries to remove and the entries to keep."""
     found: list[CleanupCandidate] = []
     for name, what in STORES.items():
-        # Half-made entries are named with a dot: `cleanup_candidates.judge_unfinished_folders`.
+        # The names of incomplete entries start with a dot: `cleanup_candidates.judge_unfinished_folders`.
         entries = [path for path in _entries(cache / name) if not path.name.startswith(".")]
         found += _parts("cache", name, what, entries, policy, policy.runtimes if name == "sim" else ())
     packages = [cache / PACKAGES] if (cache / PACKAGES).is_dir() else []
@@ -45,7 +45,7 @@ def judge_cache(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, .
 
 
 def judge_state(state: Path, policy: CleanupPolicy, *, in_use: bool) -> tuple[CleanupCandidate, ...]:
-    """Folders and logs of tasks that failed or were killed; `in_use`: a run holds the state folder."""
+    """Folders and logs of tasks that failed or were killed. in_use: a process uses the state."""
     of_state = replace(policy, cache_in_use=in_use)
     return tuple(_parts("state", WORK, WORK_IS, _entries(state / WORK), of_state))
 
@@ -61,7 +61,7 @@ def _parts(
     going = [] if policy.cache_in_use else [one for one in entries if _goes(one, policy, needed)]
     staying = [one for one in entries if one not in set(going)]
     days = f"{policy.unused_after_s / 86400:.1f} days"
-    used = "a run that uses them is alive" if policy.cache_in_use else f"used within {days}, or needed"
+    used = "a running process uses them" if policy.cache_in_use else f"used within {days}, or needed"
     unused = "everything was asked for" if policy.everything else f"not used for {days}"
     return [
         CleanupCandidate(
@@ -88,7 +88,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _last_use(entry: Path) -> float:
-    """When it, or something in it, was last written, or a file of it read."""
+    """When a file of it was last written or read."""
     times = [0.0]
     for path in walk_contents(entry):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What dead runs left and what nobody uses any more: found, judged, removed, without touching the living."""
+"""Finds what dead runs left and what no outcome needs, decides what to remove, and removes it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from harness.builds.ownership.temporary_folders import (
 )
 from harness.errors import HarnessError
 
-# Folders that are renamed into place when they are whole; their makers take minutes at most.
+# Folders that are renamed when they are complete, which takes minutes at most.
 UNFINISHED = (
     *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
     *("sources/.fetching-*", "sources/.asking-*"),
 )
-# A build of one layer ends within its own limit of an hour, or is none any more.
+# Longer than the longest build of a layer, which has a limit of one hour.
 ABANDONED_AFTER_S = 2 * 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEnvironment:
-    """An environment folder: its digest, whether its build finished, and what removing it would free.
+    """The folder of an environment.
 
-    Files that are also linked from elsewhere (the installer's cache, another environment) free nothing.
-    `used` is when it was last built or started from.
+    bytes_freed: what its removal frees, without files that are also linked from elsewhere (the installer's
+    cache, another environment). used: when it was built or last started.
     """
 
     digest: str
@@ -68,12 +68,11 @@ class CleanupCandidate:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupPolicy:
-    """What is known of who needs what.
+    """What has to be kept.
 
-    environments, images and runtimes: what stored outcomes refer to, by digest, image id and folder name.
-    unused_after_s: how long something nobody refers to stays.
-    everything: what outcomes refer to goes too.
-    cache_in_use: whether a run that takes environments from the cache is alive.
+    environments, images, runtimes: what stored outcomes refer to, by digest, image id and folder name.
+    unused_after_s: how long to keep what no outcome refers to. everything: also remove what outcomes refer
+    to. cache_in_use: whether a running process uses the cache.
     """
 
     environments: Collection[str] = ()
@@ -103,7 +102,7 @@ def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
 def judge_environments(
     stored: Iterable[StoredEnvironment], policy: CleanupPolicy, busy: Callable[[Path], bool]
 ) -> tuple[CleanupCandidate, ...]:
-    """What becomes of each environment; `busy` says whether a process runs in it."""
+    """Decide which environments to remove. busy: whether a process runs in an environment."""
     found = []
     for one in stored:
         goes, reason = _environment(one, policy)
@@ -124,21 +123,21 @@ def judge_environments(
 
 def _environment(one: StoredEnvironment, policy: CleanupPolicy) -> tuple[bool, str]:
     if not one.finished:
-        return True, "its build never finished"
+        return True, "its build was never completed"
     days = (policy.now - one.used) / 86400.0
     if policy.cache_in_use:
-        return False, "a run that uses this cache is alive"
+        return False, "a running process uses this cache"
     if policy.everything:
         return True, "everything was asked for"
     if one.digest in policy.environments:
-        return False, "an outcome builds upon it"
+        return False, "an outcome needs it"
     if policy.now - one.used < policy.unused_after_s:
-        return False, f"no outcome builds upon it, but it was used {days:.1f} days ago"
-    return True, f"no outcome builds upon it, and it was last used {days:.1f} days ago"
+        return False, f"no outcome needs it, but it was used {days:.1f} days ago"
+    return True, f"no outcome needs it, and it was last used {days:.1f} days ago"
 
 
 def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
-    """Half-made folders whose makers must be dead by now."""
+    """Incomplete folders that are too old to be completed."""
     found = []
     for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
         used = _last_used(folder)
@@ -150,7 +149,7 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
                 kind="folder",
                 name=str(folder.relative_to(cache)),
                 removable=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
-                reason=f"begun {age / 3600:.1f} hours ago and never finished",
+                reason=f"started {age / 3600:.1f} hours ago and never completed",
                 bytes_freed=freed_bytes(folder),
                 folder=folder,
             )
@@ -161,7 +160,7 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
 def judge_temporary_folders(
     view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX
 ) -> tuple[CleanupCandidate, ...]:
-    """Temporary folders of runs: those whose owner is dead go, however young, and old ones of nobody."""
+    """Temporary folders: those whose owner is dead can be removed, and old ones without an owner."""
     found = []
     for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
         owner = read_folder_owner(folder)
@@ -170,13 +169,13 @@ def judge_temporary_folders(
             named = f"its owner, process {owner.pid}, is {state}"
             goes, reason = state == "dead", named if state in ("alive", "dead") else state
         else:
-            # Its maker was killed before it could say so, is about to, or removes it just now.
+            # Its creator was killed before it wrote the owner, is about to write it, or removes the folder.
             used = _last_used(folder)
             if used is None:
                 continue
             age = time.time() - used
             goes = age > ABANDONED_AFTER_S
-            reason = f"it does not say whose it is, and was used {age / 3600:.1f} hours ago"
+            reason = f"it names no owner, and was used {age / 3600:.1f} hours ago"
         found.append(
             CleanupCandidate(
                 kind="scratch",
@@ -191,14 +190,14 @@ def judge_temporary_folders(
 
 
 def remove_orphaned_folders(temporary: Path | None = None, prefix: str = PREFIX) -> None:
-    """Remove the temporary folders of dead runs; what does not go is for `cleanup`, which says why."""
+    """Remove the temporary folders of dead processes; `cleanup` reports those that cannot be removed."""
     for found in judge_temporary_folders(ProcessView(), temporary, prefix):
         if found.removable:
             remove_candidate(found, None)
 
 
 def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
-    """Compiled modules of images: they go with the last outcome that refers to the image."""
+    """Compiled modules of images; they are removed when no outcome refers to the image."""
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in policy.images if image}
     found = []
     for folder in sorted((cache / "bytecode").glob("*")):
@@ -206,13 +205,13 @@ def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupC
         if used is None:
             continue
         age = policy.now - used
-        goes, reason = True, "no outcome builds upon its image"
+        goes, reason = True, "no outcome needs its image"
         if policy.cache_in_use:
-            goes, reason = False, "a run that uses this cache is alive"
+            goes, reason = False, "a running process uses this cache"
         elif policy.everything:
             reason = "everything was asked for"
         elif folder.name in needed:
-            goes, reason = False, "an outcome builds upon its image"
+            goes, reason = False, "an outcome needs its image"
         elif age < policy.unused_after_s:
             goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
         size = freed_bytes(folder)
@@ -232,7 +231,7 @@ def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupC
 def judge_engine_resources(
     resources: Sequence[EngineResource], policy: CleanupPolicy, view: ProcessView
 ) -> tuple[CleanupCandidate, ...]:
-    """What becomes of containers, networks and images with our labels."""
+    """Decide which containers, networks and images of npu-matrix to remove."""
     needed = _with_parents(resources, policy.images)
     return tuple(
         CleanupCandidate(
@@ -261,15 +260,15 @@ def _image(
     if policy.everything:
         return True, "everything was asked for"
     if resource.id in needed:
-        return False, "an outcome builds upon it"
+        return False, "an outcome needs it"
     days = (policy.now - resource.created) / 86400.0
     if policy.now - resource.created < policy.unused_after_s:
-        return False, f"no outcome builds upon it, but it was built {days:.1f} days ago"
-    return True, f"no outcome builds upon it, and it was built {days:.1f} days ago"
+        return False, f"no outcome needs it, but it was built {days:.1f} days ago"
+    return True, f"no outcome needs it, and it was built {days:.1f} days ago"
 
 
 def _with_parents(resources: Sequence[EngineResource], images: Collection[str]) -> set[str]:
-    """Image ids and all they stand on."""
+    """The ids of these images and of all images below them."""
     below = {
         resource.id: resource.labels.get(PARENT, "") for resource in resources if resource.kind == "image"
     }
@@ -284,7 +283,7 @@ def _with_parents(resources: Sequence[EngineResource], images: Collection[str]) 
 
 
 def remove_candidate(found: CleanupCandidate, engine: Engine | None) -> str:
-    """Remove it and return "", or say why it stays."""
+    """Remove a candidate; returns "" or why it could not be removed."""
     if found.environment is not None:
         return remove_environment(found.environment)
     if found.resource is not None and engine is not None:
@@ -307,13 +306,13 @@ def remove_candidate(found: CleanupCandidate, engine: Engine | None) -> str:
 
 
 def remove_environment(environment: StoredEnvironment, in_use: Collection[str] = ()) -> str:
-    """Remove it and return "", or say why it stays: an outcome builds upon it, or it is being built."""
+    """Remove an environment; returns "" or why it was not removed."""
     if environment.digest in in_use:
-        return "an outcome builds upon it"
+        return "an outcome needs it"
     lock = filelock.FileLock(environment.path.with_suffix(".lock"), timeout=0)
     try:
         with lock:
-            # Unfinished first: a removal that is cut short must not leave what looks whole.
+            # First make it incomplete, so that an interrupted removal leaves nothing that looks complete.
             (environment.path / FINISHED).unlink(missing_ok=True)
             shutil.rmtree(environment.path)
     except filelock.Timeout:
@@ -324,7 +323,7 @@ def remove_environment(environment: StoredEnvironment, in_use: Collection[str] =
 
 
 def removal_order(found: Sequence[CleanupCandidate]) -> tuple[CleanupCandidate, ...]:
-    """What goes, in an order engines accept: containers, networks, then images from the top down."""
+    """What to remove, in the order that engines need: containers, networks, images from the top."""
     rank = {"container": 0, "network": 1, "image": 2}
     depth = _depths([one.resource for one in found if one.resource is not None and one.kind == "image"])
     return tuple(
@@ -360,7 +359,7 @@ def has_process_below(folder: Path, proc: Path = Path("/proc/self").parent) -> b
 
 
 def _last_use(folder: Path) -> float:
-    """When it was built or started from: each start of its interpreter reads `pyvenv.cfg`."""
+    """When it was built or last started; each start of its interpreter reads `pyvenv.cfg`."""
     times = [folder.stat().st_mtime]
     for name in (FINISHED, "venv/pyvenv.cfg"):
         with contextlib.suppress(OSError):
@@ -370,7 +369,7 @@ def _last_use(folder: Path) -> float:
 
 
 def _last_used(folder: Path) -> float | None:
-    """When something was last put into it or taken out; None where somebody has removed it meanwhile."""
+    """When a file was last added or removed; None when the folder no longer exists."""
     try:
         return folder.lstat().st_mtime
     except FileNotFoundError:
@@ -378,14 +377,14 @@ def _last_used(folder: Path) -> float | None:
 
 
 def walk_contents(entry: Path) -> Iterator[Path]:
-    """It and all below; what somebody else removes meanwhile may be among them (`rglob` fails then)."""
+    """A path and everything below it. Unlike `rglob` it does not fail when files are removed meanwhile."""
     yield entry
     for folder, folders, files in os.walk(entry):
         yield from (Path(folder, name) for name in (*folders, *files))
 
 
 def freed_bytes(entry: Path) -> int:
-    """What removing a file or folder frees: files that are linked from elsewhere, too, free nothing."""
+    """The bytes that removing a file or folder frees; files with other links free nothing."""
     total = 0
     for path in walk_contents(entry):
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ from harness.builds.lock.cell_lock import SourcePackage
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
-# What describes this host's own file system or session, not where packages come from.
+# Variables about this host's file system or session, which have no meaning in a container.
 OF_THIS_HOST = (
     "HOME",
     "PATH",
@@ -36,7 +36,7 @@ OF_THIS_HOST = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-# Each holds locations, parted by this character.
+# Variables that contain several locations, and the character that separates them.
 LOCATIONS = {"UV_FIND_LINKS": ",", "UV_INDEX": " ", "UV_EXTRA_INDEX_URL": " ", "UV_DEFAULT_INDEX": None}
 FIXED = {
     "UV_PYTHON_DOWNLOADS": "never",
@@ -54,10 +54,10 @@ def build_time_files(
     environ: Mapping[str, str] = os.environ,
     cache: Path | None = None,
 ) -> BuildTimeFiles:
-    """What a build may use.
+    """The files and settings for a build.
 
-    uv: the installer. sources: packages built from repositories, taken from NPU_MATRIX_MIRRORS where one has
-    the commit. cache: the installer's own cache, to be shared with the build.
+    uv: the installer. sources: packages built from repositories; mirrors below NPU_MATRIX_MIRRORS that have
+    their commits are mounted. cache: the installer's cache, which the build shares.
     """
     variables = settings.uv_environment()
     secrets: dict[str, bytes] = {}
@@ -65,7 +65,7 @@ def build_time_files(
     kept = {name: value for name, value in variables.items() if name not in OF_THIS_HOST}
     for name, separator in LOCATIONS.items():
         if name in kept:
-            kept[name], folders = _inside(kept[name], separator, len(mounts))
+            kept[name], folders = _paths_in_build(kept[name], separator, len(mounts))
             mounts += folders
     if certificates := _certificates(variables):
         secrets["ca.pem"] = certificates
@@ -86,14 +86,14 @@ def build_time_files(
     return BuildTimeFiles(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
 
 
-def _inside(value: str, separator: str | None, first: int) -> tuple[str, list[Mount]]:
-    """`value` with folders of this host replaced by where the build sees them."""
+def _paths_in_build(value: str, separator: str | None, first: int) -> tuple[str, list[Mount]]:
+    """`value` with folders of this host replaced by their paths in the build, and the mounts for them."""
     mounts: list[Mount] = []
     parts = value.split(separator) if separator else [value]
     for index, part in enumerate(parts):
         path = local_path(part.replace("%2C", ","))
         if path is not None and path.is_absolute() and path.is_dir():
-            # An index folder's pages point to files beside it: its parent comes along.
+            # The pages of an index folder link to files next to it, so its parent is mounted.
             root = path.parent if path.name == "simple" else path
             target = f"{BUILD_TIME_FOLDER}/folder-{first + len(mounts)}"
             mounts.append(Mount(source=root, target=target))
@@ -102,7 +102,7 @@ def _inside(value: str, separator: str | None, first: int) -> tuple[str, list[Mo
 
 
 def _certificates(variables: Mapping[str, str]) -> bytes:
-    """All the certificates this machine trusts for fetching, as one file."""
+    """All certificates that this host trusts for downloads, as one file."""
     paths = ssl.get_default_verify_paths()
     named = variables.get("SSL_CERT_FILE") or variables.get("SSL_CERT_DIR")
     place = Path(named or paths.cafile or paths.openssl_cafile)

@@ -1,9 +1,9 @@
-"""Runs one command line in a container and ends as it ended: same output, same exit code, same signal.
+"""Runs a command in a container and passes on its output, exit code and signal.
 
-Started as a program by whoever runs tasks: time limits, logs and orphans are those of every other program.
-SIGTERM means the time is up: every Python process in the container prints where it is, then all are killed.
-The container is removed in every case; one that this program could not remove, because it was killed or the
-daemon was away, carries labels by which `npu-matrix cleanup` finds it.
+A task starts this module as a program, so that time limits, logs and orphaned processes are handled as for
+every other program. On SIGTERM (the time limit of the task) every Python process in the container prints its
+stack, then all are killed. The container is always removed. If that fails, because this program was killed or
+the daemon does not respond, `npu-matrix cleanup` finds the container by its labels.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from harness.builds.ownership.owner_labels import make_labels, this_process
 from harness.devices.cards.device_nodes import card_nodes
 from harness.errors import HarnessError, InfrastructureError
 
-# Variables of this program with this prefix are the command's own, without it.
+# Environment variables with this prefix are passed to the command, without the prefix.
 PREFIX = "NPU_MATRIX_CELL__"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
-# The first process of a container gets no signal by default and must reap: a shell does both for the command.
+# The first process of a container ignores most signals and must reap children; a shell does both.
 FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
-# Time to print where they are: the signal has to get into the container first. With the rest of the end it
-# must fit into what a task is given to end (`run.process.CONTAINED_GRACE_SECONDS`).
+# Time for printing stacks, including the delivery of the signal. Together with killing and removing it must
+# fit into the time that a task has for its end (`run.programs.process.CONTAINED_GRACE_SECONDS`).
 STACK_SECONDS = 8.0
 KILLED_SECONDS = 1.5
-# So long an engine may hand on nothing of what a container that has ended still has to say.
+# How long to wait for more output of a container that has ended.
 QUIET_SECONDS = 5.0
 REMOVE_SECONDS = 20.0
 END_BYTES = 64 << 10
-# From here on it is asked whether the follower kept up.
+# Beyond this amount of output the engine may have dropped some of it.
 FLOOD_BYTES = 1 << 20
-# What the engine keeps is gone with the container; cut while it is followed, the follower loses what it has
-# not read, and does not know. The task's own log has a cap that says so.
+# The engine's own log is removed with the container. If the engine truncated it while it is read, output
+# would be lost without a notice; the log of the task has a limit that adds one.
 ENGINE_LOG_BYTES = 256 << 20
 EXPIRE_SECONDS = 86400.0
 EXIT_INFRASTRUCTURE = 125
@@ -101,7 +101,7 @@ def main(argv: list[str]) -> int:
 def run_contained(
     engine: Engine, spec: ContainerSpec, stopped: threading.Event, write: Callable[[bytes], None]
 ) -> ContainerExit:
-    """Run the container to its end, or until `stopped`: stacks first, then the kill; then it is removed."""
+    """Run a container until it ends or `stopped` is set, then print stacks, kill and remove it."""
     container = engine.start(spec)
     try:
         output = _OutputRelay(write)
@@ -112,7 +112,7 @@ def run_contained(
             ended = engine.wait(container, 0.2)
         if ended is None:
             ended = _stop(engine, container, write)
-        # A flood takes longer to hand on than to print; its end is what says what went wrong.
+        # Much output takes longer to pass on than to print, and its last lines say what went wrong.
         while follower.is_alive() and output.quiet_seconds < QUIET_SECONDS:
             follower.join(0.1)
         if follower.is_alive() or output.size > FLOOD_BYTES:
@@ -127,7 +127,7 @@ def run_contained(
 
 
 class _OutputRelay:
-    """Hands output on; knows how much there was, how it ended, and how long there has been none."""
+    """Passes output on and remembers its size, its end, and when the last part came."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self.size = 0
@@ -142,11 +142,12 @@ class _OutputRelay:
         self._last = time.monotonic()
 
     def end_with(self, words: bytes) -> None:
-        """Add the end of the output, when it is another: who follows a log that is cut loses its place."""
+        """Add the last lines of the output if they were lost because the engine truncated its log."""
         last = words.rstrip().rpartition(b"\n")[2]
         if last and not self._end.rstrip().endswith(last):
             self._write(
-                b"\n[the container printed faster than its engine hands on; its last lines:]\n" + words
+                b"\n[output was lost: the container printed faster than the engine reads; last lines:]\n"
+                + words
             )
 
     @property
@@ -155,7 +156,7 @@ class _OutputRelay:
 
 
 def _stop(engine: Engine, container: str, write: Callable[[bytes], None]) -> ContainerExit:
-    write(b"npu-matrix: the time is up; where each Python process of the container is:\n")
+    write(b"npu-matrix: the time limit is reached; stacks of the Python processes in the container:\n")
     with contextlib.suppress(HarnessError):
         engine.signal(container, "ABRT")
     ended = engine.wait(container, STACK_SECONDS)
@@ -171,7 +172,7 @@ def _follow(engine: Engine, container: str, write: Callable[[bytes], None]) -> N
 
 
 def _remove(engine: Engine, resource: EngineResource) -> None:
-    """Try for a while: a daemon that is being restarted comes back."""
+    """Remove the container; try again for a while, because a daemon may be restarting."""
     deadline = time.monotonic() + REMOVE_SECONDS
     while not _removed(engine, resource):
         if time.monotonic() > deadline:
@@ -235,7 +236,7 @@ def _write(data: bytes) -> None:
 
 
 def _leave(code: int) -> None:
-    """A command that a signal ended ends this program by the same signal."""
+    """End this program with the exit code, or by the signal that ended the command."""
     sys.stdout.flush()
     number = code - 128
     if number in {
@@ -256,5 +257,5 @@ def _leave(code: int) -> None:
 
 
 def program() -> None:
-    """What `contained_command` starts."""
+    """The program that `contained_command` starts."""
     _leave(main(sys.argv[1:]))

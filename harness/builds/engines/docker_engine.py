@@ -1,4 +1,4 @@
-"""Docker: by BuildKit where its client has it and can lend what a layer needs, by steps otherwise."""
+"""Docker: builds layers with BuildKit where that is possible, otherwise by running steps in containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-# From this version on the client builds with BuildKit only through its plugin buildx.
+# From this version on the client needs its plugin buildx to build with BuildKit.
 WITHOUT_OWN_BUILDKIT = 23
 SECONDS_TO_ASK = 20.0
 SECONDS_TO_BUILD = 3600.0
@@ -41,7 +41,7 @@ class DockerEngine(SdkEngine):
 
     @property
     def builder(self) -> str:
-        """`buildkit` where the command `docker` can build with it, else `steps`."""
+        """`buildkit` if the command `docker` can build with BuildKit, otherwise `steps`."""
         if not self._builder:
             self._builder = "buildkit" if _client_has_buildkit(self._environ) else "steps"
         return self._builder
@@ -54,7 +54,7 @@ class DockerEngine(SdkEngine):
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """One more layer. BuildKit cannot mount folders of the host: with such, it is built by steps."""
+        """Add a layer; by steps if it needs folders of the host, which BuildKit cannot mount."""
         if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in build_files.mounts):
             return self._build_with_buildkit(parent, layer, build_files, labels, log)
         return super().build(parent, layer, build_files, labels, log)
@@ -68,7 +68,7 @@ class DockerEngine(SdkEngine):
         log: LogWriter,
     ) -> Image:
         with temporary_folder() as folder:
-            # Beside the owner's name, which is no part of the build.
+            # A sub-folder, because the file with the owner's name is not part of the build.
             context = folder / "context"
             context.mkdir()
             argv = ["docker", "build", "--progress", "plain", "--network", "host"]
@@ -81,7 +81,7 @@ class DockerEngine(SdkEngine):
                 path.touch(mode=0o600)
                 path.write_bytes(data)
                 argv += ["--secret", f"id={secret},src={path}"]
-            # Secrets are handed over by the client and are no part of the build's context.
+            # The client passes secrets to the build; they must not be part of its context.
             context.joinpath(".dockerignore").write_text(".build_files\n", "utf-8")
             _write_files(context, layer, build_files)
             context.joinpath("Dockerfile").write_text(
@@ -91,11 +91,13 @@ class DockerEngine(SdkEngine):
         log(output)
         found = self.image(layer_image(layer.key))
         if found is None:
-            raise InfrastructureError(f"docker lost the layer {layer.name}", fix="run again")
+            raise InfrastructureError(
+                f"docker built the layer {layer.name} but does not have it", fix="run again"
+            )
         return found
 
     def _name(self, parent: str) -> str:
-        """BuildKit takes a bare id for a name to be fetched; an image's own name it takes as it is."""
+        """A name of the image: BuildKit would take a bare id for a name to pull."""
         with self._errors("look for an image"):
             tags = self.client.api.inspect_image(parent).get("RepoTags") or []
         return tags[0] if tags else parent
@@ -115,7 +117,7 @@ class DockerEngine(SdkEngine):
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InfrastructureError(
-                "the command docker could not build", why=str(error), fix="run again"
+                "the command docker could not build an image", why=str(error), fix="run again"
             ) from error
         if done.returncode == 0:
             return done.stdout
@@ -144,7 +146,7 @@ def _ask(argv: list[str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # The client's own version is printed also when its daemon does not answer.
+    # The client prints its own version even if the daemon does not respond.
     return done.stdout if done.returncode == 0 or "version" in argv[1] else None
 
 

@@ -1,4 +1,4 @@
-"""What a container engine does for us: one small protocol, and the words it is spoken in."""
+"""The protocol of container engines, its types, and the errors that engines report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.builds.engines.image_layers import Layer
 from harness.devices.host.container_service import storage_remedy
 from harness.errors import InfrastructureError, InputError
 
-# What a build is build_files and does not keep: a file system in memory hides it from every layer.
+# Where a build sees its build-time files: a file system in memory, which no layer contains.
 BUILD_TIME_FOLDER = "/run/npu-matrix"
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 LogWriter = Callable[[str], None]
@@ -40,7 +40,7 @@ class BuildTimeFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image on this host: its id by content, its architecture (`x86_64`), its registry digests."""
+    """An image on this host. id: digest of its content. arch: such as `x86_64`. digests: in registries."""
 
     id: str
     arch: str
@@ -53,8 +53,8 @@ class Image:
 class ContainerSpec:
     """A container to run.
 
-    `memory_bytes` and `shm_bytes` 0 mean the engine's default; `log_bytes` caps what the engine keeps of its
-    output; `network` is `none` or `host`.
+    memory_bytes, shm_bytes: 0 means the engine's default. log_bytes: limit of the engine's log of its output.
+    network: `none` or `host`.
     """
 
     name: str
@@ -74,7 +74,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerExit:
-    """How a container ended; `out_of_memory` when the kernel killed something in it for its limit."""
+    """How a container ended. out_of_memory: the kernel killed a process in it for exceeding its limit."""
 
     code: int
     out_of_memory: bool
@@ -82,7 +82,7 @@ class ContainerExit:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineResource:
-    """Something with our labels that an engine holds: kind is `container`, `image` or `network`."""
+    """A container, image or network (see `kind`) that npu-matrix created, recognised by its labels."""
 
     kind: str
     id: str
@@ -95,7 +95,7 @@ class EngineResource:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineInfo:
-    """An engine: version, architecture, and how it builds (`buildkit` or `steps`)."""
+    """An engine: its version, its architecture, and how it builds layers (`buildkit` or `steps`)."""
 
     version: str
     arch: str
@@ -103,17 +103,17 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """It builds images and runs containers; every method raises InfrastructureError when it fails."""
+    """Builds images and runs containers. Every method raises InfrastructureError when it fails."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name users know: `docker` or `podman`."""
 
     def info(self) -> EngineInfo:
-        """What it is; InfrastructureError names a daemon that is not there or may not be spoken to."""
+        """Version and architecture; InfrastructureError when the daemon cannot be reached."""
 
     def storage(self) -> Path | None:
-        """The folder of this machine that takes its images; None where that cannot be told."""
+        """The folder of this host that stores its images; None when that is not known."""
 
     def image(self, reference: str) -> Image | None:
         """The image of that name or id on this host."""
@@ -129,41 +129,41 @@ class Engine(Protocol):
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """`parent` and one layer more, named `layer_image(layer.key)`; BuildError when its commands fail."""
+        """`parent` with one more layer, named `layer_image(layer.key)`; BuildError when a command fails."""
 
     def start(self, spec: ContainerSpec) -> str:
         """Start a container and return its id."""
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
-        """Hand on its output until it ends."""
+        """Pass its output to `write` until it ends."""
 
     def last_lines(self, container: str) -> bytes:
-        """The end of its output as the engine kept it, whole lines; for one that has ended."""
+        """The last lines of the output of a container that has ended, from the engine's log."""
 
     def wait(self, container: str, seconds: float) -> ContainerExit | None:
-        """How it ended; None when it has not after `seconds`."""
+        """How it ended; None when it still runs after `seconds`."""
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal to every process in it; nothing when it has ended."""
+        """Send a signal to every process in it; does nothing when it has ended."""
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
-        """Files of an image below `path` into `folder`; False when the image has no such path."""
+        """Copy the files of an image below `path` into `folder`; False when the image has no such path."""
 
     def history(self, image: str) -> str:
-        """All that the image tells of its making: commands, environment, labels."""
+        """Everything the image records about how it was made: commands, environment, labels."""
 
     def resources(self) -> tuple[EngineResource, ...]:
-        """Everything with our labels, running or not."""
+        """Everything that npu-matrix created, running or not."""
 
     def remove(self, resource: EngineResource) -> None:
-        """Remove it, running or not; nothing when it is gone already."""
+        """Remove it, running or not; does nothing when it is already gone."""
 
     def close(self) -> None:
-        """Nothing more is asked of it."""
+        """Close the connection."""
 
 
 class BuildError(Exception):
-    """The commands of a layer failed, which says something of the cell; `tail` is the end of their output."""
+    """The commands of a layer failed because of the cell; `tail` is the end of their output."""
 
     def __init__(self, layer: str, tail: str) -> None:
         super().__init__(f"layer {layer} cannot be built")
@@ -171,40 +171,40 @@ class BuildError(Exception):
 
 
 def layer_image(key: str) -> str:
-    """What an image that ends with this layer is called."""
+    """The name of the image whose last layer has this key."""
     return f"npu-matrix-layer:{key}"
 
 
 def no_daemon_error(engine: str, address: str, why: str) -> InfrastructureError:
-    """Nobody answers."""
+    """The daemon does not respond."""
     return InfrastructureError(
-        f"{engine} does not answer at {address}",
+        f"{engine} does not respond at {address}",
         why=why,
-        fix=f"start it, or point DOCKER_HOST at it, or run without --engine {engine}: "
-        "the embedded engine needs no daemon",
+        fix=f"start it, set DOCKER_HOST to its address, or run without --engine {engine}: "
+        "virtual environments need no daemon",
     )
 
 
 def no_permission_error(engine: str, address: str, why: str) -> InfrastructureError:
-    """It answers others."""
+    """This user has no access to the daemon."""
     return InfrastructureError(
-        f"this user may not speak to {engine} at {address}",
+        f"this user has no permission to use {engine} at {address}",
         why=why,
-        fix="join the group that owns the socket and log in again, or use --engine podman: it needs no group",
+        fix="join the group that owns the socket and log in again, or use --engine podman without a group",
     )
 
 
 def remote_daemon_error(engine: str, address: str, why: str) -> InfrastructureError:
-    """It answers, and its files are not ours."""
+    """The daemon runs on another host."""
     return InfrastructureError(
-        f"{engine} at {address} is on another machine",
-        why=f"{why}; cells see folders of this host through bind mounts, which a daemon takes from its own",
-        fix="run npu-matrix on that machine, or let it take part as a node: npu-matrix run --executor ray",
+        f"{engine} at {address} runs on another host",
+        why=f"{why}; cells need bind mounts of this host, and a daemon mounts only its own folders",
+        fix="run npu-matrix on that host, or add it to a Ray cluster and use npu-matrix run --executor ray",
     )
 
 
 def full_disk_error(engine: str, what: str, why: str) -> InfrastructureError:
-    """The disk of its images is full."""
+    """The disk with the engine's images is full."""
     return InfrastructureError(
         f"{engine} could not {what}: its disk is full",
         why=why,
@@ -213,35 +213,35 @@ def full_disk_error(engine: str, what: str, why: str) -> InfrastructureError:
 
 
 def no_shell_error(engine: str, what: str, why: str) -> InfrastructureError:
-    """The image lacks what starts every command of ours."""
+    """The image has no bash, which starts every command."""
     return InfrastructureError(
         f"{engine} could not {what}: the base image has no bash",
         why=why,
-        fix="name one that has: --base-image (NPU_MATRIX_BASE_IMAGE); those of CANN and of Python do",
+        fix="use a base image with bash (--base-image); the CANN and Python images have it",
     )
 
 
 def wrong_architecture_error(reference: str, image: str, wanted: str) -> InputError:
-    """The image's programs cannot run for this cell."""
+    """The image is for another architecture than the cell."""
     return InputError(
         f"the image {reference} is for {image}, the cell is for {wanted}",
-        fix=f"name an image for {wanted}, or run this cell on a host of its architecture",
+        fix=f"use an image for {wanted}, or run this cell on a host with that architecture",
     )
 
 
 def base_unavailable_error(reference: str, why: str) -> InfrastructureError:
-    """The base image is not here and cannot be fetched."""
+    """The base image is not on this host and cannot be pulled."""
     return InfrastructureError(
-        f"the base image {reference} is not on this host and cannot be fetched",
+        f"the base image {reference} is not on this host and cannot be pulled",
         why=why,
-        fix="fetch it on a host that can and bring it here (`docker save`, `docker load`), "
-        "or name one that is here: --base-image NAME@sha256:DIGEST (NPU_MATRIX_BASE_IMAGE)",
+        fix="pull it on another host and copy it here (`docker save`, `docker load`), or use an image of "
+        "this host: --base-image NAME@sha256:DIGEST (NPU_MATRIX_BASE_IMAGE)",
     )
 
 
 def missing_digest_notice(reference: str) -> str:
-    """What is said of a base image that is named by a tag alone: what it is may change any day."""
+    """The notice about a base image that has no registry digest."""
     return (
-        f"The base image {reference} has no registry digest, so nobody else can name the same one: "
-        "push it to a registry and name it by digest."
+        f"The base image {reference} has no registry digest, so others cannot use exactly the same image. "
+        "Push it to a registry and refer to it by digest."
     )

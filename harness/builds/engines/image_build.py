@@ -1,4 +1,4 @@
-"""Building a cell's image: every distinct layer once, whoever else builds at the same time."""
+"""Builds the image of a cell. Concurrent builds share layers: each distinct layer is built once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS_TO_WAIT = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImage:
-    """An image with what it took: names of layers that were built and that were there, seconds by layer."""
+    """A built image. built, reused: names of its layers. seconds: build duration by layer."""
 
     image: Image
     base: Image
@@ -37,9 +37,9 @@ class BuiltImage:
 
 
 def find_base_image(engine: Engine, reference: str, arch: str) -> Image:
-    """The base image, fetched when it is not here.
+    """The base image, pulled when it is not on this host.
 
-    InfrastructureError when it cannot be fetched; InputError when it is for another architecture.
+    InfrastructureError when it cannot be pulled; InputError when it is for another architecture.
     """
     image = engine.image(reference) or engine.pull(reference)
     if image.arch != arch:
@@ -48,7 +48,7 @@ def find_base_image(engine: Engine, reference: str, arch: str) -> Image:
 
 
 def base_notices(reference: str, image: Image) -> tuple[str, ...]:
-    """What is to be said of a base image that nobody else could name."""
+    """A notice when others cannot refer to exactly this base image."""
     return () if image.digests or "@sha256:" in reference else (missing_digest_notice(reference),)
 
 
@@ -62,9 +62,10 @@ def build_image(
     locks: Path,
     log: LogWriter,
 ) -> BuiltImage:
-    """The image with `layers` over `base`; only layers no image of this engine has yet are built.
+    """The image with `layers` on `base`. Only layers that the engine does not have are built.
 
-    Two builders of one layer wait for each other through a file in `locks`. BuildError when commands fail.
+    Concurrent builds of a layer wait for each other with a lock file in `locks`. BuildError when a command
+    fails.
     """
     present = len(layers) - len(missing_layers(engine, layers))
     parent = layers[present - 1] if present else None
@@ -88,7 +89,7 @@ def build_image(
 
 
 def missing_layers(engine: Engine, layers: Sequence[Layer]) -> Sequence[Layer]:
-    """Those above the highest one that an image of this engine ends with."""
+    """The layers above the highest one for which the engine has an image."""
     for count in range(len(layers), 0, -1):
         if engine.image(layer_image(layers[count - 1].key)) is not None:
             return layers[count:]
@@ -118,11 +119,11 @@ def _build_one(
         raise InfrastructureError(
             "another process has been building this layer for too long",
             where=Location(file),
-            fix="wait for it, or end it",
+            fix="wait for that process, or stop it",
         ) from error
     except OSError as error:
         raise InfrastructureError(
-            "a layer's lock cannot be written",
+            "the lock file of a layer cannot be written",
             where=Location(file),
             why=str(error),
             fix="free space, or set NPU_MATRIX_CACHE to a folder that can be written",

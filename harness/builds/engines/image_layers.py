@@ -1,4 +1,4 @@
-"""A cell's image as layers: what changes seldom lies below what changes often, so that cells share.
+"""The layers of a cell's image. What changes rarely is below what changes often, so that cells share layers.
 
 CANN base, Python, torch / torch_npu, vllm, vllm-ascend, what verl needs, verl, patches. A layer's key is made
 of its content and of the key below it: equal keys are one image, so N cells cost their distinct keys. The
@@ -15,7 +15,7 @@ from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, SourcePackage
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
 
-# Part of every key: raise it when layers are made differently.
+# Part of every key: increase it when layers are made differently.
 LAYOUT = 2
 PREFIX = "/cell/venv"
 INSTALLER = "/run/npu-matrix/uv"
@@ -29,9 +29,9 @@ READ_SETTINGS = f"set -a; source {INDEX_SETTINGS}; set +a"
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One step of an image: files (absolute path -> content) that are put there, then commands of bash.
+    """One step of an image: files to add (absolute path -> content), then bash commands.
 
-    `key` names what the image is once this layer is in it, `below` the key it stands on.
+    key: digest of this layer and those below it. below: key of the layer below.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchedTree:
-    """Patched files by path below site-packages: content, or None for one that is removed; `before` is the
-    digest each must have before, "" for a new one."""
+    """Patched files. files: path below site-packages -> content, None for a file that the patches remove.
+    before: path -> digest that the file must have before patching, "" for a new file."""
 
     files: Mapping[str, bytes | None]
     before: Mapping[str, str]
 
 
 def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) -> tuple[Layer, ...]:
-    """The layers of a cell above the base image whose content `base` names.
+    """The layers of a cell above the base image with the id `base`.
 
-    A package of the lock that is built from a repository stands in the layer of its name.
+    A package that is built from a repository is part of the layer with its name.
     """
     chain = _LayerChain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
     chain.add("python", {}, (f"{INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
@@ -65,7 +65,7 @@ def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) 
 
 
 class _LayerChain:
-    """Layers one on another."""
+    """Collects layers, each with the key of the one below it."""
 
     def __init__(self, base: str) -> None:
         self.layers: tuple[Layer, ...] = ()
@@ -87,7 +87,7 @@ class _LayerChain:
 def _add_packages(chain: _LayerChain, content: LayerContent, lock: CellLock) -> None:
     commands = [READ_SETTINGS]
     if content.compiled or content.sources:
-        # What is compiled here is told about the device; other layers must not differ by it.
+        # Only layers that compile packages may depend on the device.
         commands += [SET_ENV]
         commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
     files: dict[str, bytes] = {}
@@ -101,7 +101,8 @@ def _add_packages(chain: _LayerChain, content: LayerContent, lock: CellLock) -> 
 
 
 def _install(alone: str = "--no-deps ") -> str:
-    # `$INDEX_ARGUMENTS` comes with the settings. Copies: a link into a build_files cache would dangle.
+    # `$INDEX_ARGUMENTS` is part of the settings. Files are copied, because links into the mounted cache would
+    # break.
     return (
         f"{INSTALLER} pip install --quiet --python {PREFIX}/bin/python --link-mode copy {alone}"
         "$INDEX_ARGUMENTS"
@@ -122,7 +123,7 @@ def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
 
 
 def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str, ...]:
-    """For a package whose repository makes the wheel by a script of its own, with the image's Python."""
+    """Commands for a package whose repository has its own build script; () for others."""
     made = source.wheel(python, _install(alone=""))
     if not made:
         return ()
@@ -139,7 +140,7 @@ def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str,
 
 
 def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
-    """Patched files over installed ones, each only where the file it was made from lies."""
+    """Files and commands that check the original files and then install the patched ones."""
     minor = ".".join(python.split(".")[:2])
     site = f"{PREFIX}/lib/python{minor}/site-packages"
     new = {path: data for path, data in sorted(patched.files.items()) if data is not None}

@@ -1,7 +1,7 @@
-"""An engine in memory: the rules of images, layers and containers, with Python functions for programs.
+"""An engine in memory for tests: images, layers and containers whose programs are Python functions.
 
-For tests of everything above an engine. It keeps what an engine keeps (files of each layer, labels, history),
-hides what was build_files to a build, refuses what a real one refuses, and counts what it built.
+It stores files of each layer, labels and history but no build-time files, refuses what a real engine refuses,
+and records which layers it built.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KILLED = 137
 
 @dataclass(kw_only=True)
 class MemoryProcess:
-    """What a program in a container sees: its order, where it writes, and signals sent to it."""
+    """What a program in a container has: its spec, its output, and the signals sent to it."""
 
     spec: ContainerSpec
     write: Callable[[bytes], None]

@@ -1,4 +1,4 @@
-"""The engines this program knows, by the name users give."""
+"""Opens a container engine by the name that users give."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 
 def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
-    """The container engine of that name; InfrastructureError when its client is not installed here."""
+    """The container engine of that name; InfrastructureError when the Docker SDK is not installed."""
     if not _sdk_installed():
         raise InfrastructureError(
             f"the engine {name} needs the Docker SDK, which is not installed",
@@ -27,7 +27,7 @@ def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
 
 
 def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]:
-    """The engines that seem to be in use here."""
+    """The container engines that this host seems to have."""
     if not _sdk_installed():
         return ()
     names = []
@@ -39,7 +39,7 @@ def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]
 
 
 def _sdk_installed() -> bool:
-    """Asked by one of its modules: any folder `docker` on the path answers to the bare name."""
+    """Whether the Docker SDK is installed. Any folder `docker` on the path could be imported as `docker`."""
     try:
         import docker.errors  # noqa: F401
     except ImportError:

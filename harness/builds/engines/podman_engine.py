@@ -1,4 +1,4 @@
-"""Podman: the same API as Docker's, from a service that is started for the time it is needed."""
+"""Podman, through its Docker-compatible API service, which is started when none runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.builds.engines.sdk_engine import SdkEngine
 from harness.builds.ownership.temporary_folders import make_temporary_folder
 
 SECONDS_TO_START = 20.0
-# The service ends by itself when nobody has spoken to it for so long.
+# The service ends by itself when it was idle for so long.
 IDLE_SECONDS = 300
 
 
 class PodmanEngine(SdkEngine):
-    """Podman of this user: at CONTAINER_HOST, at its usual socket, or by a service of our own."""
+    """Podman of this user: at CONTAINER_HOST, its default socket, or a service that this class starts."""
 
     name = "podman"
     log_driver = ("k8s-file", "max-size")
@@ -34,13 +34,13 @@ class PodmanEngine(SdkEngine):
 
     @property
     def client(self) -> docker.DockerClient:
-        """The connection; a service is started when nobody serves."""
+        """The connection; starts a service when none runs."""
         if self._opened is None and not self.address:
             self._serve()
         return super().client
 
     def close(self) -> None:
-        """Close the connection and end our service."""
+        """Close the connection and stop the service that was started."""
         super().close()
         if self._service is not None:
             self._service.terminate()
@@ -56,7 +56,7 @@ class PodmanEngine(SdkEngine):
         folder = make_temporary_folder()
         address = f"unix://{folder}/podman.sock"
         argv = [program, "system", "service", "--time", str(IDLE_SECONDS), address]
-        # Podman's monitor notes an out-of-memory kill as a file in the folder it was started in.
+        # Podman's monitor reports an out-of-memory kill as a file in its working directory.
         self._service = subprocess.Popen(
             argv, env=self._environ, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -1,4 +1,4 @@
-"""Docker's API, which podman speaks too, through Docker's SDK: images by steps, containers, labels, logs."""
+"""An engine with Docker's API, used through the Docker SDK for Python. Podman offers the same API."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from harness.sources.packages.fetch_failure import fetch_failure, machine_failur
 
 SHELL = ("/bin/bash", "-euo", "pipefail", "-c")
 CALL_SECONDS = 60.0
-# One call stores or removes a gigabyte, and says nothing until it is done.
+# Storing or removing an image of some gigabytes is one call without progress.
 STORE_SECONDS = 1800.0
 TAIL_BYTES = 16 << 10
 MOST_PROCESSES = 4096
 LAST_LINES = 200
 WAIT_SLICE_SECONDS = 1.0
 FULL = ("no space left on device", "disk quota exceeded")
-# Addresses that cannot lead to another host.
+# Addresses that are always on this host.
 LOCAL = ("unix://", "http+unix://", "npipe://", "fd://", "/")
 
 
@@ -75,11 +75,14 @@ class SdkEngine:
 
     @property
     def client(self) -> docker.DockerClient:
-        """The connection, made at first use; InfrastructureError for nobody, not us, or another machine."""
+        """The connection, opened at first use.
+
+        InfrastructureError when no daemon responds, access is denied, or the daemon runs on another host.
+        """
         if self._opened is None:
             if self.address.startswith("ssh://"):
                 raise remote_daemon_error(self.name, self.address, "ssh leads to another machine")
-            with self._errors("be spoken to"):
+            with self._errors("be reached"):
                 opened = docker.DockerClient(base_url=self.address, version="auto", timeout=int(CALL_SECONDS))
                 name = "" if self.address.startswith(LOCAL) else str(opened.api.info().get("Name", ""))
             if name and name != socket.gethostname():
@@ -90,19 +93,19 @@ class SdkEngine:
 
     def info(self) -> EngineInfo:
         """Version and architecture."""
-        with self._errors("tell its version"):
+        with self._errors("report its version"):
             found = self.client.version()
             version, arch = str(found["Version"]), str(found["Arch"])
         return EngineInfo(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
 
     def storage(self) -> Path | None:
-        """As the daemon tells it."""
-        with self._errors("tell where it keeps images"):
+        """The folder that the daemon reports."""
+        with self._errors("report where it stores images"):
             return storage_folder(self.client.info())
 
     @property
     def builder(self) -> str:
-        """How layers are built when anything may be build_files to them."""
+        """How layers are built: `steps` or `buildkit`."""
         return "steps"
 
     def image(self, reference: str) -> Image | None:
@@ -121,7 +124,7 @@ class SdkEngine:
             raise base_unavailable_error(reference, _reason(error)) from error
         found = self.image(reference)
         if found is None:
-            raise base_unavailable_error(reference, "the registry answered, and the image is not here")
+            raise base_unavailable_error(reference, "the pull succeeded, but the image is not on this host")
         return found
 
     def build(
@@ -149,7 +152,7 @@ class SdkEngine:
             )
             container = self._create(spec, tmpfs={BUILD_TIME_FOLDER: "size=1m"})
             stack.callback(self._remove_quietly, container)
-            with self._errors("be given a layer's files"):
+            with self._errors("receive the files of a layer"):
                 if layer.files:
                     self.client.api.put_archive(container, "/", _make_archive(layer.files))
             with self._errors("start a layer's commands"):
@@ -183,7 +186,9 @@ class SdkEngine:
             )
         found = self.image(made["Id"])
         if found is None:
-            raise InfrastructureError(f"{self.name} lost the layer {layer.name}", fix="run again")
+            raise InfrastructureError(
+                f"{self.name} built the layer {layer.name} but does not have it", fix="run again"
+            )
         return found
 
     def start(self, spec: ContainerSpec) -> str:
@@ -205,7 +210,7 @@ class SdkEngine:
                 tmpfs=dict(tmpfs or {}),
                 network_mode=spec.network,
                 mem_limit=spec.memory_bytes or None,
-                # No swap beyond the limit: a cell that needs more is to be told so, not to crawl.
+                # No swap: a cell that needs more memory should fail, not become slow.
                 memswap_limit=spec.memory_bytes or None,
                 shm_size=spec.shm_bytes or None,
                 pids_limit=MOST_PROCESSES,
@@ -228,26 +233,26 @@ class SdkEngine:
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
         """Its output, standard error among it, until it ends."""
-        with self._errors("hand on a container's output"):
-            # Its log, not its streams: attaching to one that has just ended never comes back.
+        with self._errors("pass on the output of a container"):
+            # The log is read, because attaching to a container that has just ended blocks forever.
             for chunk in self.client.api.logs(container, stream=True, follow=True):
                 write(chunk)
 
     def last_lines(self, container: str) -> bytes:
-        """Its last lines, from the engine's own log."""
-        with self._errors("tell a container's last words"):
+        """The last lines of the engine's log."""
+        with self._errors("return the last lines of a container"):
             return bytes(self.client.api.logs(container, tail=LAST_LINES))
 
     def wait(self, container: str, seconds: float) -> ContainerExit | None:
-        """Ask until it has ended or the time is up."""
+        """Poll until it has ended or the time is over."""
         deadline = time.monotonic() + seconds
         while True:
-            with self._errors("tell how a container ended"):
+            with self._errors("report how a container ended"):
                 try:
                     state = self.client.api.inspect_container(container)["State"]
                 except NotFound as error:
                     raise InfrastructureError(
-                        "the container was removed by somebody else while it was needed", fix="run again"
+                        "another process removed the container while it was in use", fix="run again"
                     ) from error
             if state["Status"] in ("exited", "dead", "stopped"):
                 return ContainerExit(code=int(state["ExitCode"]), out_of_memory=bool(state.get("OOMKilled")))
@@ -257,7 +262,7 @@ class SdkEngine:
             time.sleep(min(WAIT_SLICE_SECONDS / 10, left))
 
     def signal(self, container: str, name: str) -> None:
-        """KILL ends the container; anything else is sent from inside to all but its first process."""
+        """KILL kills the container; other signals are sent from inside to all processes but the first."""
         with self._errors("send a signal"), contextlib.suppress(NotFound):
             try:
                 if name == "KILL":
@@ -266,7 +271,7 @@ class SdkEngine:
                 argv = ["/bin/bash", "-c", f"kill -s {name} -1"]
                 self.client.api.exec_start(self.client.api.exec_create(container, argv)["Id"], detach=True)
             except APIError as error:
-                # It ended meanwhile.
+                # The container has ended in the meantime.
                 if error.status_code not in (409, 500) or "running" not in str(error):
                     raise
 
@@ -289,7 +294,7 @@ class SdkEngine:
 
     def history(self, image: str) -> str:
         """Commands, environment and labels."""
-        with self._errors("tell an image's history"):
+        with self._errors("return the history of an image"):
             steps = [str(step) for step in self.client.api.history(image)]
             return "\n".join([*steps, str(self.client.api.inspect_image(image))])
 
@@ -322,7 +327,7 @@ class SdkEngine:
 
     @contextlib.contextmanager
     def _patience(self) -> Iterator[None]:
-        """For calls that take as long as the daemon's disk."""
+        """A longer timeout for calls that store or remove images."""
         api = self.client.api
         usual, api.timeout = api.timeout, STORE_SECONDS
         try:
@@ -336,7 +341,7 @@ class SdkEngine:
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Failures of the daemon or the way to it, as errors with a fix."""
+        """Turns failures of the daemon or the connection into errors with a fix."""
         try:
             yield
         except NotFound:
@@ -345,9 +350,9 @@ class SdkEngine:
             raise self._error(what, error) from error
         except (KeyError, TypeError) as error:
             raise InfrastructureError(
-                f"{self.name} could not {what}: it answers in a way nobody here understands",
+                f"{self.name} could not {what}: its response has an unknown form",
                 why=f"{type(error).__name__}: {error}",
-                fix=f"see whether {self.address} is Docker's API, and which version",
+                fix=f"check that {self.address} is a Docker API, and its version",
             ) from error
 
     def _error(self, what: str, error: Exception) -> InfrastructureError:
@@ -356,16 +361,16 @@ class SdkEngine:
             if SHELL[0] in reason and "no such file" in reason:
                 return no_shell_error(self.name, what, reason)
             return storage_failure(self.name, what, reason) or InfrastructureError(
-                f"{self.name} could not {what}", why=reason, fix="see the daemon's log, then run again"
+                f"{self.name} could not {what}", why=reason, fix="read the daemon's log, then run again"
             )
         if "PermissionError" in reason:
             return no_permission_error(self.name, self.address, reason)
-        # What came from the daemon could not be stored here.
+        # Data from the daemon could not be stored on this host.
         return machine_failure(reason) or no_daemon_error(self.name, self.address, reason)
 
 
 def storage_failure(engine: str, what: str, output: str) -> InfrastructureError | None:
-    """An error when `output` speaks of a disk that does not take more; a build's files are the daemon's."""
+    """An error when `output` reports a full disk; the files of a build are on the daemon's disk."""
     line = next((line for line in output.splitlines() if any(w in line.lower() for w in FULL)), None)
     return machine_failure(output) if line is None else full_disk_error(engine, what, line.strip())
 
@@ -382,7 +387,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
-    """Secrets as files only this user can read, for as long as the build takes."""
+    """Secrets as files that only this user can read, removed after the build."""
     with temporary_folder() as folder:
         mounts = []
         for name, data in secrets.items():
@@ -394,7 +399,7 @@ def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
 
 
 def _make_archive(files: Mapping[str, bytes]) -> bytes:
-    """A tar of files by their paths from the root."""
+    """A tar archive of files by absolute path."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name, data in files.items():
@@ -405,7 +410,7 @@ def _make_archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def _unpack_archive(file: Any, top: str, folder: Path) -> None:
-    """What lies below `top` in a tar, into `folder`; links that lead outside are refused."""
+    """Extract what is below `top` in a tar archive into `folder`; links that lead outside are refused."""
     with tarfile.open(fileobj=file) as archive:
         for member in archive:
             relative = PurePosixPath(member.name).relative_to(top)
@@ -415,12 +420,12 @@ def _unpack_archive(file: Any, top: str, folder: Path) -> None:
             archive.extract(member, folder, filter="data")
 
 
-# Podman gives what was imported or built here a digest too, which nobody else could fetch it by.
+# Podman also gives local images a digest, but no registry has them.
 OF_NO_REGISTRY = "localhost/"
 
 
 def _read_image(facts: Mapping[str, Any]) -> Image:
-    """Of `inspect_image`."""
+    """The result of `inspect_image`."""
     return Image(
         id=_full_id(facts["Id"]),
         arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
@@ -435,7 +440,7 @@ def _full_id(identity: str) -> str:
 
 
 def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """Of `containers`."""
+    """An entry of `containers`."""
     return EngineResource(
         kind="container",
         id=facts["Id"],
@@ -447,12 +452,12 @@ def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
 
 
 def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """An image, of `images`."""
+    """An entry of `images`."""
     labels = facts.get("Labels") or {}
     return EngineResource(
         kind="image",
         id=_full_id(facts["Id"]),
-        # A layer's image is named by its key; without its name it is gone for us.
+        # The image of a layer is found by its name, which contains its key.
         name=layer_image(labels[KEY]) if KEY in labels else "",
         labels=labels,
         created=float(facts["Created"]),
@@ -461,7 +466,7 @@ def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
 
 
 def _read_network_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """Of `networks`."""
+    """An entry of `networks`."""
     try:
         created = datetime.fromisoformat(facts["Created"][:19]).timestamp()
     except (KeyError, ValueError):

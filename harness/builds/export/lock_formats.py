@@ -1,4 +1,4 @@
-"""A cell's lock in the forms people install from: requirements, script, Dockerfile, conda, a table."""
+"""A cell's lock as requirements file, script, Dockerfile, conda environment, Markdown table and JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.errors import InputError, Location
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
 ITS_TREE = "'HEAD^{tree}'"
-NO_DIGEST = "by tag: nobody has resolved its digest"
+NO_DIGEST = "by tag; its digest is not known"
 
 
 def as_requirements(lock: CellLock) -> str:
-    """A requirements file with digests; what it cannot hold is said in comments."""
+    """A requirements file with digests; comments name what such a file cannot contain."""
     lines = [
         *_header(lock),
         f"# for Python {lock.python} on {lock.arch}; install with --no-deps --require-hashes",
@@ -33,7 +33,7 @@ def as_requirements(lock: CellLock) -> str:
 
 
 def as_script(lock: CellLock) -> str:
-    """A bash script for people who install by hand, into the Python that is active."""
+    """A bash script that installs into the active Python."""
     lines = ["#!/usr/bin/env bash", *_header(lock), "set -euo pipefail", ""]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(lock.build_env.items())]
     lines += [
@@ -65,7 +65,7 @@ def as_script(lock: CellLock) -> str:
     if lock.patches:
         lines.append('site="$(python3 -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"')
     for patch in lock.patches:
-        # Run from the checkout that has the patches.
+        # The script runs in the checkout that has the patches.
         lines += [
             f'echo "{patch.digest}  {patch.file}" | sha256sum -c -',
             f'patch --batch --forward --fuzz=0 -p1 -d "$site" < {shlex.quote(patch.file)}',
@@ -74,7 +74,7 @@ def as_script(lock: CellLock) -> str:
 
 
 def _asking_for(tools: Sequence[str]) -> str:
-    """A line of bash that ends the script where a program is missing."""
+    """A line of bash that ends the script when a program is missing."""
     missing = 'echo "$tool is needed and not installed" >&2; exit 1;'
     return f'for tool in {" ".join(tools)}; do command -v "$tool" >/dev/null || {{ {missing} }}; done'
 
@@ -99,19 +99,19 @@ def as_markdown(lock: CellLock) -> str:
         lines += ["", "Known inconsistencies of the source:", ""]
         lines += [f"- {_cell(text)}" for text in lock.inconsistencies]
     if lock.omitted:
-        lines += ["", "Resolved, and left out on this device:", ""]
+        lines += ["", "Locked, but not installed on this device:", ""]
         lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.omitted.items()]
     if lock.notices:
-        lines += ["", "Left open:", ""]
+        lines += ["", "Not pinned:", ""]
         lines += [f"- {_cell(text)}" for text in lock.notices]
     pinned = f"{len(lock.packages)} packages are pinned with digests; `npu-matrix lock` exports them."
     return "\n".join([*lines, "", pinned]) + "\n"
 
 
 def as_conda(lock: CellLock) -> str:
-    """An environment file; the packages stay pip's, with digests, in `requirements.txt` beside it.
+    """A conda environment file; pip installs the packages, with digests, from `requirements.txt` next to it.
 
-    What conda cannot do, packages from source and patches, stands in its comments: the script does them.
+    Comments name what conda cannot install: packages from source and patches. The script installs them.
     """
     left = [
         f"# not in here, see install.sh: {s.package} {s.version}, built from source" for s in lock.from_source
@@ -150,9 +150,9 @@ def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
         path = root / patch.file
         if not path.is_file() or digest_file(path) != patch.digest:
             raise InputError(
-                f"the patch {patch.id} is not the locked one",
+                f"the patch {patch.id} has changed since the lock was made",
                 where=Location(path),
-                fix="make the lock again, or take the checkout it was made from",
+                fix="make the lock again, or use the checkout it was made from",
             )
         files[patch.file] = path.read_bytes()
     return files
@@ -161,7 +161,7 @@ def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
 def _dockerfile(lock: CellLock, root: Path) -> str:
     import jinja2
 
-    # A Dockerfile is no markup; every value in it has passed `CellLock`'s check or the filter `comment`.
+    # A Dockerfile is not markup; every value has passed the check of `CellLock` or the filter `comment`.
     environment = jinja2.Environment(  # noqa: S701
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -177,8 +177,8 @@ def _header(lock: CellLock) -> list[str]:
     lines = [f"# {_one_line(lock.title)}", f"# cell {lock.cell}, exported by npu-matrix"]
     lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
     lines += [f"# known inconsistency: {_one_line(text)}" for text in lock.inconsistencies]
-    lines += [f"# left out on this device: {name}: {why}" for name, why in lock.omitted.items()]
-    return [*lines, *(f"# left open: {_one_line(text)}" for text in lock.notices)]
+    lines += [f"# not installed on this device: {name}: {why}" for name, why in lock.omitted.items()]
+    return [*lines, *(f"# not pinned: {_one_line(text)}" for text in lock.notices)]
 
 
 def _one_line(text: Any) -> str:
@@ -186,7 +186,7 @@ def _one_line(text: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in a Markdown table: no cell borders, no markup of its own."""
+    """Text for a Markdown table, with the characters escaped that have a meaning there."""
     escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("\\", "\\\\").replace("|", "\\|").replace("[", "\\[")
 

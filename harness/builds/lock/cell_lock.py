@@ -1,4 +1,4 @@
-"""Everything a cell consists of, pinned: the answer to "what exactly was tested?", ready to be exported."""
+"""The lock of a cell: the exact version and digest of everything the cell consists of, ready for export."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from harness.builds.lock.omitted_packages import omitted_packages
 from harness.errors import InputError
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 
-# A CANN image is named after version, chip, system and Python (cann-container-image of Ascend).
+# The tag of a CANN image names version, chip, system and Python (cann-container-image of Ascend).
 CHIPS = {"a2": "910b", "a3": "a3", "a5": "950", "310p": "310p", "910": "910"}
 IMAGE_SYSTEM = "ubuntu22.04"
-# SOC_VERSION, for which vllm-ascend compiles its kernels (verl docker/ascend).
+# The SOC_VERSION for which vllm-ascend compiles its kernels (verl docker/ascend).
 SOC_VERSIONS = {"a2": "ascend910b1", "a3": "ascend910_9392"}
-# Layers by how seldom they change; a package belongs to the first whose roots need it.
+# Layers, those that change least first. A package belongs to the first layer whose roots need it.
 LAYERS = (
     ("torch", ("torch", "torch-npu", "torchvision", "torchaudio")),
     ("vllm", ("vllm",)),
@@ -24,9 +24,10 @@ LAYERS = (
     ("training", ()),
     ("verl", ("verl",)),
 )
-# Package -> how its wheel is made in its repository's folder, where pip alone cannot: it compiles against the
-# torch that is installed, and with submodules (README and setup.py of Ascend/pytorch v7.2.RC1.alpha002). A
-# commit of a submodule cannot be fetched alone from every server, so these come whole.
+# Package -> commands that build its wheel in its repository, for packages that pip alone cannot build.
+# torch-npu compiles against the installed torch and needs its submodules (README and setup.py of
+# Ascend/pytorch v7.2.RC1.alpha002). Not every server allows fetching a single commit, so submodules are
+# fetched completely.
 WHEELS_BY = {
     "torch-npu": (
         "git submodule update -q --init --recursive",
@@ -34,7 +35,7 @@ WHEELS_BY = {
         "bash ci/build.sh --python={minor}",
     )
 }
-# Programs it does that with, by the names of Debian's packages. Its setup.py fetches an archive with wget.
+# Programs that this build needs, as Debian packages. The setup.py of torch-npu fetches an archive with wget.
 TOOLS_OF = {"torch-npu": ("cmake", "g++", "make", "unzip", "wget")}
 PIP = "python3 -m pip install"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
@@ -44,8 +45,8 @@ SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 class SourcePackage:
     """A package built from a repository at a commit or tag, with the environment its build needs.
 
-    tree: the id of the commit's tree, "" where no mirror has told it. It is the same in every clone, also
-    where history was rewritten.
+    tree: the id of the commit's tree, "" when no mirror has the commit. It stays the same when history is
+    rewritten.
     """
 
     package: str
@@ -57,36 +58,36 @@ class SourcePackage:
 
     @property
     def abbreviated(self) -> bool:
-        """Whether the commit is named by its first digits: such a name cannot be fetched, only looked up."""
+        """Whether the commit id is abbreviated; git can look such an id up in a clone but not fetch it."""
         return re.fullmatch(r"[0-9a-f]{7,39}", self.commit) is not None
 
     @property
     def settings(self) -> str:
-        """The build's environment, as it stands in front of a command."""
+        """The environment variables of the build, as a prefix for a shell command."""
         return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
 
     def installation(self, python: str) -> tuple[str, ...]:
-        """Commands that install it with pip, run in the folder with the commit; `python` is the cell's."""
+        """Commands that install the package with pip, run in its repository. python: the cell's version."""
         made = self.wheel(python, PIP)
         if not made:
             return (f"{self.settings}{PIP} --no-deps .",)
         return (*made, f"{PIP} --no-deps {self.wheel_file}")
 
     def wheel(self, python: str, install: str) -> tuple[str, ...]:
-        """Commands that make `wheel_file` there, `install` being what installs; none where pip makes it."""
+        """Commands that build `wheel_file`, or none if pip builds it. install: how to install packages."""
         minor = ".".join(python.split(".")[:2])
         steps = WHEELS_BY.get(self.package, ())
         return tuple(step.format(minor=minor, install=install) for step in steps)
 
     @property
     def wheel_file(self) -> str:
-        """Where its own script leaves the wheel, as a pattern of the shell."""
+        """Where the build script of the repository leaves the wheel, as a shell pattern."""
         return f"dist/{self.package.replace('-', '_')}-*.whl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFile:
-    """A patch of ours by content; `file` is its path in this checkout."""
+    """A patch of this project and the digest of its content; `file` is its path in the checkout."""
 
     id: str
     file: str
@@ -95,13 +96,16 @@ class PatchFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CellLock:
-    """A cell, pinned. `image_digest` is "" where nobody has resolved the tag; `inconsistencies` are known
-    contradictions of what the cell's source publishes; `compiled` are packages of the index that are built
-    here from their source package, because their build is told something by `build_env`; `left_out` are
-    packages of the resolution that the cell's device does not need, and why; `unread` are packages from
-    source whose own requirements took no part in the resolution: what they need is not pinned. `beside` are
-    those whose requirements were resolved over the pins, with what each asks for that the pins overrule.
-    `apart` are parts of the row that no export installs: title and version -> repository."""
+    """The lock of one cell.
+
+    image_digest: "" when the tag has not been resolved. compiled: packages of the index that are built here
+    from their source package, because `build_env` configures their build. inconsistencies: known
+    contradictions in what the cell's source publishes. omitted: resolved packages that the cell's device does
+    not need, and why. unpinned_sources: packages from source whose requirements were not part of the
+    resolution. overruled: packages from source whose requirements were resolved over the pins -> the
+    requirements that the pins contradict. not_installed: title and version -> repository of parts of the
+    stack that no export installs.
+    """
 
     cell: str
     title: str
@@ -125,67 +129,67 @@ class CellLock:
 
     @property
     def base(self) -> str:
-        """The base image as a build names it: by digest where that is known."""
+        """The base image as a build refers to it: by digest when that is known."""
         return f"{_without_tag(self.image)}@{self.image_digest}" if self.image_digest else self.image
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What this lock leaves open, each with what closes it."""
+        """What this lock does not pin, and how to pin it."""
         found = []
         if not self.image_digest:
             found.append(
-                f"The base image {self.image} is named by a tag, which may be another image any day. Pin it: "
-                f"`docker buildx imagetools inspect {self.image}` tells its digest, then "
+                f"The base image {self.image} is given by a tag, which can be moved to another image. "
+                f"Get its digest with `docker buildx imagetools inspect {self.image}`, then run "
                 f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
             )
         for name, repository in self.not_installed.items():
             found.append(
-                f"{name} of {repository} is a part of this row and not installed by this export: it "
-                "changes other packages in place. Of what it carries, the listed patches are applied here."
+                f"{name} of {repository} belongs to this stack but is not installed by this export, because "
+                "it changes other packages in place. Of its changes, only the listed patches are applied."
             )
         treeless = [f"{one.package} {one.commit}" for one in self.from_source if not one.tree]
         if treeless:
             found.append(
-                "These are named by a commit or tag alone, and their trees are not known: "
-                f"{', '.join(treeless)}. NPU_MATRIX_MIRRORS, a folder of clones with these, tells, and "
-                f"so does `npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
+                "The git tree of these commits or tags is not known, so their content is not verified: "
+                f"{', '.join(treeless)}. Set NPU_MATRIX_MIRRORS to a folder of clones that have them, or run "
+                f"`npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
             )
         isolated = [one.package for one in self.from_source if one.package not in WHEELS_BY]
         if isolated:
             found.append(
-                "These are built from source, each with the build tools that are the newest on that day: "
-                f"{', '.join(isolated)}. pip fetches them for the build alone (build isolation)."
+                "These packages are built from source with build tools that are not pinned: "
+                f"{', '.join(isolated)}. pip fetches the newest ones for each build (build isolation)."
             )
         found += [
-            f"{one.package} is compiled by the script of its repository. That needs "
-            f"{', '.join(TOOLS_OF[one.package])}, and fetches submodules and an archive from where these are."
+            f"{one.package} is compiled by a script of its repository, which needs "
+            f"{', '.join(TOOLS_OF[one.package])} and fetches submodules and an archive."
             for one in self.from_source
             if one.package in WHEELS_BY
         ]
         if self.unpinned_sources:
             found.append(
-                "What these packages from source need beside the pins is neither pinned nor installed: "
-                f"{', '.join(self.unpinned_sources)}. On hardware their authors install them over their "
-                "pins, which no resolver accepts; `python3 -m pip check` lists what is missing afterwards. "
-                "`npu-matrix lock` pins it where NPU_MATRIX_MIRRORS, a folder of clones, has their commits, "
-                "and these say in a plain list or file what they require."
+                "The requirements of these packages from source are neither pinned nor installed: "
+                f"{', '.join(self.unpinned_sources)}. Their authors install them over the pins, "
+                "which no resolver accepts; `python3 -m pip check` reports what is missing. "
+                "`npu-matrix lock` pins them if NPU_MATRIX_MIRRORS is a folder of clones with their commits, "
+                "and these state their requirements in a plain list or file."
             )
         for name, wishes in self.overruled.items():
             if wishes:
                 found.append(
-                    f"{name} asks for other versions than the pins, which stay: {', '.join(wishes)}. "
-                    "`python3 -m pip check` names these."
+                    f"{name} requires other versions than the pins: {', '.join(wishes)}. The pins are kept; "
+                    "`python3 -m pip check` reports the conflicts."
                 )
         return tuple(found)
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Programs that installing it needs, by the names of Debian's packages, which are the same."""
+        """Programs that the installation needs; their Debian packages have the same names."""
         of_sources = {tool for one in self.from_source for tool in ("git", *TOOLS_OF.get(one.package, ()))}
         return (*(("patch",) if self.patches else ()), *sorted(of_sources))
 
     def layers(self) -> tuple[tuple[str, tuple[LockedPackage, ...]], ...]:
-        """Packages by layer, in the order of installation; empty layers are left out."""
+        """Packages by layer, in the order of installation, without empty layers."""
         needed_by = _ancestors(self.packages)
         placed: dict[str, list[LockedPackage]] = {name: [] for name, _roots in LAYERS}
         for package in self.packages:
@@ -221,12 +225,12 @@ def make_lock(
     read: Sequence[str] | None = None,
     not_installed: Mapping[str, str] | None = None,
 ) -> CellLock:
-    """Pin a cell. `cell`: id, title, axes, findings as the plan's JSON has them; facets as checks see them;
-    `lock_text`: artifact `lock.txt` of check `resolve`; base_image: another one than the cell's own; read:
-    packages from source whose requirements are in `lock_text`, None where that is not known; apart: as in
-    `CellLock`.
+    """The lock of a cell.
 
-    InputError for a value that could not stand in a build file.
+    cell: id, title, axes and findings as in the JSON of a plan. pins, platform, patches: facets of the cell.
+    lock_text: artifact `lock.txt` of the check `resolve`. base_image: replaces the cell's own. read: packages
+    from source whose requirements are part of `lock_text`; None when that is not known. InputError for a
+    value that cannot be used in a build file.
     """
     env = pins.get("build_env", {})
     simulated = cell["axes"].get("device") == "sim"
@@ -276,26 +280,26 @@ def _image(axes: Mapping[str, str], python: str) -> str:
     minor = ".".join(python.split(".")[:2])
     chip = CHIPS.get(axes.get("soc", "").lower(), "")
     if not cann or not chip or axes.get("device") == "sim":
-        # On the simulated device CANN is simulated: any image with that Python will do.
+        # The simulated device needs no CANN, so any image with this Python is suitable.
         return _safe(f"python:{minor}-slim")
     return _safe(f"ascend/cann:{cann.lower()}-{chip}-{IMAGE_SYSTEM}-py{minor}")
 
 
 def _reference(text: str) -> tuple[str, str]:
-    """`name:tag` and the digest of `name:tag@sha256:...`; "" for a part that is not there."""
+    """`name:tag` and the digest of `name:tag@sha256:...`; "" for a missing part."""
     name, _, digest = _safe(text).partition("@")
     return name, _digest(digest)
 
 
 def _without_tag(image: str) -> str:
-    """A registry may have a port: the tag stands behind the last part of the path."""
+    """The image name without its tag. A registry may have a port, so only the last path component counts."""
     path, slash, last = image.rpartition("/")
     return f"{path}{slash}{last.partition(':')[0]}"
 
 
 def _digest(text: str) -> str:
     if text and not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
-        raise InputError(f"{text!r} is no image digest", fix="give sha256: and 64 hex digits")
+        raise InputError(f"{text!r} is not an image digest", fix="use sha256: followed by 64 hex digits")
     return text
 
 
@@ -311,18 +315,18 @@ def _safe_env(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _safe(text: str) -> str:
-    """`text` when it may stand in a shell script and a Dockerfile as it is."""
+    """`text`, if it can be used unquoted in a shell script and a Dockerfile."""
     if not SAFE.fullmatch(text):
         raise InputError(
-            f"{text!r} cannot stand in a build file",
-            why="only letters, digits and .+:/@~_- are allowed there",
+            f"{text!r} cannot be used in a build file",
+            why="only letters, digits and .+:/@~_- are allowed",
             fix="correct the value in matrix.yaml",
         )
     return text
 
 
 def _ancestors(packages: Sequence[LockedPackage]) -> dict[str, set[str]]:
-    """Name -> every package that needs it, directly or not, and itself."""
+    """Name -> the package itself and all packages that depend on it, directly or not."""
     parents = {p.name: {normal_name(via) for via in p.via if not via.startswith("-")} for p in packages}
     found: dict[str, set[str]] = {}
     for name in parents:

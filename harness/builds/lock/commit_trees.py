@@ -1,4 +1,8 @@
-"""Tree ids of the commits a lock names: what was in them, whatever becomes of the history around them."""
+"""Adds git tree ids to the commits of a lock, from local mirrors or from the repositories themselves.
+
+A tree id identifies the content of a commit even when the history is rewritten. Upstream repositories are
+asked for commits only, without trees and files: a few hundred bytes for a full commit id or a tag.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ from harness.sources.git.mirrors import find_mirror, git_folders
 
 
 def add_tree_ids(lock: CellLock, mirrors: Path | None) -> CellLock:
-    """The lock with the tree id of every commit or tag that a repository below `mirrors` holds.
+    """The lock with the tree id of every commit or tag that a repository below `mirrors` has.
 
-    A commit named by its first digits gets its whole name.
+    Abbreviated commit ids are completed.
     """
     if mirrors is None or not lock.from_source:
         return lock
@@ -35,12 +39,12 @@ def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
 
 
 def find_repository(source: SourcePackage, mirrors: Path) -> Repository | None:
-    """The repository below `mirrors` that holds the source's commit or tag, if one does."""
+    """The repository below `mirrors` that has the commit or tag of a source package, or None."""
     return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
 
 
 def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:
-    """The mirror of the source's own repository with its tag: others have tags of that name too."""
+    """The mirror of the package's own repository, with its tag; others can have tags of the same name."""
     name = source.repository.removesuffix(".git").rstrip("/").rpartition("/")[2]
     for folder in sorted(git_folders(mirrors)):
         if name not in str(folder.relative_to(mirrors)):
@@ -54,9 +58,9 @@ def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:
     return None
 
 
-# A commit named by its first digits is looked up among all commits of the repository.
+# An abbreviated commit id requires fetching all commits of the repository.
 SECONDS = 300.0
-# A repository may be an address of this machine only where somebody wrote one; helpers may not be called.
+# Git must not run the helper program of an `ext::` address.
 NO_HELPERS = ("-c", "protocol.ext.allow=never")
 EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
@@ -64,22 +68,22 @@ EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 def add_upstream_tree_ids(
     lock: CellLock, environ: Mapping[str, str] = os.environ
 ) -> tuple[CellLock, tuple[str, ...]]:
-    """The lock with the commits and trees their repositories tell, and why the others do not.
+    """The lock with tree ids from the upstream repositories, and a message for each that could not be found.
 
-    Asked only of those whose tree is not known yet.
+    Only source packages without a tree id are looked up.
     """
-    found, told = [], []
+    found, notices = [], []
     for source in lock.from_source:
         if source.tree:
             found.append(source)
             continue
-        answer, why = _ask(source, environ)
-        found.append(answer)
-        told += [f"{source.repository} does not tell what {source.commit} is: {why}"] if why else []
-    return replace(lock, from_source=tuple(found)), tuple(told)
+        completed, why = _fetch_commit(source, environ)
+        found.append(completed)
+        notices += [f"{source.repository} does not provide {source.commit}: {why}"] if why else []
+    return replace(lock, from_source=tuple(found)), tuple(notices)
 
 
-def _ask(source: SourcePackage, environ: Mapping[str, str]) -> tuple[SourcePackage, str]:
+def _fetch_commit(source: SourcePackage, environ: Mapping[str, str]) -> tuple[SourcePackage, str]:
     with temporary_folder() as folder:
         said = _git(folder, environ, "init", "-q", "--bare", "asked")
         if said.returncode:
@@ -89,7 +93,7 @@ def _ask(source: SourcePackage, environ: Mapping[str, str]) -> tuple[SourcePacka
         said = _git(place, environ, "fetch", "-q", "--filter=tree:0", *depth, "--", source.repository, *refs)
         if said.returncode:
             return source, _why(said)
-        # The tree's name stands in the commit; the tree itself is not here.
+        # The commit contains the tree's id; the tree itself was not fetched.
         name = source.commit if source.abbreviated else "FETCH_HEAD"
         said = _git(place, environ, "log", "-1", "--format=%H %T", f"{name}^{{commit}}", "--")
         if said.returncode:

@@ -1,7 +1,7 @@
-"""What packages from source need beside a lock's pins: resolved over the pins, which stay as they are.
+"""Adds the requirements of packages from source to a lock, resolved together with the pins.
 
-A stack's author installs such a package over what he has pinned, and it changes some of that. No resolver
-accepts both. Here the pins win, and what the package would have had instead is told.
+Authors of a stack install such a package over their pins, which changes some of them; no resolver accepts
+both sets of requirements. Here the pins are kept, and the requirements that contradict them are listed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_
 from harness.sources.packages.source_requirements import source_requirements
 
 SECONDS = 300.0
-# As the check `resolve` takes a machine of the cell's kind that is not this one.
+# The same platform as the check `resolve` uses for another host than this one.
 PLATFORM = "manylinux_2_34"
 
 
 def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
-    """The lock with what its packages from source need beside the pins, pinned too.
+    """The lock with the requirements of its packages from source pinned too.
 
     Only for those in `lock.unpinned_sources` whose commit is in a repository below `mirrors` and whose tree
     says what it requires. InfrastructureError when no index can be reached or the resolver fails.
@@ -44,7 +44,7 @@ def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mappin
     except InfrastructureError:
         if not lock.indexes:
             raise
-        # A vendor's own index may be out of reach, and have nothing that is needed.
+        # The index of a vendor may be unreachable and not be needed.
         resolved = _resolve(lock, _open(lock, lines), settings)
     pinned = {package.name for package in lock.packages}
     own = tuple(sorted(wanted))
@@ -60,7 +60,7 @@ def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mappin
 
 
 def overruled_requirements(lines: Iterable[str], packages: Iterable[LockedPackage]) -> Iterator[str]:
-    """What is asked for and pinned otherwise, as `numpy<2.0.0 (pinned 2.2.6)`."""
+    """Requirements that contradict the pins, as `numpy<2.0.0 (pinned 2.2.6)`."""
     versions = {package.name: package.version for package in packages}
     for line in lines:
         wish = Requirement(line)
@@ -81,19 +81,19 @@ def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[s
             for line in lines:
                 Requirement(line)
         except (InputError, InvalidRequirement):
-            # It is told among what is left open.
+            # `CellLock.notices` reports these packages.
             continue
         yield source.package, lines
 
 
 def _open(lock: CellLock, lines: Iterable[str]) -> list[str]:
-    """Without what comes from source itself."""
+    """The requirements without packages that are built from source."""
     source = {one.package for one in lock.from_source}
     return [line for line in lines if normal_name(Requirement(line).name) not in source]
 
 
 def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[str]:
-    """Each package at its version, with the extras asked of it: an override would take these away too."""
+    """Each package with its version and the required extras, which an override would remove."""
     extras: dict[str, set[str]] = {}
     for line in lines:
         wish = Requirement(line)
@@ -112,7 +112,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
         }
         for file, content in files.items():
             folder.joinpath(file).write_text("".join(f"{line}\n" for line in content), "utf-8")
-        # A settings file here keeps uv from taking one of the folders above, which belong to something else.
+        # Without a settings file here uv would read one in a parent folder.
         folder.joinpath("uv.toml").write_text(settings.uv_file(), "utf-8")
         argv = [uv_binary(), "pip", "compile", "requirements.in", "--overrides", "overrides.txt"]
         argv += ["--excludes", "excluded.txt", "--output-file", "lock.txt", "--python", sys.executable]
@@ -130,7 +130,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise _failed(lock, f"no answer within {SECONDS:g} s") from error
+            raise _failed(lock, f"no result within {SECONDS:g} s") from error
         if done.returncode:
             said = settings.hide(done.stderr)
             failure = fetch_failure(said)
@@ -140,7 +140,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
 
 def _failed(lock: CellLock, why: str) -> InfrastructureError:
     return InfrastructureError(
-        f"what {', '.join(lock.unpinned_sources)} needs beside the pins cannot be resolved",
+        f"the requirements of {', '.join(lock.unpinned_sources)} cannot be resolved together with the pins",
         why=why,
-        fix="run again without NPU_MATRIX_MIRRORS: the export then says what it leaves open",
+        fix="run again without NPU_MATRIX_MIRRORS; the export then lists what is not pinned",
     )

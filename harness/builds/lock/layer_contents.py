@@ -12,7 +12,7 @@ from harness.sources.packages.lockfile import LockedPackage
 class LayerContent:
     """What a layer installs: locked packages, then packages that are built from repositories.
 
-    compiled: those of the index that are built here, because their build is told about the device.
+    compiled: packages of the index that are built here, because their build is configured for the device.
     """
 
     name: str
@@ -22,7 +22,7 @@ class LayerContent:
 
 
 def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
-    """The layers of a lock in the order of installation; empty ones are left out."""
+    """The layers of a lock in the order of installation, without empty ones."""
     packages = dict(lock.layers())
     used = set(packages) | {_layer_of(source) for source in lock.from_source}
     return tuple(
@@ -42,7 +42,7 @@ def _layer_of(source: SourcePackage) -> str:
 
 
 def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
-    """Packages as lines of a requirements file, each with its digests."""
+    """A requirements file of these packages with their digests."""
     entries = []
     for package in packages:
         hashes = "".join(f" \\\n    --hash={digest}" for digest in package.hashes)
@@ -51,7 +51,7 @@ def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
 
 
 def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
-    """Commands that check the source's commit out. One named by its first digits needs the whole history."""
+    """Commands that check out the commit of a source package. An abbreviated id needs the whole history."""
     fetch = f'{git} -c safe.directory="*" fetch -q'
     if source.abbreviated:
         refs = "'+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*'"

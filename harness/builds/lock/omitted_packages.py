@@ -1,4 +1,4 @@
-"""What an environment on the simulated device does without although its lock has it, and why."""
+"""Locked packages that are not installed on the simulated device, and why."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Mapping, Sequence
 
 from harness.sources.packages.lockfile import LockedPackage
 
-# nvidia-ml-py is a small Python module that asks whether there is a driver, and says no.
+# nvidia-ml-py stays: it is a small Python module that reports that there is no driver.
 _ROOTS = (
     (
         re.compile(r"nvidia-(?!ml-py$).*|cupy-cuda\d+x"),
-        "a library of CUDA: torch loads on stand-ins, and nothing calls it on the simulated device",
+        "a CUDA library: torch loads with stub libraries, and nothing calls it on the simulated device",
     ),
     (
         re.compile(
             r"flashinfer-(python|cubin)|xformers|quack-kernels|humming-kernels|tilelang|tokenspeed-mla|cuda-tile"
         ),
-        "wanted by the CUDA wheel of vLLM alone (requirements/cuda.txt); it is built for no device here",
+        "required only by the CUDA wheel of vLLM (requirements/cuda.txt)",
     ),
     (
         re.compile("triton-ascend"),
-        "its compiler is part of CANN, which is simulated; it owns the same module as triton",
+        "its compiler is part of CANN, which is simulated; it installs the same module as triton",
     ),
 )
 
 
 def omitted_packages(packages: Sequence[LockedPackage], kind: str) -> dict[str, str]:
-    """Name of a locked package -> why the environment does without it. Only the simulated device does.
+    """Name of a locked package -> why it is not installed. Empty for other devices than `sim`.
 
-    With them goes what nothing else of the lock wants.
+    Packages that only omitted packages require are omitted too.
     """
     if kind != "sim":
         return {}
@@ -47,10 +47,10 @@ def omitted_packages(packages: Sequence[LockedPackage], kind: str) -> dict[str, 
 
 
 def _orphans(packages: Sequence[LockedPackage], gone: Mapping[str, str]) -> dict[str, str]:
-    """Packages that only packages left out want; a requirement of the cell itself stays."""
+    """Packages that only omitted packages require, without requirements of the cell itself."""
     orphans = {}
     for package in packages:
         wanting = [name for name in package.via if not name.startswith("--override")]
         if wanting and all(name in gone for name in wanting):
-            orphans[package.name] = "wanted by packages that are left out, and by no other"
+            orphans[package.name] = "required only by packages that are not installed"
     return orphans

@@ -1,4 +1,4 @@
-"""Whether a living run uses a cache folder: what it may enter at any moment must not be removed."""
+"""Marks a cache folder as used by a running process, so that `cleanup` does not remove its environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USERS = "users.lock"
 
 
 class CacheUse:
-    """Says, until it is dropped or its process ends however it ends, that a run uses this cache."""
+    """Marks the cache as used until this object is deleted or its process ends."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
@@ -29,13 +29,13 @@ class CacheUse:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def __del__(self) -> None:
-        """The use is over; the kernel says so for a process that was killed."""
+        """Release the lock; the kernel does it for a process that was killed."""
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
 
 def cache_in_use(cache: Path) -> bool:
-    """Whether somebody keeps a `CacheUse` of it."""
+    """Whether a process has a `CacheUse` of this cache."""
     try:
         descriptor = os.open(cache / USERS, os.O_RDWR)
     except FileNotFoundError:

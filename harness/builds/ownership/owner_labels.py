@@ -1,4 +1,4 @@
-"""Labels on everything a run starts: whose it is, what it is for, and until when it may stay."""
+"""Labels on containers, networks and images: their owner, their purpose, and when they expire."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ START_TIME = 19  # place of `starttime` behind the command in /proc/PID/stat (pr
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOwner:
-    """A process, told from any other that ever had its number.
+    """The identity of a process, which differs from that of any other process with the same PID.
 
-    `started` is its start in clock ticks since the boot named by `boot`, `space` its PID namespace: in
-    another one the same number is somebody else.
+    boot: id of the host's boot. space: PID namespace. started: start time in clock ticks since the boot.
     """
 
     host: str
@@ -34,7 +33,7 @@ class ProcessOwner:
 
     @classmethod
     def parse(cls, text: str) -> ProcessOwner | None:
-        """The owner in a label; None for a text that is none."""
+        """The owner that a label contains; None when it has another form."""
         parts = text.split("/")
         if len(parts) != 5 or not (parts[3].isdecimal() and parts[4].isdecimal()):
             return None
@@ -43,7 +42,7 @@ class ProcessOwner:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessView:
-    """What can be seen of a host's processes from here. `proc` is the process file system."""
+    """The processes of this host. proc: the process file system."""
 
     proc: Path = Path("/proc/self").parent
     host: str = ""
@@ -62,7 +61,7 @@ class ProcessView:
         )
 
     def state(self, owner: ProcessOwner) -> str:
-        """`alive`, `dead`, or why neither can be said from here."""
+        """`alive`, `dead`, or why this host cannot know."""
         if owner.host != (self.host or socket.gethostname()):
             return f"its owner is on {owner.host}"
         if owner.boot != self._read(BOOT_ID):
@@ -93,7 +92,7 @@ class ProcessView:
 
 
 def this_process(view: ProcessView | None = None) -> ProcessOwner:
-    """The identity of this process; where there is no /proc, one that nobody can take for dead."""
+    """The identity of this process; without /proc one that never counts as dead."""
     found = (view or ProcessView()).owner(os.getpid())
     return found or ProcessOwner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
 
@@ -101,13 +100,13 @@ def this_process(view: ProcessView | None = None) -> ProcessOwner:
 def make_labels(
     *, owner: ProcessOwner, expires: float, key: str, run: str = "", cell: str = "", task: str = ""
 ) -> dict[str, str]:
-    """The labels of one thing; `expires` is a Unix time after which it may go whoever owns it."""
+    """The labels of a resource. expires: Unix time after which it may be removed whoever owns it."""
     labels = {OWNER: str(owner), EXPIRES: str(int(expires)), KEY: key, RUN: run, CELL: cell, TASK: task}
     return {name: value for name, value in labels.items() if value}
 
 
 def is_ours(labels: Mapping[str, str]) -> bool:
-    """Whether this program made the thing with these labels."""
+    """Whether npu-matrix created the resource with these labels."""
     return OWNER in labels and KEY in labels
 
 
@@ -128,6 +127,6 @@ def is_orphaned(labels: Mapping[str, str], view: ProcessView, now: float) -> tup
 
 
 def expiry(labels: Mapping[str, str]) -> float | None:
-    """When the thing may go whoever owns it; None where it does not say."""
+    """When the resource may be removed whoever owns it; None when the labels do not say."""
     text = labels.get(EXPIRES, "")
     return float(text) if text.isdecimal() else None

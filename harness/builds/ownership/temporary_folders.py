@@ -1,4 +1,4 @@
-"""Short temporary folders that say whose they are, so that what killed processes left can be removed."""
+"""Temporary folders that name their owner, so that those of killed processes can be removed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from harness.builds.ownership.owner_labels import ProcessOwner, this_process
 
-# Short: what is in it becomes part of the names of sockets, which end at 107 characters.
+# Short, because paths of Unix sockets have at most 107 characters.
 PREFIX = "npmx-"
 OWNER_FILE = ".owner"
 
 
 @contextlib.contextmanager
 def temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
-    """A scratch folder for a while. What somebody still writes into may stay, for `cleanup`."""
+    """A temporary folder, removed at the end, or by `cleanup` if a process still writes into it then."""
     folder = make_temporary_folder(place, prefix)
     try:
         yield folder
@@ -30,10 +30,10 @@ def temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Iterato
 
 
 def make_temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Path:
-    """A new folder that holds its owner's name and nothing else; `remove_temporary_folder` ends it.
+    """A new temporary folder with a file that names its owner; remove it with `remove_temporary_folder`.
 
-    It is in `place`, by default in the folder for temporary files, which is where `cleanup` looks; who makes
-    one elsewhere looks there for what was left.
+    place: parent folder, by default the system's. `cleanup` looks only there, so a caller that uses another
+    place has to remove leftover folders itself.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
@@ -41,7 +41,7 @@ def make_temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Pa
 
 
 def claim_temporary_folder(folder: Path, owner: ProcessOwner) -> Path:
-    """Make `folder`, whose name starts with `PREFIX`, one of `owner`; several may do so at once."""
+    """Create `folder`, whose name starts with `PREFIX`, for `owner`. Safe with concurrent calls."""
     folder.mkdir(parents=True, exist_ok=True)
     if read_folder_owner(folder) is None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as beside:
@@ -51,7 +51,7 @@ def claim_temporary_folder(folder: Path, owner: ProcessOwner) -> Path:
 
 
 def list_temporary_folders(place: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
-    """This user's scratch folders in `place`, in use or left over."""
+    """This user's temporary folders in `place`, in use or left over."""
     return tuple(folder for folder in sorted(place.glob(f"{glob.escape(prefix)}*")) if _is_own_folder(folder))
 
 
@@ -65,7 +65,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def read_folder_owner(folder: Path) -> ProcessOwner | None:
-    """Whose scratch folder it is; None where that cannot be read."""
+    """The owner of a temporary folder; None when the file cannot be read."""
     try:
         return ProcessOwner.parse((folder / OWNER_FILE).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -73,9 +73,9 @@ def read_folder_owner(folder: Path) -> ProcessOwner | None:
 
 
 def remove_temporary_folder(folder: Path) -> None:
-    """Remove it if it is there; OSError when something of it stays.
+    """Remove a temporary folder if it exists; OSError when a part of it remains.
 
-    Its owner's name goes last: what a removal that is cut short leaves can still be told from the living's.
+    The file with its owner is removed last, so that a partly removed folder still has an owner.
     """
     if not folder.is_dir():
         return

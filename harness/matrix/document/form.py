@@ -1,8 +1,10 @@
-"""Whether a document has the form of matrix.yaml.
+"""Checks whether a document has the form of matrix.yaml, without importing pydantic when it has.
 
-The models in `schema` decide it and word the problems. Importing pydantic and building them takes several
-times as long as everything else a plan does, so a document is first held against the JSON schema they export,
-which is committed; only one that does not fit it (or a checkout without the file) goes to the models.
+The models in `matrix_schema` define the form, and their validation produces the problems that users read.
+Loading pydantic and validating takes 0.16 s, a quarter of a plan. The check here against the committed JSON
+schema of the models takes 0.015 s (fastjsonschema: 0.11 s, because it compiles the schema first; jsonschema
+does not accept numbers that are read as text). Only a document that does not match the schema goes to the
+models.
 """
 
 from __future__ import annotations

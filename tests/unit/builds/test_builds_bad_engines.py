@@ -37,13 +37,13 @@ def test_a_daemon_that_is_not_there(memory: MemoryEngine):
     memory.running = False
     with pytest.raises(InfrastructureError) as caught:
         memory.info()
-    assert "does not answer" in said(caught.value)
-    assert "needs no daemon" in said(caught.value)
+    assert "does not respond" in said(caught.value)
+    assert "need no daemon" in said(caught.value)
 
 
 def test_a_user_who_may_not():
     text = said(no_permission_error("docker", "unix:///var/run/docker.sock", "PermissionError(13)"))
-    assert "may not speak to docker" in text
+    assert "no permission to use docker" in text
     assert "join the group" in text
 
 
@@ -57,14 +57,14 @@ def test_a_base_image_for_other_machines(memory: MemoryEngine):
 def test_a_base_image_that_cannot_be_had_says_how_to_bring_one(memory: MemoryEngine):
     with pytest.raises(InfrastructureError) as caught:
         find_base_image(memory, "ascend/cann:9", "x86_64")
-    assert "cannot be fetched" in said(caught.value)
+    assert "cannot be pulled" in said(caught.value)
     assert "--base-image NAME@sha256:" in said(caught.value)
 
 
 def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
     [notice] = base_notices("base:1", find_base_image(memory, "base:1", "x86_64"))
     assert "no registry digest" in notice
-    assert "name it by digest" in notice
+    assert "refer to it by digest" in notice
 
 
 def test_a_digest_of_this_host_alone_is_none_of_a_registry():
@@ -141,7 +141,7 @@ def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
 
     with pytest.raises(InfrastructureError) as caught:
         DockerEngine({"DOCKER_HOST": daemon_on}).info()
-    assert f"docker at {daemon_on} is on another machine" in said(caught.value)
+    assert f"docker at {daemon_on} runs on another host" in said(caught.value)
     assert "another-machine" in said(caught.value)
     assert "--executor ray" in said(caught.value)
 
@@ -185,7 +185,7 @@ def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
     with pytest.raises(InfrastructureError) as caught:
         engine.info()
     engine.close()
-    assert "answers in a way nobody here understands" in said(caught.value)
+    assert "its response has an unknown form" in said(caught.value)
     assert daemon_on in said(caught.value)
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answe
     engine = DockerEngine({"DOCKER_HOST": "unix:///nonexistent"})
     with pytest.raises(InfrastructureError) as caught, engine._errors("copy files out"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert "does not answer" not in said(caught.value)
+    assert "does not respond" not in said(caught.value)
     assert "No space left on device" in said(caught.value)
 
 
@@ -211,7 +211,7 @@ def test_ssh_leads_to_another_machine():
     ):
         with pytest.raises(InfrastructureError) as caught:
             engine.info()
-        assert "is on another machine" in said(caught.value)
+        assert "runs on another host" in said(caught.value)
 
 
 def test_words_of_a_full_disk_are_told_from_a_cell_that_cannot_be_built():

@@ -47,9 +47,9 @@ def test_a_disk_that_cannot_take_the_layers_is_named_with_what_it_has(engine: As
     with pytest.raises(InfrastructureError) as caught:
         require(engine)
     [problem] = caught.value.problems
-    assert problem.what == "there is no room for this cell's image where memory keeps images"
+    assert problem.what == "there is not enough disk space for this cell's image where memory stores images"
     assert str(engine.folder) in str(problem.where)
-    assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 free" in problem.why
+    assert f"{ALL_MIB / 1024:.1f} GiB, but this disk has 0.3 GiB free" in problem.why
     assert "npu-matrix cleanup" in problem.fix
 
 

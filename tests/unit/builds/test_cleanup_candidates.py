@@ -226,7 +226,7 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
         "npmx-space": False,
     }
     assert found["npmx-dead"].reason == f"its owner, process {dead_owner.pid}, is dead"
-    assert found["npmx-forgotten"].reason == "it does not say whose it is, and was used 2.5 hours ago"
+    assert found["npmx-forgotten"].reason == "it names no owner, and was used 2.5 hours ago"
     remove_orphaned_folders(tmp_path)
     left = {"kept", "npmx-elsewhere", "npmx-link", "npmx-mine", "npmx-nobodys", "npmx-space", "npmy-dead"}
     assert {path.name for path in tmp_path.iterdir()} == left

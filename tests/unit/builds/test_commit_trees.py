@@ -81,7 +81,7 @@ def test_what_is_known_is_not_asked_again(upstream: Upstream, tmp_path: Path) ->
 
 def test_the_export_says_what_is_open_and_no_more_once_it_is_known(upstream: Upstream) -> None:
     source = upstream.source(upstream.commits[0])
-    named = f"These are named by a commit or tag alone, and their trees are not known: vllm {source.commit}"
+    named = f"their content is not verified: vllm {source.commit}"
     assert named in EXPORTS["script"](lock(from_source=(source,)))
     made, _told = add_upstream_tree_ids(lock(from_source=(source,)), ENVIRON)
     script = EXPORTS["script"](made)
@@ -97,7 +97,7 @@ def test_a_commit_that_its_repository_does_not_have_stays_open_and_is_told(
     found, told = asked(source)
     assert found == source
     assert len(told) == 1
-    assert told[0].startswith(f"{source.repository} does not tell what {commit} is: ")
+    assert told[0].startswith(f"{source.repository} does not provide {commit}: ")
 
 
 def test_a_repository_that_does_not_answer_is_told(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_repository_that_does_not_answer_is_told(tmp_path: Path) -> None:
     )
     found, told = asked(source)
     assert found == source
-    assert f"file://{tmp_path}/nothing does not tell what v1 is" in told[0]
+    assert f"file://{tmp_path}/nothing does not provide v1" in told[0]

@@ -62,9 +62,9 @@ def test_a_disk_that_cannot_take_the_packages_is_named_with_what_it_has(disk: An
     with pytest.raises(InfrastructureError) as caught:
         require_disk_space(LARGE, cells=cache / "cells", wheels=cache / "uv", is_cached=nothing_kept)
     [problem] = caught.value.problems
-    assert "no room" in problem.what
+    assert "not enough disk space" in problem.what
     assert str(cache) in str(problem.where)
-    assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 free" in problem.why
+    assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 GiB free" in problem.why
     assert "NPU_MATRIX_CACHE" in problem.fix
     require_disk_space([SMALL], cells=cache / "cells", wheels=cache / "uv", is_cached=nothing_kept)
 
@@ -101,7 +101,7 @@ def test_the_installer_itself_is_asked_what_it_has(
     cell = Cell(context, tmp_path, wheel)
     cell.ctx.cache = disk("cache", 300)
     monkeypatch.setenv("UV_CACHE_DIR", str(cell.ctx.cache / "uv"))
-    with pytest.raises(InfrastructureError, match="no room"):
+    with pytest.raises(InfrastructureError, match="not enough disk space"):
         cell.build()
     target = tmp_path / "elsewhere"
     argv = [uv_binary(), "pip", "install", "--no-index", "--find-links", str(wheels.folder), "--target"]

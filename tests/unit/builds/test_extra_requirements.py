@@ -102,7 +102,7 @@ def test_exports_install_it_and_say_what_the_pins_overrule(index: Any, mirrors: 
     made = add_extra_requirements(lock(), mirrors, os.environ)
     for shape in ("script", "requirements", "markdown", "conda"):
         text = EXPORTS[shape](made)
-        assert "verl asks for other versions than the pins, which stay: numpy<2.0.0 (pinned 2.2.6)" in (
+        assert "verl requires other versions than the pins: numpy<2.0.0 (pinned 2.2.6)" in (
             text.replace("&lt;", "<")
         )
     assert "omegaconf==2.3.0" in EXPORTS["script"](made)
@@ -188,7 +188,7 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
         not_installed={"a plugin 2.3": "https://git.example/q"},
     )
     script = EXPORTS["script"](made)
-    assert "a plugin 2.3 of https://git.example/q is a part of this row and not installed" in script
+    assert "a plugin 2.3 of https://git.example/q belongs to this stack but is not installed" in script
     assert (
         "bash ci/build.sh --python=3.11 && python3 -m pip install --no-deps dist/torch_npu-*.whl)" in script
     )
@@ -204,7 +204,7 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
 
 def test_what_cannot_be_had_is_named(index: Any, tmp_path: Path) -> None:
     other = clone(tmp_path / "other", 'install_requires = ["of-nobody"]\n')
-    with pytest.raises(InfrastructureError, match="needs beside the pins cannot be resolved") as caught:
+    with pytest.raises(InfrastructureError, match="cannot be resolved together with the pins") as caught:
         add_extra_requirements(lock(), other, os.environ)
     assert "of-nobody" in str(caught.value)
     assert caught.value.problems[0].fix

@@ -188,7 +188,7 @@ def test_a_base_image_that_cannot_be_had_or_run_is_named(engine: MemoryEngine) -
     engine.running = False
     with pytest.raises(InfrastructureError) as down:
         find_base_image(engine, "base:1", "x86_64")
-    assert "does not answer" in str(down.value)
+    assert "does not respond" in str(down.value)
 
 
 def test_a_base_image_without_a_digest_is_said(engine: MemoryEngine) -> None:

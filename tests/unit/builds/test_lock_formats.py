@@ -141,9 +141,9 @@ def test_an_image_without_a_digest_is_said_with_how_to_pin_it(tmp_path: Path) ->
     pin = "npu-matrix --base-image ascend/cann@sha256:DIGEST lock verl-0-7-1-4f7be5e8e382"
     assert pin in made.notices[0]
     for shape in ("requirements", "script", "conda"):
-        assert f"# left open: {made.notices[0]}" in EXPORTS[shape](made)
+        assert f"# not pinned: {made.notices[0]}" in EXPORTS[shape](made)
     assert pin in EXPORTS["markdown"](made)
-    assert f"# Left open: {made.notices[0]}" in docker_context(made, tmp_path)["Dockerfile"].decode()
+    assert f"# Not pinned: {made.notices[0]}" in docker_context(made, tmp_path)["Dockerfile"].decode()
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_another_base_image_by_digest_or_tag(tmp_path: Path, reference: str, ima
     made = lock(tmp_path, base_image=reference)
     assert made.image == image
     assert made.base == (base or f"my.example:5000/cann@sha256:{'a' * 64}")
-    assert any("named by a tag" in notice for notice in made.notices) == (base is not None)
+    assert any("given by a tag" in notice for notice in made.notices) == (base is not None)
     assert f"FROM ${{REGISTRY}}{made.base} AS cell" in docker_context(made, tmp_path)["Dockerfile"].decode()
 
 
 def test_a_base_image_that_is_no_digest_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no image digest"):
+    with pytest.raises(InputError, match="not an image digest"):
         lock(tmp_path, base_image="cann@sha256:short")
 
 
@@ -200,8 +200,10 @@ def test_a_simulated_cell_installs_no_cuda_and_needs_no_cann(tmp_path: Path) -> 
     assert [package.name for package in made.packages] == ["torch"]
     assert made.image == "python:3.11-slim"
     assert made.build_env == {}
-    assert "# left out on this device: nvidia-cublas-cu12: a library of CUDA" in EXPORTS["requirements"](made)
-    assert "nvidia-cublas-cu12: a library of CUDA" in EXPORTS["markdown"](made)
+    assert "# not installed on this device: nvidia-cublas-cu12: a CUDA library" in EXPORTS["requirements"](
+        made
+    )
+    assert "nvidia-cublas-cu12: a CUDA library" in EXPORTS["markdown"](made)
     real = make_lock(
         {**cell, "axes": {**cell["axes"], "device": "npu"}},
         {},
@@ -263,7 +265,7 @@ def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> N
 @pytest.mark.parametrize("shape", ["requirements", "script", "markdown", "conda"])
 def test_every_export_says_base_patches_and_inconsistencies(tmp_path: Path, shape: str) -> None:
     text = EXPORTS[shape](lock(tmp_path))
-    assert "by tag: nobody has resolved its digest" in text
+    assert "by tag; its digest is not known" in text
     assert digest_bytes(PATCH) in text
     assert "says 2.7.1.post1 RUN evil" in text
     assert "v0.11.0" in text or "built from source" in text

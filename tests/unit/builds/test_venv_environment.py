@@ -154,7 +154,7 @@ def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Ce
     found, _ = cell.build()
     [stored] = stored_environments(cell.ctx.cache)
     assert (stored.digest, stored.finished) == (found.digest, True)
-    assert remove_environment(stored, in_use={stored.digest}) == "an outcome builds upon it"
+    assert remove_environment(stored, in_use={stored.digest}) == "an outcome needs it"
     with filelock.FileLock(stored.path.with_suffix(".lock")):
         assert remove_environment(stored) == "it is being built"
     assert venv_environment.holds(found) == ""

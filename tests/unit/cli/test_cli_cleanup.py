@@ -69,8 +69,8 @@ def test_only_what_nobody_needs_goes_and_a_dry_run_removes_nothing(tmp_path: Pat
     refer(tmp_path, "needed")
     code, said = cleanup("--dry-run")
     assert code == 0
-    assert "would remove environment old (3 MiB): no outcome builds upon it" in said
-    assert "would keep environment needed (3 MiB): an outcome builds upon it" in said
+    assert "would remove environment old (3 MiB): no outcome needs it" in said
+    assert "would keep environment needed (3 MiB): an outcome needs it" in said
     assert "would remove 2 of 3, 6 MiB; 3 MiB kept" in said
     assert old.is_dir()
     assert half.is_dir()
