@@ -109,8 +109,8 @@ def test_repositories_are_asked_only_when_they_are_to_be(
     resolved(checkout, LOCK)
     assert lock(checkout, "--format", "script") == 0
     told = capsys.readouterr().err
-    assert f"their trees are not known: verl {commit}" in told
+    assert f"their content is not verified: verl {commit}" in told
     assert "--ask-upstream" in told
     assert "does not tell" not in told
     assert lock(checkout, "--format", "script", "--ask-upstream") == 0
-    assert f"note: {nowhere} does not tell what {commit} is: " in capsys.readouterr().err
+    assert f"note: {nowhere} does not provide {commit}: " in capsys.readouterr().err
