@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.convergence.smoke.smoke_measurements import SmokeMeasurements
+from harness.convergence.telemetry.training_records import StoredNumber
+from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.numerics.actor.actor_measurements import ActorMeasured
 from harness.numerics.loss.loss_measurements import LossMeasured
 from harness.numerics.twin.twin_measurements import TwinMeasured
@@ -15,12 +18,12 @@ from harness.report.model.typed_measurements import typed_measurements
 
 BUDGET = "share of the error budget"
 REWARD = "last reward"
-STEP = "seconds per step"
+SECONDS = "seconds per step"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One number over runs, oldest first, the last one now; what was not measured is nan."""
+    """One number over runs, oldest first, this run last; nan where a run did not measure it."""
 
     name: str
     values: tuple[float, ...]
@@ -28,16 +31,17 @@ class Trend:
 
 def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     """Name and value of each number of `check` that is followed over runs; none for most checks."""
-    found = {
-        BUDGET: _budget(typed_measurements(check, measurements)),
-        REWARD: _last_reward(measurements),
-        STEP: as_float(measurements.get("seconds_per_step")),
-    }
+    typed = typed_measurements(check, measurements)
+    found: dict[str, float | None] = {BUDGET: _budget(typed)}
+    if isinstance(typed, (SmokeMeasurements, TrainerMeasurements)):
+        found[REWARD] = _last_reward(typed)
+    if isinstance(typed, SmokeMeasurements):
+        found[SECONDS] = as_float(typed.seconds_per_step)
     return tuple((name, value) for name, value in found.items() if value is not None and math.isfinite(value))
 
 
 def trends(result: ResultInput) -> tuple[Trend, ...]:
-    """The numbers of a result with what earlier runs measured, of those measured at least twice."""
+    """The numbers of a result with their values in earlier runs; only numbers that at least two runs have."""
     now = dict(figures_of(result.check, result.measurements))
     before = [dict(past.figures) for past in result.history]
     lines = [
@@ -51,7 +55,7 @@ def trends(result: ResultInput) -> tuple[Trend, ...]:
 
 
 def _budget(measurements: object) -> float | None:
-    """The worst error over its tolerance."""
+    """The largest error as a share of its tolerance."""
     if isinstance(measurements, (LossMeasured, TwinMeasured)):
         return measurements.worst_budget
     if isinstance(measurements, ActorMeasured):
@@ -59,14 +63,10 @@ def _budget(measurements: object) -> float | None:
     return None
 
 
-def _last_reward(measurements: Mapping[str, Any]) -> float | None:
-    """The mean over the candidate's runs of the last step's reward."""
-    curves, series = measurements.get("curves"), measurements.get("series")
-    runs = curves.get("candidate") if isinstance(curves, Mapping) else [series]
-    if not isinstance(runs, Sequence) or isinstance(runs, str):
-        return None
-    rewards = [run.get("reward") for run in runs if isinstance(run, Mapping)]
-    last = [as_float(values[-1]) for values in rewards if isinstance(values, list | tuple) and values]
+def _last_reward(training: SmokeMeasurements | TrainerMeasurements) -> float | None:
+    """The reward of the last step, as the mean over the candidate's runs."""
+    rewards: Sequence[Sequence[StoredNumber]] = [run.reward for run in training.curves.candidate]
+    last = [as_float(values[-1]) for values in rewards if values]
     known = [value for value in last if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -1,18 +1,22 @@
-"""The page of convergence: curves in their bands, where the rule looked and what it said, telemetry, cost."""
+"""The page of convergence: trainings over the reference's band, the tests of the rule, and the cost."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from harness.report.model.report_inputs import ResultInput
+from harness.convergence.decision.decision import Decision
+from harness.convergence.smoke.smoke_measurements import SmokeMeasurements
+from harness.convergence.telemetry.training_records import StoredSeries
+from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.report.model.report_model import ReportModel, Result
 from harness.report.model.trend import as_float
+from harness.report.model.typed_measurements import typed_measurements
 from harness.report.model.visible_text import clip, duration, number
-from harness.report.pages.figures import training_curves
-from harness.report.pages.measurement_blocks import Block, floats, is_curve
+from harness.report.pages.figures import training_charts
+from harness.report.pages.measurement_blocks import Block, Chart, floats
 from harness.report.pages.numerics_page import trend_charts
 from harness.report.pages.page_templates import Writer, anchor_of, environment
 
@@ -20,8 +24,8 @@ MAX_SHOWN = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """One look of the decision rule, in words; `alarm`: it found the run outside its band."""
+class LookRow:
+    """One test of the decision rule, in words; `alarm`: the training differs from the reference."""
 
     step: str
     purpose: str
@@ -33,23 +37,23 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """A training that was measured. `cost`: what it took, in words; `decision`: names and values."""
+class TrainingSection:
+    """A training that was measured. decision, cost: names and values, in words."""
 
     title: str
     href: str
     anchor: str
     result: Result
     charts: tuple[Block, ...]
-    looks: tuple[Look, ...]
+    looks: tuple[LookRow, ...]
     decision: tuple[tuple[str, str], ...]
     cost: tuple[tuple[str, str], ...]
-    trends: tuple[Any, ...]
+    trends: tuple[tuple[Chart, int], ...]
 
 
 def convergence_page(model: ReportModel, writer: Writer) -> str:
     """The page as HTML."""
-    trainings = list(_trainings(model))
+    trainings = list(_sections(model))
     return (
         environment(writer, up="")
         .get_template("convergence.html")
@@ -61,130 +65,103 @@ def convergence_page(model: ReportModel, writer: Writer) -> str:
     )
 
 
-def _trainings(model: ReportModel) -> Iterator[Training]:
+def _sections(model: ReportModel) -> Iterator[TrainingSection]:
     seen: set[str] = set()
     for row, result in model.measured:
         facts = result.facts
-        charts = tuple(training_curves(facts.measurements))
-        if not charts or facts.key in seen:
+        measured = typed_measurements(facts.check, facts.measurements)
+        if not isinstance(measured, (SmokeMeasurements, TrainerMeasurements)) or facts.key in seen:
+            continue
+        charts = tuple(training_charts(measured))
+        if not charts:
             continue
         seen |= {facts.key} - {""}
-        yield Training(
+        yield TrainingSection(
             title=row.cell.title or row.cell.id,
             href=f"cells/{row.slug}.html#{anchor_of(facts.check)}",
             anchor=f"{row.slug}-{anchor_of(facts.check)}",
             result=result,
             charts=charts,
-            looks=tuple(_looks(facts.measurements)),
-            decision=tuple(_decision(facts.measurements)),
-            cost=tuple(_cost(facts)),
+            looks=tuple(_looks(measured.decision, measured.curves.looks)) if measured.decision else (),
+            decision=tuple(_decision(measured.decision)) if measured.decision else (),
+            cost=tuple(_cost(measured, facts.seconds)),
             trends=tuple(trend_charts(facts)),
         )
 
 
-def _looks(measured: Mapping[str, Any]) -> Iterator[Look]:
-    decision = _mapping(measured.get("decision"))
-    steps = _mapping(measured.get("curves")).get("looks")
-    at = list(steps) if isinstance(steps, list | tuple) else []
-    fractions = sorted({look.get("fraction") for look in _mappings(decision.get("looks"))} - {None}, key=str)
-    for look in _mappings(decision.get("looks")):
-        statistic = _mapping(look.get("statistic"))
-        place = fractions.index(look.get("fraction")) if look.get("fraction") in fractions else -1
-        step = at[place] if len(at) == len(fractions) and place >= 0 else None
-        chance, level = as_float(statistic.get("p")), as_float(look.get("level"))
-        yield Look(
-            step=f"step {step}" if step is not None else _percent(look.get("fraction")),
-            purpose=_text(look.get("purpose")),
-            statistic=_text(statistic.get("name")),
-            candidate=_number(statistic.get("candidate")),
-            reference=_number(statistic.get("reference")),
-            chance=f"{_number(chance)} (alarm below {_number(level)})" if chance is not None else "",
-            alarm=bool(look.get("alarm")),
+def _looks(decision: Decision, steps: Sequence[int]) -> Iterator[LookRow]:
+    """The tests that were made; `steps`: where the rule can look."""
+    fractions = sorted({look.fraction for look in decision.looks})
+    for look in decision.looks:
+        statistic = look.statistic
+        at = (
+            f"step {steps[fractions.index(look.fraction)]}"
+            if len(steps) == len(fractions)
+            else _percent(look.fraction)
+        )
+        yield LookRow(
+            step=at,
+            purpose=look.purpose,
+            statistic=statistic.name if statistic else "",
+            candidate=number(statistic.candidate) if statistic else "—",
+            reference=number(statistic.reference) if statistic else "—",
+            chance=f"{number(statistic.p)} (alarm below {number(look.level)})" if statistic else "",
+            alarm=look.alarm,
         )
 
 
-def _decision(measured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    decision = _mapping(measured.get("decision"))
-    if not decision:
-        return
-    yield "decided by", _text(decision.get("decided_by"))
-    shortfall = as_float(decision.get("shortfall"))
-    if shortfall is not None:
-        yield "below the reference by at most", f"{_percent(shortfall)} of its rise"
-    for twin in _mappings(decision.get("twins"))[:4]:
-        yield (
-            f"twin run, {_text(twin.get('series'))}",
-            f"{_number(twin.get('size'))} (allowed {_number(twin.get('limit'))})",
-        )
-    for name, words in (("runs_wanted", "more runs wanted"), ("notes", "notes")):
-        if decision.get(name):
-            yield words, _text(decision[name])
+def _decision(decision: Decision) -> Iterator[tuple[str, str]]:
+    yield "decided by", decision.decided_by
+    if decision.shortfall is not None:
+        yield "below the reference by at most", f"{_percent(decision.shortfall)} of its rise"
+    for twin in [one for one in decision.twins if one is not None][:4]:
+        yield f"twin run, {twin.series}", f"{number(twin.size)} (allowed {number(twin.limit)})"
+    if decision.runs_wanted:
+        yield "more runs wanted", str(decision.runs_wanted)
+    if decision.notes:
+        yield "notes", "; ".join(decision.notes)
 
 
-def _cost(facts: ResultInput) -> Iterator[tuple[str, str]]:
-    measured = facts.measurements
-    decision = _mapping(measured.get("decision"))
-    # A trainer's check has its first run's series at the top.
-    alone = [measured, *_mappings(measured.get("more"))] if "series" in measured else []
-    runs = _mappings(measured.get("runs")) or alone
-    steps = max((_length(run) for run in runs), default=0)
+def _cost(
+    measured: SmokeMeasurements | TrainerMeasurements, check_seconds: float
+) -> Iterator[tuple[str, str]]:
+    runs = _runs(measured)
+    steps = max((len(values) for _, series in runs for values in series.values()), default=0)
     if runs:
-        yield "runs", str(decision.get("runs_used", len(runs)))
-        yield "seeds", ", ".join(str(_seed(run)) for run in runs[:12])
+        yield "runs", str(measured.decision.runs_used if measured.decision else len(runs))
+        yield "seeds", ", ".join(str(seed) for seed, _ in runs[:12])
     if steps:
         yield "steps", str(steps)
-    pace = _pace(measured, runs)
+    pace = _seconds_per_step(measured, [series for _, series in runs])
     if pace is not None:
         yield "a step", duration(pace)
         if steps:
-            yield "training", duration(pace * steps * max(len(runs), 1))
-    if facts.seconds:
-        yield "the whole check", duration(facts.seconds)
-    provenance = _mapping(measured.get("reference_provenance"))
-    if provenance:
-        device = _mapping(provenance.get("device"))
-        where = f"{'simulated ' if device.get('simulated') else ''}{device.get('device', '?')}"
-        yield "reference", clip(f"{where}, {provenance.get('date', '?')}", 100)
+            yield "training", duration(pace * steps * len(runs))
+    if check_seconds:
+        yield "the whole check", duration(check_seconds)
+    if measured.reference_provenance:
+        device, date = measured.reference_provenance.device, measured.reference_provenance.date
+        where = f"{'simulated ' if device.simulated else ''}{device.device or '?'}"
+        yield "reference", clip(f"{where}, {date or '?'}", 100)
 
 
-def _seed(run: Mapping[str, Any]) -> Any:
-    return run.get("seed", _mapping(run.get("recipe")).get("seed", "?"))
+def _runs(measured: SmokeMeasurements | TrainerMeasurements) -> list[tuple[int, StoredSeries]]:
+    """Seed and series of each run."""
+    if isinstance(measured, SmokeMeasurements):
+        return [(run.seed, run.series) for run in measured.runs]
+    first = (measured.recipe.seed, measured.series)
+    return [first, *((run.recipe.seed, run.series) for run in measured.more)]
 
 
-def _pace(measured: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds a step takes: as measured, or the median of what the runs say."""
-    known = as_float(measured.get("seconds_per_step"))
-    if known is not None:
-        return known
-    given = [_mapping(run.get("series")).get("seconds") for run in runs]
-    seconds = [value for values in given if values and is_curve(values) for value in floats(values)]
+def _seconds_per_step(
+    measured: SmokeMeasurements | TrainerMeasurements, series: Sequence[StoredSeries]
+) -> float | None:
+    """Wall time of a step: as the check measured it, or the median over the steps of all runs."""
+    if isinstance(measured, SmokeMeasurements):
+        return as_float(measured.seconds_per_step)
+    seconds = [value for one in series for value in floats(one.get("seconds", ())) if math.isfinite(value)]
     return statistics.median(seconds) if seconds else None
 
 
-def _length(run: Mapping[str, Any]) -> int:
-    series = _mapping(run.get("series"))
-    return max((len(values) for values in series.values() if isinstance(values, Sequence)), default=0)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "; ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _number(value: Any) -> str:
-    known = as_float(value)
-    return "—" if known is None else number(known)
-
-
-def _percent(value: Any) -> str:
-    known = as_float(value)
-    return f"{known:.0%}" if known is not None and abs(known) < 100 else _number(value)
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if abs(share) < 100 else number(share)

@@ -11,6 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from harness.compat.lint.lint_measurements import LINT_FORMAT, LintFinding, LintMeasured
+from harness.convergence.decision.decision import Decision, Deviation, Look, Statistic
+from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT, SmokeMeasurements, SmokeRun
+from harness.convergence.telemetry.training_records import (
+    CurveBand,
+    ReferenceProvenance,
+    RewardCurve,
+    TelemetryCurves,
+    TrainingCurves,
+)
 from harness.evidence import DeviceFacts
 from harness.numerics.actor.actor_measurements import (
     ACTOR_FORMAT,
@@ -340,12 +350,16 @@ def twin_measurements(worst: tuple[float | None, ...]) -> dict:
     )
 
 
-def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
-    """A training's curves with the reference's band and telemetry, as `convergence` records it."""
+def training_measured(*, learns: bool = True, seed: int = 1) -> SmokeMeasurements:
+    """A training's curves with the reference's band and telemetry."""
 
-    def band(start: float, end: float, width: float) -> dict:
+    def band(start: float, end: float, width: float) -> dict[str, tuple[float, ...]]:
         mean = curve(seed + 50, start, end, noise=0.004)
-        return {"mean": mean, "low": [x - width for x in mean], "high": [x + width for x in mean]}
+        return {
+            "mean": tuple(mean),
+            "low": tuple(x - width for x in mean),
+            "high": tuple(x + width for x in mean),
+        }
 
     telemetry = {
         "entropy": (2.1, 0.7, 0.2, 0.04),
@@ -353,52 +367,83 @@ def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
         "grad_norm": (1.4, 0.3, 0.2, 0.06),
         "clip_fraction": (0.12, 0.02, 0.02, 0.004),
     }
-    return {
-        "state": "measured",
-        "algorithm": "grpo",
-        "runs": [{"seed": 1000, "fault": None, "problems": [], "series": {"reward": curve(seed, 0.2, 0.9)}}],
-        "curves": {
-            "reference": band(0.25, 0.92, 0.09),
-            "candidate": [{"seed": 1000, "reward": curve(seed, 0.24, 0.9 if learns else 0.31)}],
-            "telemetry": {
-                name: {**band(start, end, width), "candidate": [curve(seed + 1, start, end, noise=noise)]}
+    looks = tuple(
+        Look(
+            purpose="screen",
+            runs=1,
+            fraction=fraction,
+            statistic=Statistic(
+                name=name,
+                look=fraction,
+                runs=1,
+                candidate=0.31,
+                reference=0.92,
+                sd=0.1,
+                t=-1.0,
+                p=0.19 if learns else 0.0004,
+                shared=False,
+            ),
+            level=level,
+            alarm=not learns and fraction > 0.4,
+        )
+        for fraction, level, name in (
+            (0.25, 0.01, "pg_loss/final"),
+            (0.5, 0.02, "ppo_kl/final"),
+            (0.75, 0.03, "reward/mean"),
+            (1.0, 0.09, "entropy/mean"),
+        )
+    )
+    run = SmokeRun(
+        seed=1000,
+        fault=None,
+        problems=(),
+        series={"reward": tuple(curve(seed, 0.2, 0.9))},
+        stopped=None,
+        host=None,
+        performance={},
+    )
+    return SmokeMeasurements(
+        state="measured",
+        algorithm="grpo",
+        recipe_digest="",
+        recipe={},
+        reference="",
+        reference_provenance=ReferenceProvenance(device=DeviceFacts(device="cpu"), date="2026-11-01"),
+        runs=(run,),
+        curves=TrainingCurves(
+            reference=CurveBand(**band(0.25, 0.92, 0.09)),
+            candidate=(RewardCurve(seed=1000, reward=tuple(curve(seed, 0.24, 0.9 if learns else 0.31))),),
+            telemetry={
+                name: TelemetryCurves(
+                    **band(start, end, width),
+                    candidate=(tuple(curve(seed + 1, start, end, noise=noise)),),
+                )
                 for name, (start, end, width, noise) in telemetry.items()
             },
-            "looks": [15, 30, 45, 60],
-        },
-        "seconds_per_step": 0.41,
-        "reference_provenance": {"date": "2026-11-01", "device": {"device": "cpu"}},
-        "decision": {
-            "status": "pass" if learns else "fail",
-            "decided_by": "non-inferiority" if learns else "screen",
-            "runs_used": 1,
-            "runs_wanted": 0,
-            "shortfall": 0.06 if learns else 0.7,
-            "notes": [],
-            "twins": [{"series": "ppo_kl", "size": 1.8e-06, "limit": 0.03, "step": 0}],
-            "looks": [
-                {
-                    "alarm": not learns and fraction > 0.4,
-                    "fraction": fraction,
-                    "level": level,
-                    "purpose": "screen",
-                    "runs": 1,
-                    "statistic": {
-                        "name": name,
-                        "candidate": 0.31,
-                        "reference": 0.92,
-                        "p": 0.19 if learns else 0.0004,
-                    },
-                }
-                for fraction, level, name in (
-                    (0.25, 0.01, "pg_loss/final"),
-                    (0.5, 0.02, "ppo_kl/final"),
-                    (0.75, 0.03, "reward/mean"),
-                    (1.0, 0.09, "entropy/mean"),
-                )
-            ],
-        },
-    }
+            looks=(15, 30, 45, 60),
+        ),
+        device=DEVICE,
+        seconds_per_step=0.41,
+        decision=Decision(
+            status=Status.PASS if learns else Status.FAIL,
+            decided_by="non-inferiority" if learns else "screen",
+            reasons=(),
+            looks=looks,
+            twins=(Deviation(series="ppo_kl", size=1.8e-06, limit=0.03, step=0),),
+            runs_used=1,
+            shortfall=0.06 if learns else 0.7,
+        ),
+    )
+
+
+def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
+    """`training_measured` as the ledger stores it."""
+    return SMOKE_FORMAT.write(training_measured(learns=learns, seed=seed))
+
+
+def lint_measurements(findings: tuple[LintFinding, ...]) -> dict:
+    """What the lint of a recipe found, as the ledger stores it."""
+    return LINT_FORMAT.write(LintMeasured(findings=findings, undecided=(), recipe="recipe"))
 
 
 LOCK = "\n".join(f"package-{i}==1.{i}.0 --hash=sha256:{i:064x}" for i in range(40))
@@ -466,7 +511,7 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
             measurements=PATCHES_FORMAT.write(patches),
             seconds=0.3,
         ),
-        result(cell, "lint", Status.PASS, measurements={"findings": []}, seconds=0.2),
+        result(cell, "lint", Status.PASS, measurements=lint_measurements(()), seconds=0.2),
         result(
             cell,
             "environment",
@@ -714,23 +759,23 @@ def sample_inputs() -> ReportInputs:
             result(identity, "patches", Status.UNSUPPORTED if identity == "gptoss-infer" else Status.PASS)
         )
         if identity == "one-step-off-2card":
-            findings = [
-                {
-                    "rule": rule,
-                    "severity": "error",
-                    "file": "examples/one_step_off.sh",
-                    "line": line,
-                    "column": 5,
-                    "message": message,
-                    "why": why,
-                    "fix": fix,
-                    "source": "release notes of verl",
-                }
+            findings = tuple(
+                LintFinding(
+                    rule=rule,
+                    severity="error",
+                    file="examples/one_step_off.sh",
+                    line=line,
+                    column=5,
+                    message=message,
+                    why=why,
+                    fix=fix,
+                    source="release notes of verl",
+                )
                 for line, rule, message, why, fix in (
                     (41, "nccl-on-npu", "builds an NCCL group", "NPUs have HCCL", "apply patch nccl-guard"),
                     (57, "renamed-option", "sets n_gpus_per_node", "it is n_cards here", "rename it"),
                 )
-            ]
+            )
             results.append(
                 result(
                     identity,
@@ -739,7 +784,7 @@ def sample_inputs() -> ReportInputs:
                     expected="unexpected",
                     reasons=("2 findings that stop the training before the first step.",),
                     remedies=("Apply patch nccl-guard.",),
-                    measurements={"findings": findings},
+                    measurements=lint_measurements(findings),
                 )
             )
         elif identity == "verl-0.8.0-a3":

@@ -109,7 +109,7 @@ def test_every_value_is_shown_once() -> None:
 
 
 def test_training_curves_come_with_their_band_and_telemetry() -> None:
-    main, telemetry = figures(training_measurements())[:2]
+    main, telemetry = figures(training_measurements(), "grpo")[:2]
     assert isinstance(main, Chart)
     assert [series.role for series in main.series] == ["candidate", "reference"]
     assert main.low

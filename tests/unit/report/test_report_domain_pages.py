@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,33 @@ from report_samples import (
     loss_measurements,
     result,
     sample_inputs,
+    training_measured,
     training_measurements,
     twin_measurements,
 )
 
+from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT
+from harness.convergence.telemetry.training_records import (
+    MachineLoad,
+    RewardCurve,
+    TelemetryCurves,
+    TrainingCurves,
+)
 from harness.convergence.trainer.record_trainer import FOLDER
+from harness.convergence.trainer.trainer_measurements import (
+    TRAINER_FORMAT,
+    TrainerMeasurements,
+    TrainerSeconds,
+)
+from harness.convergence.trainer.trainer_recipe import TrainerRecipe
+from harness.evidence import DeviceFacts
 from harness.outcome import Status
 from harness.report.model.release_facts import objective_changes
 from harness.report.model.report_inputs import HistoryEntry, ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.model.trend import figures_of, trends
 from harness.report.pages.convergence_page import convergence_page
+from harness.report.pages.figures import figures
 from harness.report.pages.numerics_page import numerics_page
 from harness.report.pages.page_templates import Writer
 
@@ -112,25 +129,56 @@ def test_trainings_show_looks_decision_and_cost(tmp_path: Path) -> None:
     assert convergence.count('<svg class="chart small"') >= 4 * 4
 
 
-def trainer_measurements() -> dict[str, Any]:
+def trainer_measured() -> TrainerMeasurements:
     """One run of verl's own trainer, with the settings of a run that was recorded."""
     file = next(iter(sorted(FOLDER.glob("gspo-*.json"))))
     recorded = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        "state": "measured",
-        "complete": True,
-        "digest": recorded["recipe_digest"],
-        "recipe": recorded["recipe"],
-        "versions": recorded["provenance"]["versions"],
-        "device": recorded["provenance"]["device"],
-        "series": {**recorded["series"], "seconds": [2.0] * 24},
-    }
+    series = {name: tuple(values) for name, values in recorded["series"].items()}
+    return TrainerMeasurements(
+        schema={},
+        state="measured",
+        stopped="",
+        returncode=0,
+        where="",
+        stacks=(),
+        stack_problems=(),
+        algorithm="gspo",
+        recipe=TrainerRecipe(**recorded["recipe"]),
+        digest=recorded["recipe_digest"],
+        settings="",
+        argv=(),
+        plugins=(),
+        versions=recorded["provenance"]["versions"],
+        ray="",
+        device=DeviceFacts(device="npu:0", kind="npu", simulated=True),
+        host=MachineLoad(id="machine", load=0.5),
+        processes=(),
+        seconds=TrainerSeconds(prepare=1.0, start_up=41.0, whole=60.0),
+        swept=0,
+        series={**series, "seconds": (2.0,) * 24},
+        complete=True,
+        problems=(),
+        curves=TrainingCurves(
+            candidate=(RewardCurve(seed=0, reward=series["reward"]),),
+            telemetry={"entropy": TelemetryCurves(candidate=(series["entropy"],))},
+        ),
+    )
+
+
+def trainer_measurements() -> dict[str, Any]:
+    """`trainer_measured` as the ledger stores it."""
+    return TRAINER_FORMAT.write(trainer_measured())
+
+
+def trainer_section(measured: TrainerMeasurements, folder: Path) -> str:
+    """The page of convergence from where it shows this training."""
+    inputs = with_measurements(NEW, "loss", TRAINER_FORMAT.write(measured), "trainer-gspo")
+    page = convergence_page(build_model(inputs), Writer(folder))
+    return page[page.index('id="verl-0.9.1-sim-check-trainer-gspo"') :]
 
 
 def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) -> None:
-    model = build_model(with_measurements(NEW, "loss", trainer_measurements()))
-    convergence = convergence_page(model, Writer(tmp_path))
-    part = convergence[convergence.index('id="verl-0.9.1-sim-check-loss"') :]
+    part = trainer_section(trainer_measured(), tmp_path)
     chart = part[: part.index("</figure>")]
     assert "curve candidate" in chart
     assert "curve reference" in chart
@@ -139,9 +187,7 @@ def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) 
 
 
 def test_a_trainer_with_settings_nobody_recorded_stands_alone(tmp_path: Path) -> None:
-    model = build_model(with_measurements(NEW, "loss", {**trainer_measurements(), "digest": "other"}))
-    convergence = convergence_page(model, Writer(tmp_path))
-    part = convergence[convergence.index('id="verl-0.9.1-sim-check-loss"') :]
+    part = trainer_section(dataclasses.replace(trainer_measured(), digest="other"), tmp_path)
     assert "curve reference" not in part[: part.index("</figure>")]
 
 
@@ -170,32 +216,37 @@ def test_a_run_that_did_not_measure_leaves_no_point() -> None:
 ODD: list[Any] = [None, 7, "text", [], {}, [1, 2], {"a": 1}, [{}], [None], {"candidate": 3}, float("nan")]
 
 
+MEASURED_BY: dict[str, Callable[[], dict[str, Any]]] = {
+    "loss": loss_measurements,
+    "actor": actor_measurements,
+    "grpo": training_measurements,
+    "trainer-gspo": trainer_measurements,
+    "twin": lambda: twin_measurements((0.1, None)),
+}
+
+
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_half_written_and_older_measurements_are_shown_as_far_as_they_go(tmp_path: Path, odd: Any) -> None:
-    for whole in (
-        loss_measurements(),
-        actor_measurements(),
-        training_measurements(),
-        trainer_measurements(),
-        twin_measurements((0.1, None)),
-    ):
-        for name in whole:
-            model = build_model(with_measurements(NEW, "loss", {**whole, name: odd}))
-            assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+@pytest.mark.parametrize("check", MEASURED_BY)
+def test_half_written_and_older_measurements_do_not_break_the_pages(
+    tmp_path: Path, check: str, odd: Any
+) -> None:
+    whole = MEASURED_BY[check]()
+    for name in whole:
+        changed = {**whole, name: odd}
+        model = build_model(with_measurements(NEW, "loss", changed, check))
+        assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+        figures(changed, check)
+        figures_of(check, changed)
 
 
-def test_measurements_may_lack_any_of_their_parts(tmp_path: Path) -> None:
-    for whole in (
-        loss_measurements(),
-        actor_measurements(),
-        training_measurements(),
-        trainer_measurements(),
-        twin_measurements((0.1, None)),
-    ):
-        for name in whole:
-            without = {key: value for key, value in whole.items() if key != name}
-            model = build_model(with_measurements(NEW, "loss", without))
-            assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+@pytest.mark.parametrize("check", MEASURED_BY)
+def test_measurements_may_lack_any_of_their_parts(tmp_path: Path, check: str) -> None:
+    whole = MEASURED_BY[check]()
+    for name in whole:
+        without = {key: value for key, value in whole.items() if key != name}
+        model = build_model(with_measurements(NEW, "loss", without, check))
+        assert all(page.endswith("</html>") for page in pages(model, tmp_path))
+        figures(without, check)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +263,13 @@ def test_the_last_release_that_differs_is_not_called_standard(verl: str, word: t
 
 
 def test_the_numbers_of_a_look_are_shown_and_a_missing_one_is_a_dash(tmp_path: Path) -> None:
-    measured = training_measurements()
-    del measured["decision"]["looks"][0]["statistic"]["candidate"]
-    page = pages(build_model(with_measurements(NEW, "grpo", measured)), tmp_path)[1]
-    assert page.count('<td class="num">—</td><td class="num">0.92</td>') == 1
+    measured = training_measured()
+    assert measured.decision
+    first, *others = measured.decision.looks
+    decision = dataclasses.replace(
+        measured.decision, looks=(dataclasses.replace(first, statistic=None), *others)
+    )
+    changed = SMOKE_FORMAT.write(dataclasses.replace(measured, decision=decision))
+    page = pages(build_model(with_measurements(NEW, "grpo", changed)), tmp_path)[1]
+    assert page.count('<td class="num">—</td><td class="num">—</td>') == 1
     assert page.count('<td class="num">0.31</td><td class="num">0.92</td>') >= 3
