@@ -9,7 +9,7 @@ from harness.outcome import Judgement, Status
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectedFault:
+class SelfTestFault:
     """One fault of a self-test.
 
     legal: what was injected is within tolerance, so that it must not be reported; it counts as caught then.
@@ -21,7 +21,7 @@ class InjectedFault:
     legal: bool = False
 
 
-def judge_self_test(faults: Sequence[InjectedFault], *extra_missed: str) -> Judgement | None:
+def judge_self_test(faults: Sequence[SelfTestFault], *extra_missed: str) -> Judgement | None:
     """Inconclusive when a fault was missed or none was injected, else None. `extra_missed`: names of more."""
     missed = [fault.fault for fault in faults if not fault.caught and not fault.legal]
     missed += extra_missed
@@ -41,7 +41,7 @@ def judge_self_test(faults: Sequence[InjectedFault], *extra_missed: str) -> Judg
     )
 
 
-def self_test_summary(faults: Sequence[InjectedFault]) -> str:
+def self_test_summary(faults: Sequence[SelfTestFault]) -> str:
     """A clause for a pass: how many injected faults were caught."""
     injected = sum(not fault.legal for fault in faults)
     legal = len(faults) - injected

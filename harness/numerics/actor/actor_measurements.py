@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.cell_program.program_run import ProgramFailure, Unsupported
-from harness.cell_program.self_test import InjectedFault
+from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
 
@@ -186,7 +186,7 @@ class PackedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocatedFault(InjectedFault):
+class LocatedFault(SelfTestFault):
     """A fault of the self-test. place: the module it was injected into; first: what diverged first."""
 
     place: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.cell_program.program_run import ProgramFailure
-from harness.cell_program.self_test import InjectedFault
+from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
 
@@ -98,7 +98,7 @@ class LossFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossInjectedFault(InjectedFault):
+class LossInjectedFault(SelfTestFault):
     """A fault of the self-test, with the cases that caught and missed it and the gradient's scale in each."""
 
     caught_in: tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.cell_program.program_run import ProgramFailure, Unsupported
-from harness.cell_program.self_test import InjectedFault
+from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
 from harness.numerics.actor.actor_measurements import Errors
@@ -108,7 +108,7 @@ class TwinDivergence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwinInjectedFault(InjectedFault):
+class TwinInjectedFault(SelfTestFault):
     """A fault of the self-test, where it was injected, and what was outside its tolerance first."""
 
     place: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from harness.cell_program.self_test import InjectedFault
+from harness.cell_program.self_test import SelfTestFault
 from harness.numerics.actor.actor_measurements import ActorMeasured, GradientError, TensorKindSummary
 from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.numerics.twin.twin_measurements import TwinMeasured
@@ -87,7 +87,7 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
     losses, losses_left = _columns(measured, LossMeasured)
     actors, actors_left = _columns(measured, ActorMeasured)
     twins, twins_left = _columns(measured, TwinMeasured)
-    self_tests: list[tuple[AnyColumn, Sequence[InjectedFault]]] = [
+    self_tests: list[tuple[AnyColumn, Sequence[SelfTestFault]]] = [
         *((column, column.measured.self_test) for column in losses),
         *((column, column.measured.self_test) for column in actors),
         *((column, column.measured.self_test) for column in twins),
@@ -236,7 +236,7 @@ class FaultRow:
     seen: tuple[tuple[AnyColumn, bool], ...] = ()
 
 
-def _faults(self_tests: Sequence[tuple[AnyColumn, Sequence[InjectedFault]]]) -> list[FaultRow]:
+def _faults(self_tests: Sequence[tuple[AnyColumn, Sequence[SelfTestFault]]]) -> list[FaultRow]:
     found: dict[str, FaultRow] = {}
     for column, faults in self_tests:
         for fault in faults:
