@@ -27,14 +27,6 @@ from harness.run.programs.process import CONTAINED_GRACE_SECONDS, HARD_SECONDS
 PATIENCE_SECONDS = CONTAINED_GRACE_SECONDS + HARD_SECONDS + 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A job and its outcome."""
-
-    job: Job
-    outcome: Outcome
-
-
 class Executor(Protocol):
     """Runs jobs somewhere. Used from one thread."""
 
@@ -45,8 +37,8 @@ class Executor(Protocol):
     def submit(self, job: Job) -> None:
         """Start a job; returns at once."""
 
-    def collect(self, timeout: float) -> list[Finished]:
-        """What has finished, waiting up to `timeout` seconds for the first; each job is handed out once."""
+    def collect(self, timeout: float) -> list[Outcome]:
+        """The outcomes of jobs that ended, each once; waits up to `timeout` seconds for the first."""
 
     def last_lines(self) -> Mapping[str, str]:
         """Key of a running job -> the last line of its log, where that is known."""
@@ -96,8 +88,8 @@ class LocalExecutor:
         running.thread = threading.Thread(target=self._work, args=(running,), name=name, daemon=True)
         running.thread.start()
 
-    def collect(self, timeout: float) -> list[Finished]:
-        """Finished jobs, and those given up."""
+    def collect(self, timeout: float) -> list[Outcome]:
+        """The outcomes of jobs that ended, and of those given up."""
         finished = []
         wait = timeout
         while True:
@@ -109,7 +101,7 @@ class LocalExecutor:
             # What was given up may come back later; its outcome has been told already.
             if self._running.get(running.job.task.key) is running:
                 del self._running[running.job.task.key]
-                finished.append(Finished(job=running.job, outcome=outcome))
+                finished.append(outcome)
         return finished + self._given_up()
 
     def last_lines(self) -> Mapping[str, str]:
@@ -130,7 +122,7 @@ class LocalExecutor:
     def _work(self, running: _Running) -> None:
         self._done.put((running, execute(running.job, self.site, running.handle)))
 
-    def _given_up(self) -> list[Finished]:
+    def _given_up(self) -> list[Outcome]:
         now = time.monotonic()
         for running in self._running.values():
             if running.handle.waits and not running.handle.cancelled.is_set():
@@ -151,7 +143,7 @@ class LocalExecutor:
                 message="did not stop when told to" if stopped else f"hangs beyond its limit of {limit:g} s",
                 stack=_stack(running.thread),
             )
-            given_up.append(Finished(job=running.job, outcome=outcome))
+            given_up.append(outcome)
         return given_up
 
 

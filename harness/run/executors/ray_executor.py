@@ -35,7 +35,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
 from harness.plan.tasks.demand import Demand, applicable_demand, demand_of, unmet_reason
-from harness.run.executors.executor import PATIENCE_SECONDS, Finished
+from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
@@ -90,7 +90,7 @@ class RayExecutor:
         self._flights: dict[Any, _Flight] = {}
         self._made_on: dict[str, str] = {}
         self._quarantine = Quarantine()
-        self._refused: list[Finished] = []
+        self._refused: list[Outcome] = []
         self._looked = 0.0
         self._nodes: list[Mapping[str, float]] = []
         remove_orphaned_folders()
@@ -125,19 +125,17 @@ class RayExecutor:
         reason = unmet_reason(demand, self.nodes)
         if reason:
             fix = "add such a node, or leave these cells out with --only"
-            self._refused.append(
-                Finished(job=job, outcome=lost_job_outcome(job, InfrastructureError(reason, fix=fix)))
-            )
+            self._refused.append(lost_job_outcome(job, InfrastructureError(reason, fix=fix)))
             return
         try:
             parcel = pack(job, self._artifacts, self._code)
         except InfrastructureError as error:
-            self._refused.append(Finished(job=job, outcome=lost_job_outcome(job, error)))
+            self._refused.append(lost_job_outcome(job, error))
             return
         flight = _Flight(job=job, parcel=parcel, demand=demand)
         self._flights[self._launch(flight)] = flight
 
-    def collect(self, timeout: float) -> list[Finished]:
+    def collect(self, timeout: float) -> list[Outcome]:
         """Jobs that came back or were lost with their node."""
         finished, self._refused = self._refused, []
         if not self._flights:
@@ -213,7 +211,7 @@ class RayExecutor:
         flight.target = target
         return target, False
 
-    def _landed(self, ref: Any, flight: _Flight) -> Finished:
+    def _landed(self, ref: Any, flight: _Flight) -> Outcome:
         errors = self._ray.exceptions
         try:
             delivery: Delivery = self._ray.get(ref)
@@ -233,7 +231,7 @@ class RayExecutor:
             )
         if flight.group is not None:
             self._ray.util.remove_placement_group(flight.group)
-        return Finished(job=flight.job, outcome=outcome)
+        return outcome
 
     def _force_late(self) -> None:
         now = time.monotonic()

@@ -80,8 +80,8 @@ def run_alone(job: Job, site: JobSite) -> Outcome:
     executor.submit(job)
     try:
         while True:
-            for finished in executor.collect(COLLECT_SECONDS):
-                return finished.outcome
+            for outcome in executor.collect(COLLECT_SECONDS):
+                return outcome
     except BaseException:
         executor.cancel()
         while not executor.collect(COLLECT_SECONDS):

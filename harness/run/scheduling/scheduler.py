@@ -13,7 +13,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
 from harness.plan.change.renewal import outdated_outcomes
 from harness.plan.tasks.task import Plan, Task
-from harness.run.executors.executor import Executor, Finished
+from harness.run.executors.executor import Executor
 from harness.run.jobs.execute import INFRASTRUCTURE
 from harness.run.jobs.job import Job
 from harness.run.scheduling.events import (
@@ -134,8 +134,8 @@ class _Run:
             self._submit()
             if not self._schedule.running:
                 break
-            for finished in self._executor.collect(TICK_SECONDS):
-                self._take(finished)
+            for outcome in self._executor.collect(TICK_SECONDS):
+                self._take(outcome)
             self._tell_progress()
         return self._result(self._clock() - started)
 
@@ -217,8 +217,8 @@ class _Run:
             )
         )
 
-    def _take(self, finished: Finished) -> None:
-        outcome = self._ledger.record(finished.outcome)
+    def _take(self, outcome: Outcome) -> None:
+        outcome = self._ledger.record(outcome)
         task = self._plan.tasks[outcome.key]
         retried = self._retries(outcome)
         if retried:

@@ -13,7 +13,6 @@ from harness.digest import digest_json
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.run.executors.executor import Finished
 from harness.run.jobs.job import Job
 
 
@@ -162,13 +161,13 @@ class FakeExecutor:
         self.started.append(job)
         self._running.append(job)
 
-    def collect(self, timeout: float) -> list[Finished]:
+    def collect(self, timeout: float) -> list[Outcome]:
         self.on_collect()
         if not self._running:
             return []
         count = 1 if not self.cancelled else len(self._running)
         picked = [self._running.pop(self._random.randrange(len(self._running))) for _ in range(count)]
-        return [Finished(job=job, outcome=self._outcome(job)) for job in picked]
+        return [self._outcome(job) for job in picked]
 
     def last_lines(self) -> Mapping[str, str]:
         return {job.task.key: "working" for job in self._running}

@@ -14,7 +14,7 @@ from run_fakes import LeapingClock, make_check, make_task, outcome_of
 from harness.check import TaskContext
 from harness.errors import InfrastructureError, InputError, InterruptedRunError
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
-from harness.run.executors.executor import Finished, LocalExecutor
+from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, JobHandle, JobSite
 
@@ -294,9 +294,9 @@ def test_an_outcome_whose_log_cannot_be_kept_is_no_result(site: JobSite) -> None
     assert execute(job(run), site).state is State.ERROR
 
 
-def drain(executor: LocalExecutor, count: int) -> list[Finished]:
+def drain(executor: LocalExecutor, count: int) -> list[Outcome]:
     """The next `count` outcomes; fewer only where something hangs."""
-    finished: list[Finished] = []
+    finished: list[Outcome] = []
     for _ in range(1800):
         finished += executor.collect(0.05)
         if len(finished) >= count:
@@ -319,8 +319,8 @@ def test_jobs_run_at_the_same_time_and_each_comes_out_once(site: JobSite) -> Non
     for n in range(3):
         executor.submit(numbered(n, run))
     finished = drain(executor, 3)
-    assert {one.outcome.state for one in finished} == {State.COMPLETED}
-    assert len({one.job.task.key for one in finished}) == 3
+    assert {one.state for one in finished} == {State.COMPLETED}
+    assert len({one.key for one in finished}) == 3
     assert executor.collect(0.0) == []
     executor.close()
 
@@ -338,7 +338,7 @@ def test_cancel_stops_programs_and_says_interrupted(site: JobSite) -> None:
             break
         executor.collect(0.05)
     executor.cancel()
-    assert [one.outcome.state for one in drain(executor, 2)] == [State.INTERRUPTED] * 2
+    assert [one.state for one in drain(executor, 2)] == [State.INTERRUPTED] * 2
 
 
 def test_a_check_that_hangs_in_its_own_code_is_given_up(site: JobSite) -> None:
@@ -353,16 +353,16 @@ def test_a_check_that_hangs_in_its_own_code_is_given_up(site: JobSite) -> None:
     executor.submit(numbered(0, run, timeout_s=0.1))
     assert hangs.wait(90)
     (finished,) = drain(executor, 1)
-    assert finished.outcome.state is State.TIMEOUT
-    assert finished.outcome.failure is not None
-    assert finished.outcome.failure.kind == "Hang"
-    assert "go_on.wait(600)" in log_of(site, finished.outcome), "the log ends with where it hangs"
+    assert finished.state is State.TIMEOUT
+    assert finished.failure is not None
+    assert finished.failure.kind == "Hang"
+    assert "go_on.wait(600)" in log_of(site, finished), "the log ends with where it hangs"
     go_on.set()
     threads[0].join(90)
     assert not threads[0].is_alive()
     assert executor.collect(0.0) == [], "what comes back later is not told twice"
     executor.submit(numbered(1, lambda _ctx: measured()))
-    assert drain(executor, 1)[0].outcome.state is State.COMPLETED
+    assert drain(executor, 1)[0].state is State.COMPLETED
 
 
 def test_a_check_can_ask_whether_it_is_cancelled_through_any_program(site: JobSite) -> None:

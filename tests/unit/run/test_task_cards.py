@@ -56,7 +56,7 @@ def run(site: JobSite, *jobs: Job) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     while len(outcomes) < len(jobs):
         for finished in executor.collect(0.1):
-            outcomes[finished.outcome.check] = finished.outcome
+            outcomes[finished.check] = finished
     return outcomes
 
 
@@ -102,8 +102,8 @@ def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, mo
         assert executor.collect(0.0) == []
     while not (finished := executor.collect(0.1)):
         pass
-    assert finished[0].outcome.state is State.COMPLETED
-    assert finished[0].outcome.measurements["cards"] == "0"
+    assert finished[0].state is State.COMPLETED
+    assert finished[0].measurements["cards"] == "0"
 
 
 def test_a_run_that_is_stopped_does_not_wait_on(site: JobSite):
@@ -117,7 +117,7 @@ def test_a_run_that_is_stopped_does_not_wait_on(site: JobSite):
         finished = []
         while not finished:
             finished = executor.collect(0.1)
-    assert finished[0].outcome.state is State.INTERRUPTED
+    assert finished[0].state is State.INTERRUPTED
 
 
 def test_a_card_that_vanished_before_the_task_is_an_infrastructure_error(site: JobSite):
