@@ -34,7 +34,7 @@ DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTile:
-    """One patch on one cell. `verdict` is "not looked at" where the upstream tree was not at hand."""
+    """One patch on one cell. `verdict` is "not looked at" if the upstream tree was not available."""
 
     verdict: str
     mark: Mark
