@@ -10,7 +10,7 @@ from scipy.special import betaincinv
 
 from benchmarks.convergence.recorded import Runs
 from benchmarks.convergence.rivals import RIVALS, Accepts, Run
-from harness.convergence.decision.bands import reference
+from harness.convergence.decision.bands import reference_bands
 from harness.convergence.decision.decide import judge
 from harness.convergence.decision.decision_rule import Rule
 from harness.outcome import Status
@@ -41,7 +41,7 @@ def measure(kind: str, trials: Iterator[Trial], rule: Rule, rivals: Mapping[str,
     """Judge every trial; the rivals judge its first candidate run."""
     row = Row(kind)
     for references, candidates, twins in trials:
-        decision = judge(reference(references, rule), candidates, twins=twins)
+        decision = judge(reference_bands(references, rule), candidates, twins=twins)
         row.trials += 1
         row.verdicts[decision.status] = row.verdicts.get(decision.status, 0) + 1
         row.runs += decision.runs_used

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.convergence.tables import Trial, alarms, measure
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.performance import compare
-from harness.convergence.decision.reference_set import ReferenceSet, shipped
+from harness.convergence.decision.reference_set import ReferenceSet, shipped_sets
 
 TRIALS = 1000
 CANDIDATES = 3
@@ -25,7 +25,7 @@ Run = Mapping[str, Sequence[float]]
 
 
 def main() -> None:
-    for reference in shipped():
+    for reference in shipped_sets():
         if not reference.name.startswith("trainer-"):
             continue
         print(f"\n## {reference.name}: {len(reference.runs)} runs")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from harness.convergence.trainer.in_verl.weight_group import ENGINE
+from harness.convergence.trainer.verl_extensions.weight_group import ENGINE
 
 # Imported by the module above, which lends it a communicator that needs no vLLM.
 Engine = sys.modules[ENGINE].HCCLCheckpointEngine

@@ -26,7 +26,7 @@ CHECK = f"trainer-vllm-{ALGORITHM}"
 COARSE_ATTENTION = {"op": "*infer_attention*", "kind": "round"}
 # Loaded by every process of verl; the one that sends weights forgets a tensor of each update.
 FORGETFUL = """
-from harness.convergence.trainer.in_verl.verl_plugin import act
+from harness.convergence.trainer.verl_extensions.verl_plugin import act
 
 
 def forget(module):

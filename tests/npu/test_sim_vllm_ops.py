@@ -29,7 +29,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 
 def budget(case: OperatorCase, seed: int, dtype: torch.dtype) -> float:
     values = operator_battery.draw(case, seed, dtype)
-    expected = operator_battery.expectation(case, values, dtype)
+    expected = operator_battery.expected_values(case, values, dtype)
     return operator_battery.worst_budget(operator_battery.compute(case, values, "npu:0", dtype), expected)
 
 
@@ -116,7 +116,7 @@ def test_a_workers_faults_last_until_it_is_released() -> None:
 
     exact, before = look_up(), engine_workers.total(llm, engine_workers.calls)
     assert not engine_workers.total(llm, engine_workers.release)
-    engine_workers.total(llm, engine_workers.strike, "aten::embedding;round")
+    engine_workers.total(llm, engine_workers.inject_fault, "aten::embedding;round")
     assert torch.equal(look_up(), exact.bfloat16().float())
     assert engine_workers.total(llm, engine_workers.release) == {"aten::embedding": 1}
     assert torch.equal(look_up(), exact)

@@ -37,7 +37,7 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class ReferenceBands:
     """Reference runs, ready to be compared with. `problem` says why they cannot be used, or is empty.
 
     steps: planned steps of a run. bands: one mapping per look of the rule.
@@ -77,9 +77,11 @@ class Reference:
             values = [one[name].value for one in found]
             candidate = float(np.mean(values))
             t = (candidate - band.mean) / (band.sd * math.sqrt(1 / len(runs) + 1 / self.runs))
-            p = min(1.0, tail(t, band.sides, self.runs - 1) * len(shared))
+            p = min(1.0, student_tail(t, band.sides, self.runs - 1) * len(shared))
             reach = (
-                quantile(1 - self.rule.share_alpha, self.runs - 1) * band.sd * math.sqrt(1 + 1 / self.runs)
+                student_quantile(1 - self.rule.share_alpha, self.runs - 1)
+                * band.sd
+                * math.sqrt(1 + 1 / self.runs)
             )
             result.append(
                 Statistic(
@@ -106,19 +108,19 @@ class Reference:
         for name in (f"{reward}/area", f"{reward}/final"):
             band = self.bands[look][name]
             candidate = float(np.mean([one[name].value for one in found]))
-            reach = quantile(0.95, self.runs - 1) * band.sd * math.sqrt(1 / len(runs) + 1 / self.runs)
+            reach = student_quantile(0.95, self.runs - 1) * band.sd * math.sqrt(1 / len(runs) + 1 / self.runs)
             worst = max(worst, (band.mean - candidate + reach) / rise)
         return worst
 
 
-def tail(t: float, sides: int, freedom: int) -> float:
+def student_tail(t: float, sides: int, freedom: int) -> float:
     """Student tail probability: of |t| or more when `sides` is 2, of t or more when 1."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(freedom, -abs(t))) if sides == BOTH_SIDES else float(stdtr(freedom, -t))
 
 
-def quantile(share: float, freedom: int) -> float:
+def student_quantile(share: float, freedom: int) -> float:
     """Student quantile."""
     from scipy.special import stdtrit
 
@@ -130,7 +132,7 @@ def arrays(run: Series) -> dict[str, Floats]:
     return {name: np.asarray(values, dtype=np.float64).reshape(-1) for name, values in run.items()}
 
 
-def reference(runs: Sequence[Series], rule: Rule) -> Reference:
+def reference_bands(runs: Sequence[Series], rule: Rule) -> ReferenceBands:
     """Bands of `runs` at every look; runs that cannot serve are left out and named in the notes."""
     converted = [arrays(run) for run in runs]
     lengths = Counter(len(run.get(rule.reward, ())) for run in converted)
@@ -144,7 +146,7 @@ def reference(runs: Sequence[Series], rule: Rule) -> Reference:
             usable.append({name: values[:steps] for name, values in run.items()})
     problem = _problem(usable, rule, steps)
     if problem:
-        return Reference(
+        return ReferenceBands(
             steps=steps,
             runs=len(usable),
             rule=rule,
@@ -157,7 +159,9 @@ def reference(runs: Sequence[Series], rule: Rule) -> Reference:
     return _measured(usable, rule, steps, tuple(notes))
 
 
-def _measured(runs: list[dict[str, Floats]], rule: Rule, steps: int, notes: tuple[str, ...]) -> Reference:
+def _measured(
+    runs: list[dict[str, Floats]], rule: Rule, steps: int, notes: tuple[str, ...]
+) -> ReferenceBands:
     start, rise = _start_and_rise(runs, rule)
     levels = Levels(quarter=start + 0.25 * rise, half=start + 0.5 * rise, most=start + 0.75 * rise)
     shared = set.intersection(*(set(run) for run in runs))
@@ -165,14 +169,16 @@ def _measured(runs: list[dict[str, Floats]], rule: Rule, steps: int, notes: tupl
     if dropped:
         notes = (*notes, f"not in every reference run, so not judged: {', '.join(dropped)}")
     runs = [{name: run[name] for name in run if name in shared} for run in runs]
-    blank = Reference(steps=steps, runs=len(runs), rule=rule, levels=levels, bands=(), drawn={}, notes=notes)
+    blank = ReferenceBands(
+        steps=steps, runs=len(runs), rule=rule, levels=levels, bands=(), drawn={}, notes=notes
+    )
     bands = []
     for look in range(len(rule.looks)):
         found = [blank.summaries(run, look) for run in runs]
         names = [name for name in found[0] if all(name in one for one in found)]
         bands.append({name: _band([one[name] for one in found]) for name in names})
     stacked = {name: np.sort([run[name] for run in runs], axis=0) for name in sorted(shared)}
-    return Reference(
+    return ReferenceBands(
         steps=steps,
         runs=len(runs),
         rule=rule,
@@ -226,6 +232,8 @@ def _drawn(values: Floats) -> tuple[Floats, Floats, Floats]:
     ordered = np.sort(values, axis=0)
     mean = ordered.mean(axis=0)
     reach = (
-        quantile((1 + DRAWN_COVERAGE) / 2, runs - 1) * ordered.std(axis=0, ddof=1) * math.sqrt(1 + 1 / runs)
+        student_quantile((1 + DRAWN_COVERAGE) / 2, runs - 1)
+        * ordered.std(axis=0, ddof=1)
+        * math.sqrt(1 + 1 / runs)
     )
     return mean, mean - reach, mean + reach

@@ -17,7 +17,7 @@ REMEDY = "Look at what changed since the reference was recorded; record it again
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
+class SpeedComparison:
     """regressions: metrics that are worse by more than chance. sentences: about them, or why nothing was
     compared."""
 
@@ -34,23 +34,23 @@ class TimedRun:
     host: MachineLoad | None
 
 
-def speed(reference: ReferenceSet, runs: Sequence[TimedRun], device: DeviceFacts) -> Speed:
+def compare_speed(reference: ReferenceSet, runs: Sequence[TimedRun], device: DeviceFacts) -> SpeedComparison:
     """Compare the first run that was not stopped early with the reference's runs on this very machine.
 
     An improvement is no regression.
     """
     whole = next((run for run in runs if not run.stopped_early and run.performance), None)
     if whole is None:
-        return Speed(sentences=("Times are not judged: no run is whole.",))
+        return SpeedComparison(sentences=("Times are not judged: no run is whole.",))
     why = _incomparable(reference, whole.host, device)
     if why:
-        return Speed(sentences=(f"Times are not judged: {why}.",))
+        return SpeedComparison(sentences=(f"Times are not judged: {why}.",))
     others = whole.host.others if whole.host and whole.host.others is not None else 0.0
     found, notes = compare(reference.performance, decode_series(whole.performance), others=others)
     worse = tuple(one for one in found if one.worse)
     shown = worse or tuple(found[:1])
     sentences = [f"{one.sentence()}." for one in shown] + [f"{note}." for note in notes if not found]
-    return Speed(regressions=worse, sentences=(*sentences, *_hidden(reference)))
+    return SpeedComparison(regressions=worse, sentences=(*sentences, *_hidden(reference)))
 
 
 def _hidden(reference: ReferenceSet) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.convergence.decision import run_gates
-from harness.convergence.decision.bands import Floats, Reference, arrays, reference
-from harness.convergence.decision.decision import Decision, Deviation, Look, Statistic
+from harness.convergence.decision.bands import Floats, ReferenceBands, arrays, reference_bands
+from harness.convergence.decision.decision import Decision, Deviation, InterimTest, Statistic
 from harness.convergence.decision.decision_rule import REWARD_HINT, Rule
 from harness.convergence.decision.paired_run import deviation
 from harness.convergence.telemetry.series import Series
@@ -32,19 +32,19 @@ def decide(
 
     The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
     allows) or clear it: a mean of two that is not suspicious passes. With too few of them the decision is
-    INCONCLUSIVE and says how many are wanted. A run stopped early at a look that gave an alarm may be
+    INCONCLUSIVE and says how many are further_runs. A run stopped early at a look that gave an alarm may be
     shorter than the reference's; any other short run fails as truncated. With `running` the last candidate
     run is still being trained: its end is no truncation, and the decision is made by "running" for as long
     as the run should go on. `twins`: for each candidate run a recorded run of the same seed and noise, or
     None (see `twin`). The order of the reference runs does not matter. Never raises for any numbers in the
     series.
     """
-    bands = reference(reference_runs, rule or Rule())
+    bands = reference_bands(reference_runs, rule or Rule())
     return judge(bands, candidate_runs, twins=twins, running=running)
 
 
 def judge(
-    bands: Reference,
+    bands: ReferenceBands,
     candidate_runs: Sequence[Series],
     *,
     twins: Sequence[Series | None] = (),
@@ -70,24 +70,24 @@ def judge(
     with np.errstate(all="ignore"):
         trial = _Trial(bands, [arrays(twin) if twin else None for twin in twins])
         candidates = [arrays(run) for run in candidate_runs]
-        return trial.hear(candidates, running=candidates[-1] if running else None)
+        return trial.run(candidates, running=candidates[-1] if running else None)
 
 
 class _Trial:
     """The state of one decision: what was looked at so far, and what it cost."""
 
-    def __init__(self, bands: Reference, twins: Sequence[Mapping[str, Floats] | None]) -> None:
+    def __init__(self, bands: ReferenceBands, twins: Sequence[Mapping[str, Floats] | None]) -> None:
         self.bands = bands
         self.twins = twins
         self.running: Mapping[str, Floats] | None = None
         self.deviations: list[Deviation | None] = []
         self.rule = bands.rule
-        self.looks: list[Look] = []
+        self.looks: list[InterimTest] = []
         self.cost = 0.0
-        self.heard: list[Mapping[str, Floats]] = []
+        self.runs: list[Mapping[str, Floats]] = []
         self.notes = list(bands.notes)
 
-    def hear(
+    def run(
         self, candidates: Sequence[Mapping[str, Floats]], *, running: Mapping[str, Floats] | None = None
     ) -> Decision:
         self.running = running
@@ -97,10 +97,10 @@ class _Trial:
                 f"{self.rule.most_runs} are not used"
             )
         for run in candidates[: self.rule.most_runs]:
-            final = self._refuse(run) or (self._confirm(run) if self.heard else self._screen(run))
+            final = self._reject_input(run) or (self._confirm(run) if self.runs else self._screen(run))
             if final is not None:
                 return final
-        missing = self.rule.most_runs - len(self.heard)
+        missing = self.rule.most_runs - len(self.runs)
         if not missing and all(found is not None and found.alarm for found in self.deviations):
             return self._unlike_its_twins()
         if missing:
@@ -108,23 +108,23 @@ class _Trial:
                 Status.INCONCLUSIVE,
                 "runs",
                 f"The first run is suspicious ({self._suspicion()}); {missing} more must clear it.",
-                wanted=missing,
+                further_runs=missing,
             )
-        return self._weigh()
+        return self._decide_after_last_run()
 
-    def _refuse(self, run: Mapping[str, Floats]) -> Decision | None:
+    def _reject_input(self, run: Mapping[str, Floats]) -> Decision | None:
         reward = run.get(self.rule.reward)
         if reward is None or not len(reward):
             return self._final(
                 Status.INCONCLUSIVE,
                 "input",
-                f"Candidate run {len(self.heard) + 1} has no series called {self.rule.reward}.",
+                f"Candidate run {len(self.runs) + 1} has no series called {self.rule.reward}.",
             )
-        known = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
-        lacking = sorted(name for name in known if name not in run or len(run[name]) < len(reward))
-        if lacking:
+        judged = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
+        missing_series = sorted(name for name in judged if name not in run or len(run[name]) < len(reward))
+        if missing_series:
             self.notes.append(
-                f"candidate run {len(self.heard) + 1} lacks {', '.join(lacking)}: not judged by it"
+                f"candidate run {len(self.runs) + 1} lacks {', '.join(missing_series)}: not judged by it"
             )
         return None
 
@@ -142,7 +142,7 @@ class _Trial:
         return self._final(
             Status.FAIL,
             "twin",
-            f"In each of {_runs(len(self.heard))}, {worst.sentence()}.",
+            f"In each of {_runs(len(self.runs))}, {worst.sentence()}.",
             remedies=(
                 f"Look at {hint}.",
                 "Compare the numerics tier's loss check, which names the function.",
@@ -151,7 +151,7 @@ class _Trial:
 
     def _screen(self, run: Mapping[str, Floats]) -> Decision | None:
         unlike = self._compare_with_twin(run)
-        stopped = self._watch(run, "screen", self.rule.screen_alpha)
+        stopped = self._test_at_looks(run, "screen", self.rule.screen_alpha)
         if stopped is not None:
             return stopped
         if unlike or self.looks[-1].alarm:
@@ -163,7 +163,7 @@ class _Trial:
 
     def _confirm(self, run: Mapping[str, Floats]) -> Decision | None:
         self._compare_with_twin(run)
-        stopped = self._watch(run, "confirm", self.rule.confirm_alpha / (self.rule.most_runs - 1))
+        stopped = self._test_at_looks(run, "confirm", self.rule.confirm_alpha / (self.rule.most_runs - 1))
         if stopped is not None:
             return stopped
         if self.looks[-1].alarm and self.looks[-1].purpose == "confirm":
@@ -173,51 +173,53 @@ class _Trial:
     def _cleared(self) -> Decision | None:
         """PASS before the last run: the mean of all so far, each whole, would not even be suspicious."""
         last = self.rule.last_look
-        whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.heard)
+        whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.runs)
         unlike = all(found is not None and found.alarm for found in self.deviations)
-        if len(self.heard) >= self.rule.most_runs or unlike or not whole:
+        if len(self.runs) >= self.rule.most_runs or unlike or not whole:
             return None
-        found = self.bands.statistics(self.heard, last)
+        found = self.bands.statistics(self.runs, last)
         if found and found[0].p < self.rule.screen_alpha:
             return None
-        shortfall = self.bands.shortfall(self.heard, last)
+        shortfall = self.bands.shortfall(self.runs, last)
         return self._pass(shortfall, last) if shortfall < self.rule.margin else None
 
-    def _watch(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
+    def _test_at_looks(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
         """Look at a run until something settles it; a decision unless only an alarm or its last look does."""
         steps = self.bands.steps
         recorded = len(run[self.rule.reward])
-        self.heard.append(run)
+        self.runs.append(run)
         for look, fraction in enumerate(self.rule.looks):
             seen = self.rule.steps_at(look, steps)
-            gate = run_gates.crossed({name: values[:seen] for name, values in run.items()}, self.rule)
+            gate = run_gates.first_failed_gate(
+                {name: values[:seen] for name, values in run.items()}, self.rule
+            )
             if gate is not None:
                 self.cost += (gate.step + 1) / steps
-                return self._gated(gate)
+                return self._failed_gate(gate)
             if recorded < seen and run is self.running:
                 self.cost += recorded / steps
                 return self._final(
                     Status.INCONCLUSIVE,
                     "running",
-                    f"Nothing against run {len(self.heard)} in its first {recorded} of {steps} steps.",
+                    f"Nothing against run {len(self.runs)} in its first {recorded} of {steps} steps.",
                 )
             if recorded < seen:
                 self.cost += recorded / steps
                 return self._final(
                     Status.FAIL,
                     "gate",
-                    f"Run {len(self.heard)} ended after {recorded} of {steps} steps.",
+                    f"Run {len(self.runs)} ended after {recorded} of {steps} steps.",
                     remedies=("Look at the end of the training's log.",),
                 )
             level = alpha * self.rule.spend[look]
-            here = [one for one in self.heard if len(one[self.rule.reward]) >= seen]
+            here = [one for one in self.runs if len(one[self.rule.reward]) >= seen]
             found = self.bands.statistics(here, look)
             # A confirmed fault is one of the stack: each run shows it.
             against = [one for one in found if one.p < level and (purpose == "screen" or one.shared)]
             alarm = bool(against)
             worst = next(iter(against or found), None)
             self.looks.append(
-                Look(
+                InterimTest(
                     purpose=purpose,
                     runs=len(here),
                     fraction=fraction,
@@ -226,27 +228,27 @@ class _Trial:
                     alarm=alarm,
                 )
             )
-            if alarm or (purpose == "screen" and self._good_enough(run, look)):
+            if alarm or (purpose == "screen" and self._may_accept_early(run, look)):
                 self.cost += seen / steps
                 return None if alarm else self._pass(self.bands.shortfall([run], look), look)
         self.cost += 1.0
         return None
 
-    def _good_enough(self, run: Mapping[str, Floats], look: int) -> bool:
+    def _may_accept_early(self, run: Mapping[str, Floats], look: int) -> bool:
         """Whether an early look may accept: the reference has learned by then, and so has the run."""
         if not self.rule.accept_early or look == self.rule.last_look:
             return False
         reward = self.rule.reward
         start = self.bands.bands[look][f"{reward}/start"].mean
         rise = self.bands.bands[self.rule.last_look][f"{reward}/rise"].mean
-        learned = (self.bands.bands[look][f"{reward}/final"].mean - start) / rise
-        return learned >= self.rule.learned and self.bands.shortfall([run], look) < self.rule.margin
+        share = (self.bands.bands[look][f"{reward}/final"].mean - start) / rise
+        return share >= self.rule.learned_share and self.bands.shortfall([run], look) < self.rule.margin
 
-    def _weigh(self) -> Decision:
+    def _decide_after_last_run(self) -> Decision:
         last = self.rule.last_look
-        whole = [run for run in self.heard if len(run[self.rule.reward]) >= self.bands.steps]
+        whole = [run for run in self.runs if len(run[self.rule.reward]) >= self.bands.steps]
         if not whole:
-            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", wanted=1)
+            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", further_runs=1)
         shortfall = self.bands.shortfall(whole, last)
         alone, level = self.looks[-1].statistic, self.looks[-1].level
         if alone is not None and alone.p < level:
@@ -272,11 +274,11 @@ class _Trial:
     def _pass(self, shortfall: float, look: int) -> Decision:
         bound = f"{max(0.0, shortfall):.0%} of its rise (accepted: {self.rule.margin:.0%})"
         seen = self.rule.steps_at(look, self.bands.steps)
-        whole = sum(len(run[self.rule.reward]) >= seen for run in self.heard)
+        whole = sum(len(run[self.rule.reward]) >= seen for run in self.runs)
         reasons = [f"{_runs(whole)} within the reference's bands, and not below it by more than {bound}."]
-        if whole < len(self.heard):
+        if whole < len(self.runs):
             reasons.append(
-                f"{_runs(len(self.heard) - whole)} more, stopped at a suspicion, is not confirmed by them."
+                f"{_runs(len(self.runs) - whole)} more, stopped at a suspicion, is not confirmed by them."
             )
         if look != self.rule.last_look:
             reasons.append(
@@ -284,7 +286,7 @@ class _Trial:
             )
         return self._final(Status.PASS, "non-inferiority", *reasons, shortfall=shortfall)
 
-    def _failed(self, look: Look) -> Decision:
+    def _failed(self, look: InterimTest) -> Decision:
         statistic = look.statistic
         assert statistic is not None
         series = statistic.name.split("/")[0]
@@ -298,9 +300,9 @@ class _Trial:
             statistic=statistic,
         )
 
-    def _gated(self, gate: run_gates.Gate) -> Decision:
+    def _failed_gate(self, gate: run_gates.Gate) -> Decision:
         return self._final(
-            Status.FAIL, "gate", f"Run {len(self.heard)}: {gate.reason}.", remedies=(gate.hint,)
+            Status.FAIL, "gate", f"Run {len(self.runs)}: {gate.reason}.", remedies=(gate.hint,)
         )
 
     def _suspicion(self) -> str:
@@ -318,7 +320,7 @@ class _Trial:
         remedies: tuple[str, ...] = (),
         statistic: Statistic | None = None,
         shortfall: float | None = None,
-        wanted: int = 0,
+        further_runs: int = 0,
     ) -> Decision:
         return Decision(
             status=status,
@@ -328,10 +330,10 @@ class _Trial:
             statistic=statistic,
             looks=tuple(self.looks),
             twins=tuple(self.deviations),
-            runs_used=len(self.heard),
-            runs_wanted=wanted,
+            runs_used=len(self.runs),
+            runs_wanted=further_runs,
             runs_cost=self.cost,
-            runs_full=float(len(self.heard)),
+            runs_full=float(len(self.runs)),
             shortfall=shortfall,
             notes=tuple(self.notes),
         )

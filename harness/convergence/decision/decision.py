@@ -71,7 +71,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class InterimTest:
     """One test of the rule. purpose: "screen" or "confirm"; alarm: the statistic's p fell below `level`."""
 
     purpose: str
@@ -98,7 +98,7 @@ class Decision:
     reasons: tuple[str, ...]
     remedies: tuple[str, ...] = ()
     statistic: Statistic | None = None
-    looks: tuple[Look, ...] = ()
+    looks: tuple[InterimTest, ...] = ()
     twins: tuple[Deviation | None, ...] = ()
     runs_used: int = 0
     runs_wanted: int = 0

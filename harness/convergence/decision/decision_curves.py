@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.convergence.decision.bands import reference
+from harness.convergence.decision.bands import reference_bands
 from harness.convergence.decision.decision_rule import Rule
-from harness.convergence.telemetry.series import Run, Series, encode
+from harness.convergence.telemetry.series import RecordedRun, Series, encode
 from harness.convergence.telemetry.training_records import (
     CurveBand,
     RewardCurve,
@@ -19,11 +19,11 @@ REWARD = "reward"
 
 
 def training_curves(
-    reference_runs: Sequence[Series], candidates: Sequence[tuple[int, Run]]
+    reference_runs: Sequence[Series], candidates: Sequence[tuple[int, RecordedRun]]
 ) -> TrainingCurves:
     """Mean and 99 % prediction band of each reference series, and the candidates' series (seed, run)."""
     rule = Rule()
-    bands = reference(reference_runs, rule)
+    bands = reference_bands(reference_runs, rule)
     lines = {name: [_stored(line) for line in drawn] for name, drawn in bands.drawn.items()}
     shown = {name: CurveBand(mean=mean, low=low, high=high) for name, (mean, low, high) in lines.items()}
     names = sorted({name for _, run in candidates for name in run.series} | set(shown))

@@ -142,8 +142,9 @@ class Rule:
         sampled token, so all `most_runs` runs must exceed it for a FAIL (0.3 %); a policy loss in bfloat16
         does on 92 % and 100 %, swapped clip bounds on all. fp32 rounding stays below 0.0001. A second step
         would double the flips (28 %) for little.
-    accept_early, learned: PASS at a look before the last where the reference has made `learned` of its rise;
-        what happens after that look is then not looked at, and the decision says so.
+    accept_early, learned_share: with `accept_early`, a run can PASS at a look before the last one, provided
+        the reference's reward has made `learned_share` of its rise by then. Later steps are then not looked
+        at, and the decision says so.
     reward, reward_floor, features: the series that must rise, its floor (see `Feature`), the other series.
     """
 
@@ -161,7 +162,7 @@ class Rule:
     twin_limit: float = 0.03
     twin_series: tuple[str, ...] = TWIN_SERIES
     accept_early: bool = False
-    learned: float = 0.8
+    learned_share: float = 0.8
     reward: str = "reward"
     reward_floor: float = 0.003
     features: tuple[Feature, ...] = field(default=FEATURES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.convergence.decision.bands import quantile
+from harness.convergence.decision.bands import student_quantile
 
 Series = Mapping[str, Sequence[float]]
 
@@ -122,7 +122,7 @@ def _compared(
     logs = np.sort(np.log(values))
     usual, runs = float(logs.mean()), len(logs)
     spread = max(float(logs.std(ddof=1)), SMALLEST_SPREAD)
-    reach = quantile(1 - alpha, runs - 1) * spread * math.sqrt(1 + 1 / runs)
+    reach = student_quantile(1 - alpha, runs - 1) * spread * math.sqrt(1 + 1 / runs)
     return Comparison(
         metric=metric.name,
         value=mine,

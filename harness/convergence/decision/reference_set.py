@@ -151,22 +151,22 @@ def load(path: Path) -> ReferenceSet:
         ) from error
 
 
-def shipped(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
+def shipped_sets(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
     """All reference sets of a folder, by name."""
     return tuple(load(path) for path in sorted(folder.glob("*.json")))
 
 
-def known(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, ...]:
+def known_sets(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, ...]:
     """The user's own reference sets and the shipped ones, in this order."""
     own = environ.get(FOLDER_VARIABLE)
-    return (*(shipped(Path(own)) if own else ()), *shipped())
+    return (*(shipped_sets(Path(own)) if own else ()), *shipped_sets())
 
 
 def for_recipe(recipe_digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
     """The reference set recorded with exactly these settings, or None."""
-    return next((one for one in known(environ) if one.recipe_digest == recipe_digest), None)
+    return next((one for one in known_sets(environ) if one.recipe_digest == recipe_digest), None)
 
 
 def by_digest(digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
     """The reference set with this content, or None when nobody here has it."""
-    return next((one for one in known(environ) if one.digest == digest), None)
+    return next((one for one in known_sets(environ) if one.digest == digest), None)

@@ -40,7 +40,7 @@ class Gate:
         return HINTS[self.name]
 
 
-def crossed(run: Mapping[str, Floats], rule: Rule) -> Gate | None:
+def first_failed_gate(run: Mapping[str, Floats], rule: Rule) -> Gate | None:
     """The first gate the run crosses, or None."""
     found = [*_non_finite(run, rule), *_no_signal(run, rule), *_mismatch(run, rule)]
     return min(found, key=lambda gate: gate.step, default=None)

@@ -28,7 +28,7 @@ from harness.outcome import Evidence, Judgement, Measured, Status
 if TYPE_CHECKING:
     from harness.convergence.decision.decision import Decision
     from harness.convergence.decision.reference_set import ReferenceSet
-    from harness.convergence.telemetry.series import Run, Series
+    from harness.convergence.telemetry.series import RecordedRun, Series
 
 PROGRAM = "harness.convergence.smoke.smoke_program"
 CANDIDATE_SEEDS = (1000, 1001, 1002)
@@ -36,7 +36,7 @@ CANDIDATE_SEEDS = (1000, 1001, 1002)
 RUN_TIMEOUT_S = 600.0
 """A run takes 10 s of a core, and ten times that on a crowded machine; a hung one never ends."""
 
-Trained = tuple[int, "Run"]
+Trained = tuple[int, "RecordedRun"]
 """A seed and what its training recorded."""
 
 
@@ -169,7 +169,7 @@ def _measured(
     )
 
 
-def _header(run: Run) -> SmokeHeader:
+def _header(run: RecordedRun) -> SmokeHeader:
     """The header of a run; InfrastructureError when the program wrote another one than this version reads."""
     try:
         return read_shape(SmokeHeader, run.header)
@@ -181,7 +181,7 @@ def _header(run: Run) -> SmokeHeader:
         ) from error
 
 
-def _smoke_run(seed: int, run: Run, stopped: EarlyStop | None) -> SmokeRun:
+def _smoke_run(seed: int, run: RecordedRun, stopped: EarlyStop | None) -> SmokeRun:
     from harness.convergence.decision.reference_set import LEFT_OUT, PERFORMANCE
     from harness.convergence.telemetry.series import encode_series
 
@@ -201,7 +201,7 @@ def _smoke_run(seed: int, run: Run, stopped: EarlyStop | None) -> SmokeRun:
 
 def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
     """Decide again from the recorded series and the reference set they were compared with."""
-    from harness.convergence.decision.check_speed import REMEDY, TimedRun, speed
+    from harness.convergence.decision.check_speed import REMEDY, TimedRun, compare_speed
     from harness.convergence.decision.decide import decide
     from harness.convergence.decision.reference_set import by_digest, for_recipe
     from harness.convergence.telemetry.series import decode_series
@@ -225,7 +225,7 @@ def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
         TimedRun(stopped_early=run.stopped is not None, performance=run.performance, host=run.host)
         for run in measured.runs
     ]
-    times = speed(reference, timed, measured.device)
+    times = compare_speed(reference, timed, measured.device)
     slower = decision.status is Status.PASS and bool(times.regressions)
     return Judgement(
         status=Status.FAIL if slower else decision.status,

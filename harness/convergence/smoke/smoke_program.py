@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from harness.convergence.smoke import smoke_recipe as recipes
 from harness.convergence.smoke.smoke_recipe import TinyRecipe
-from harness.convergence.telemetry.machine_load import Others, machine_load
+from harness.convergence.telemetry.machine_load import OtherProcesses, machine_load
 from harness.convergence.telemetry.series import SCHEMA, encode
 from harness.errors import HarnessError
 from harness.measurements import to_json
@@ -110,7 +110,7 @@ def train(
         "host": to_json(machine_load()),
     }
     _write(out, {"schema": SCHEMA, "kind": "run", "run": name, **header})
-    started, others = time.perf_counter(), Others()
+    started, others = time.perf_counter(), OtherProcesses()
     last: Mapping[str, float] = {}
     for step, last in enumerate(training):
         values = {metric: encode(value) for metric, value in last.items()}

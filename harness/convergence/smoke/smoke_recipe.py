@@ -6,14 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from harness.convergence.smoke.training_settings import Settings
+from harness.convergence.smoke.training_settings import TrainingSettings
 from harness.errors import InputError
 
 ALGORITHMS = ("grpo", "gspo")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyRecipe(Settings):
+class TinyRecipe(TrainingSettings):
     """Settings of one tiny training.
 
     mini_batches: optimizer steps per training step; more than 1 makes the policy ratio differ from 1.

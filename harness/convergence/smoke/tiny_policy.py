@@ -26,7 +26,7 @@ _EMBEDDINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class PolicySample:
     """Responses of one step: token ids and the sampler's log-probabilities, (rows, RESPONSE_LENGTH)."""
 
     tokens: Tensor
@@ -105,7 +105,9 @@ class Policy:
         return self._head(torch.stack(states, dim=1))
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def sample(self, digit: Tensor, count: Tensor, noise: Tensor, *, temperature: float = 1.0) -> Sample:
+    def sample(
+        self, digit: Tensor, count: Tensor, noise: Tensor, *, temperature: float = 1.0
+    ) -> PolicySample:
         """Responses drawn with the given Gumbel noise (RESPONSE_LENGTH, rows, VOCABULARY).
 
         The log-probabilities are the sampler's own, of the distribution it really drew from.
@@ -125,4 +127,4 @@ class Policy:
             all_logits.append(logits)
         chosen = torch.stack(tokens, dim=1)
         log_probs = torch.log_softmax(torch.stack(all_logits, dim=1), dim=-1)
-        return Sample(tokens=chosen, log_probs=torch.gather(log_probs, -1, chosen[..., None])[..., 0])
+        return PolicySample(tokens=chosen, log_probs=torch.gather(log_probs, -1, chosen[..., None])[..., 0])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class TrainingFault:
     """What a faulty run does differently; the defaults are a clean run.
 
     advantage_sign, loss_scale, reward_offset, constant_reward: factors and offsets on what verl is given.
@@ -76,48 +76,48 @@ class Fault:
         return mask * 0 + 1 if self.mask == "full" else mask
 
 
-CLEAN = Fault()
+CLEAN = TrainingFault()
 
-FAULTS: dict[str, Fault] = {
-    "flip-advantage": Fault(advantage_sign=-1.0),
-    "shift-advantage": Fault(advantage_shift=1),
-    "shift-groups": Fault(group_shift=3),
-    "zero-mask": Fault(mask="zero"),
-    "full-mask": Fault(mask="full"),
-    "stale-policy": Fault(stale_steps=4),
-    "stale-policy-1": Fault(stale_steps=1),
-    "hot-rollout": Fault(temperature=1.4),
-    "cold-rollout": Fault(temperature=0.7),
-    "greedy-rollout": Fault(greedy=True),
-    "double-loss": Fault(loss_scale=2.0),
-    "half-loss": Fault(loss_scale=0.5),
-    "token-mean": Fault(aggregation="token-mean"),
-    "sequence-mean": Fault(aggregation="seq-mean-token-mean"),
-    "token-sum": Fault(aggregation="seq-mean-token-sum"),
-    "swap-clip": Fault(swap_clip=True),
-    "no-clip": Fault(no_clip=True),
-    "bf16-loss": Fault(loss_dtype="bfloat16"),
-    "on-policy-ratio": Fault(on_policy_ratio=True),
-    "slow-learning": Fault(learning_rate_scale=0.3),
-    "no-learning": Fault(learning_rate_scale=0.0),
-    "late-explosion": Fault(learning_rate_scale=25.0, learning_rate_from=35),
-    "nan-loss": Fault(nan_at=20),
-    "stuck-reward": Fault(constant_reward=-1.0),
-    "reward-offset": Fault(reward_offset=0.08),
-    "wrong-algorithm-grpo": Fault(algorithm="grpo"),
-    "wrong-algorithm-gspo": Fault(algorithm="gspo"),
+FAULTS: dict[str, TrainingFault] = {
+    "flip-advantage": TrainingFault(advantage_sign=-1.0),
+    "shift-advantage": TrainingFault(advantage_shift=1),
+    "shift-groups": TrainingFault(group_shift=3),
+    "zero-mask": TrainingFault(mask="zero"),
+    "full-mask": TrainingFault(mask="full"),
+    "stale-policy": TrainingFault(stale_steps=4),
+    "stale-policy-1": TrainingFault(stale_steps=1),
+    "hot-rollout": TrainingFault(temperature=1.4),
+    "cold-rollout": TrainingFault(temperature=0.7),
+    "greedy-rollout": TrainingFault(greedy=True),
+    "double-loss": TrainingFault(loss_scale=2.0),
+    "half-loss": TrainingFault(loss_scale=0.5),
+    "token-mean": TrainingFault(aggregation="token-mean"),
+    "sequence-mean": TrainingFault(aggregation="seq-mean-token-mean"),
+    "token-sum": TrainingFault(aggregation="seq-mean-token-sum"),
+    "swap-clip": TrainingFault(swap_clip=True),
+    "no-clip": TrainingFault(no_clip=True),
+    "bf16-loss": TrainingFault(loss_dtype="bfloat16"),
+    "on-policy-ratio": TrainingFault(on_policy_ratio=True),
+    "slow-learning": TrainingFault(learning_rate_scale=0.3),
+    "no-learning": TrainingFault(learning_rate_scale=0.0),
+    "late-explosion": TrainingFault(learning_rate_scale=25.0, learning_rate_from=35),
+    "nan-loss": TrainingFault(nan_at=20),
+    "stuck-reward": TrainingFault(constant_reward=-1.0),
+    "reward-offset": TrainingFault(reward_offset=0.08),
+    "wrong-algorithm-grpo": TrainingFault(algorithm="grpo"),
+    "wrong-algorithm-gspo": TrainingFault(algorithm="gspo"),
 }
 
 # Not bugs: what rounding the logits to another format does. A rule that fails these is too strict for a
 # device whose matrix units compute in that format (fp32 with another order of summation, HF32, bfloat16).
-ARITHMETIC: dict[str, Fault] = {
-    "arithmetic-fp32": Fault(logit_noise=2.0**-22),
-    "arithmetic-hf32": Fault(logit_noise=2.0**-11),
-    "arithmetic-bf16": Fault(logit_noise=2.0**-9),
+ARITHMETIC: dict[str, TrainingFault] = {
+    "arithmetic-fp32": TrainingFault(logit_noise=2.0**-22),
+    "arithmetic-hf32": TrainingFault(logit_noise=2.0**-11),
+    "arithmetic-bf16": TrainingFault(logit_noise=2.0**-9),
 }
 
 
-def fault(name: str | None) -> Fault:
+def fault(name: str | None) -> TrainingFault:
     """The fault called `name`, a clean run for None; InputError for an unknown name."""
     if name is None:
         return CLEAN

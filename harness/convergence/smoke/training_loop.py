@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.convergence.smoke import repeat_task
 from harness.convergence.smoke.smoke_recipe import TinyRecipe
 from harness.convergence.smoke.tiny_policy import Policy
-from harness.convergence.smoke.training_faults import CLEAN, Fault
+from harness.convergence.smoke.training_faults import CLEAN, TrainingFault
 from harness.convergence.smoke.verl_objective import Objective
 
 # Log-probability differences are cut here before exp, as verl cuts them.
@@ -40,7 +40,7 @@ class Training:
     """One seeded training of `recipe` on `device`; iterating trains and yields each step's telemetry."""
 
     def __init__(
-        self, recipe: TinyRecipe, *, seed: int, device: torch.device | str, fault: Fault = CLEAN
+        self, recipe: TinyRecipe, *, seed: int, device: torch.device | str, fault: TrainingFault = CLEAN
     ) -> None:
         self.recipe = fault.changed(recipe)
         self.seed = seed

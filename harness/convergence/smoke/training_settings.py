@@ -13,7 +13,7 @@ from harness.digest import digest_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TrainingSettings:
     """Names follow verl's actor configuration where it has them.
 
     prompts, samples: prompts per step, responses per prompt (verl `train_batch_size`, `rollout.n`).

@@ -42,7 +42,7 @@ def largest_load(hosts: Sequence[MachineLoad]) -> MachineLoad:
     )
 
 
-class Others:
+class OtherProcesses:
     """How much of the machine is used from now on by others than this process and those below it.
 
     A process that somebody below has ended without waiting for it counts with what `look` last saw.

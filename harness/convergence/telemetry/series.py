@@ -43,7 +43,7 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RecordedRun:
     """One training: series of equal length by name, and where it came from.
 
     complete: the program said that it reached its end. problems: what was wrong with the file about this run.
@@ -64,7 +64,7 @@ class Run:
 class Telemetry:
     """What a file holds: its runs in order of their headers, and the problems that belong to no run."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     problems: tuple[str, ...] = ()
 
 
@@ -174,7 +174,7 @@ class RunBuilder:
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             self.header = {**self.header, "host": {**before, **after}}
 
-    def build(self) -> Run:
+    def build(self) -> RecordedRun:
         """The run so far."""
         numbers = sorted(self.steps)
         problems = list(self.problems)
@@ -190,7 +190,7 @@ class RunBuilder:
                 series[metric] = tuple(self.steps[number][metric] for number in numbers)
         if not self.ended:
             problems.append(f"no end line: the program stopped after {len(numbers)} steps")
-        return Run(series=series, header=self.header, complete=self.ended, problems=tuple(problems))
+        return RecordedRun(series=series, header=self.header, complete=self.ended, problems=tuple(problems))
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.convergence.telemetry.series import RunBuilder, Telemetry
-from harness.convergence.telemetry.verl_metrics import FIRST_STEP, strange, values_of
+from harness.convergence.telemetry.verl_metrics import FIRST_STEP, metric_problems, values_of
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
@@ -89,7 +89,7 @@ class EventFile:
             return Telemetry(runs=(), problems=tuple(problems))
         builder.ended = self.steps is not None and max(builder.steps) >= self.steps
         run = builder.build()
-        return Telemetry(runs=(run,), problems=(*problems, *strange(run, self.steps)))
+        return Telemetry(runs=(run,), problems=(*problems, *metric_problems(run, self.steps)))
 
     def _record(self) -> bytes | None:
         """The next whole record, or None while it has not arrived."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.convergence.telemetry.series import RunBuilder, Telemetry
-from harness.convergence.telemetry.verl_metrics import FIRST_STEP, strange, values_of
+from harness.convergence.telemetry.verl_metrics import FIRST_STEP, metric_problems, values_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"^(?:\((?P<source>[^)]*)\) ?)?(?P<text>.*)$")
@@ -29,7 +29,7 @@ _REST_OF_VALUE = re.compile(r"^[\w.+)-]* - ")
 
 
 @dataclass(frozen=True)
-class _Open:
+class _OpenStep:
     """A step's line, of which more may come. earlier, problems: the step's values and the number of problems
     before it was taken."""
 
@@ -59,7 +59,7 @@ class VerlLog:
         self.steps = steps
         self._runs: dict[str, RunBuilder] = {}
         self._problems: list[str] = []
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenStep] = {}
         self._rest = ""
         self._line = 0
 
@@ -84,7 +84,7 @@ class VerlLog:
         for run in self._runs.values():
             run.ended = self.steps is not None and max(run.steps, default=0) >= self.steps
         runs = tuple(run.build() for run in self._runs.values())
-        problems += [problem for run in runs for problem in strange(run, self.steps)]
+        problems += [problem for run in runs for problem in metric_problems(run, self.steps)]
         return Telemetry(runs=runs, problems=tuple(problems))
 
     def _take(self, line: str) -> None:
@@ -107,7 +107,7 @@ class VerlLog:
 
     def _take_step(self, source: str, step: int, metrics: str, where: str) -> None:
         run = self._runs.get(source)
-        self._open[source] = _Open(
+        self._open[source] = _OpenStep(
             step=step,
             metrics=metrics,
             where=where,
@@ -117,7 +117,7 @@ class VerlLog:
         pairs = [pair.rpartition(":") for pair in metrics.split(" - ")]
         self._add(source, step, {key: text for key, _, text in pairs}, where)
 
-    def _undo(self, source: str, taken: _Open) -> None:
+    def _undo(self, source: str, taken: _OpenStep) -> None:
         run = self._runs.get(source)
         if run is None:
             return

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.convergence.telemetry.series import Run, encode
+from harness.convergence.telemetry.series import RecordedRun, encode
 
 # Our name -> verl's, the first that a step has. `probs_difference` is verl's |p_rollout - p_trainer| over the
 # tokens of a step: mean and largest; `rollout_kl` its mean of rollout - trainer log-probability.
@@ -30,7 +30,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 # What a validation line may hold, too.
 _OF_ANY_LINE = frozenset({"seconds", "throughput", "memory_gb"})
 # Without these a run cannot be judged well.
-WANTED = ("reward", "entropy", "grad_norm")
+REQUIRED_METRICS = ("reward", "entropy", "grad_norm")
 FIRST_STEP = 1
 
 _WRAPPED = re.compile(r"^(?:np\.\w+|numpy\.\w+|tensor)\((?P<value>[^,()]*).*\)$")
@@ -58,7 +58,7 @@ def number(logged: Any) -> Any:
         return text
 
 
-def strange(run: Run, planned: int | None) -> list[str]:
+def metric_problems(run: RecordedRun, planned: int | None) -> list[str]:
     """What is wrong with values that are not finite, metrics that lack, and too many steps."""
     found = []
     for name, values in run.series.items():
@@ -67,7 +67,7 @@ def strange(run: Run, planned: int | None) -> list[str]:
         if bad:
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
             found.append(f"{name} is not finite: {', '.join(bad[:3])}{more}")
-    lacking = [name for name in WANTED if name not in run.series]
+    lacking = [name for name in REQUIRED_METRICS if name not in run.series]
     if lacking and run.steps:
         found.append(f"no step has {', '.join(lacking)}")
     if planned is not None and run.steps > planned:

@@ -25,14 +25,14 @@ def run(context: TaskContext) -> Measured[trainer.Measurements]:
 def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgement:
     """As `trainer.judge`, and that the rollout's weights are no more than a step old."""
     from harness.convergence.telemetry.series import decode_series
-    from harness.convergence.trainer.judging.weight_lag import lag
+    from harness.convergence.trainer.judging.weight_staleness import measure_staleness
 
     judgement = trainer.judge(measured, params)
     if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
         return judgement
     recipe = measured.recipe
     updates = recipe.epochs * recipe.prompts // recipe.mini_batch
-    found = lag(decode_series(measured.series), updates)
+    found = measure_staleness(decode_series(measured.series), updates)
     if found is not None and found.alarm:
         more = judgement if judgement.status is Status.FAIL else None
         return Judgement(

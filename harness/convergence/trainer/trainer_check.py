@@ -24,7 +24,7 @@ from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 if TYPE_CHECKING:
     from harness.convergence.decision.decision import Decision
     from harness.convergence.decision.reference_set import ReferenceSet
-    from harness.convergence.trainer.judging.learned import Difference
+    from harness.convergence.trainer.judging.learning_test import FirstStepDifference
 
 Measurements = TrainerMeasurements | TrainerProgramFailure
 
@@ -48,13 +48,15 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured[Measurem
     """
     from harness.convergence.decision.decide import decide
     from harness.convergence.telemetry.series import decode_series
-    from harness.convergence.trainer.judging import banded
+    from harness.convergence.trainer.judging import reference_comparison
 
     device = "cpu" if context.facets["device"]["kind"] == "cpu" else "npu"
     words = [*arguments, "--device", device]
     reference = _reference(context, words)
     runs: list[TrainerMeasurements] = []
-    for seed in banded.CANDIDATE_SEEDS if reference else banded.CANDIDATE_SEEDS[:1]:
+    for seed in (
+        reference_comparison.CANDIDATE_SEEDS if reference else reference_comparison.CANDIDATE_SEEDS[:1]
+    ):
         found = _run(context, words, seed, reference, runs)
         if isinstance(found, TrainerProgramFailure):
             return measured_by(context, found)
@@ -70,7 +72,7 @@ def measured_by(context: TaskContext, found: Measurements) -> Measured[Measureme
     """The measurements with their evidence, and every run's file as an artifact."""
     files = {path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))}
     if isinstance(found, TrainerProgramFailure):
-        # Without the program's report nothing is known of the device but that something ran.
+        # Without the program's report nothing is recorded of the device but that something ran.
         return Measured(measurements=found, evidence=Evidence.CPU, artifacts=files)
     return Measured(
         measurements=found,
@@ -96,14 +98,14 @@ def _joined(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None)
 def _reference(context: TaskContext, words: Sequence[str]) -> ReferenceSet | None:
     """The reference set of what the words ask for; none is made of a commit."""
     from harness.convergence.trainer import trainer_program as program
-    from harness.convergence.trainer.judging import banded
+    from harness.convergence.trainer.judging import reference_comparison
 
     version, _, commit = str(context.facets["versions"].get("verl", "")).partition("@")
     if commit:
         return None
     options = program.parser().parse_args([*words, "--folder", ".", "--out", "."])
-    found = banded.reference_for(program.settings_digest(options), version)
-    return None if banded.too_few(found) else found
+    found = reference_comparison.reference_for(program.settings_digest(options), version)
+    return None if reference_comparison.missing_references(found) else found
 
 
 def _run(
@@ -115,7 +117,7 @@ def _run(
 ) -> Measurements:
     from harness.convergence.telemetry.live_reader import Watcher
     from harness.convergence.telemetry.series import decode_series
-    from harness.convergence.trainer.judging import banded
+    from harness.convergence.trainer.judging import reference_comparison
 
     # The first run's files have no seed in their names: people know them.
     name = "" if not earlier else f"-{seed}"
@@ -124,8 +126,10 @@ def _run(
     folder.mkdir()
     before = [decode_series(one.series) for one in earlier]
     watcher = Watcher(
-        read=lambda: banded.so_far(live),
-        verdict=lambda series: banded.need_not_go_on(reference, before, series) if reference else "",
+        read=lambda: reference_comparison.read_live_series(live),
+        verdict=lambda series: (
+            reference_comparison.early_stop_reason(reference, before, series) if reference else ""
+        ),
         steps=reference.steps if reference else 0,
         stop_file=stop_file,
     )
@@ -153,9 +157,9 @@ def read_run(out: Path, completed: Completed) -> Measurements:
 def _curves(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainingCurves:
     """What a report draws; without a reference set there is no band."""
     from harness.convergence.decision.decision_curves import training_curves
-    from harness.convergence.telemetry.series import Run, decode_series
+    from harness.convergence.telemetry.series import RecordedRun, decode_series
 
-    drawn = [(one.recipe.seed, Run(series=decode_series(one.series))) for one in runs]
+    drawn = [(one.recipe.seed, RecordedRun(series=decode_series(one.series))) for one in runs]
     return training_curves(reference.runs if reference else (), drawn)
 
 
@@ -163,7 +167,7 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
     """From the series alone: the decision rule where there is a reference set, the gates, the reward that no
     policy reaches without reading its prompt, and the recorded first step."""
     from harness.convergence.telemetry.series import decode_series
-    from harness.convergence.trainer.judging.learned import LEAST_LAST, learned
+    from harness.convergence.trainer.judging.learning_test import LEAST_LAST, judge_learning
     from harness.convergence.trainer.tiny_task import best_blind_reward
 
     if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
@@ -183,7 +187,7 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
         return failed(measured, reason, remedy="Read the end of the task's log.")
     if steps < 2 * LEAST_LAST:
         return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
-    found = learned(whole["reward"], best_blind_reward())
+    found = judge_learning(whole["reward"], best_blind_reward())
     if not found.passed:
         return failed(measured, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
     if unlike and _is_hardware(measured):
@@ -232,15 +236,15 @@ def _passed(
     reference: ReferenceSet | None,
     reasons: Sequence[str],
 ) -> Judgement:
-    from harness.convergence.decision.check_speed import REMEDY, TimedRun, speed
-    from harness.convergence.trainer.judging.banded import too_few
+    from harness.convergence.decision.check_speed import REMEDY, TimedRun, compare_speed
+    from harness.convergence.trainer.judging.reference_comparison import missing_references
 
     if decision is None or reference is None:
-        shape = too_few(None)
+        shape = missing_references(None)
         without = (*reasons, f"{shape[:1].upper()}{shape[1:]}.", *notes(measured))
         return Judgement(status=Status.PASS, reasons=without)
     run = TimedRun(stopped_early=measured.stop is not None, performance=measured.series, host=measured.host)
-    times = speed(reference, [run], measured.device)
+    times = compare_speed(reference, [run], measured.device)
     if times.regressions:
         return Judgement(status=Status.FAIL, reasons=(*times.sentences, *reasons), remedies=(REMEDY,))
     cost = _cost(measured, decision, reference)
@@ -275,7 +279,7 @@ def _gate(measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]
     from harness.convergence.decision.bands import arrays
     from harness.convergence.decision.decision_rule import Rule
 
-    gate = run_gates.crossed(arrays(series), Rule()) if series.get("reward") else None
+    gate = run_gates.first_failed_gate(arrays(series), Rule()) if series.get("reward") else None
     if gate is None:
         return None
     made = len(series["reward"])
@@ -301,19 +305,19 @@ _FIRST_STEP_REMEDY = "Compare with the numerics tier's check `loss`, which names
 
 def _worst_difference(
     measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]
-) -> Difference | None:
-    from harness.convergence.trainer.judging.learned import differences
+) -> FirstStepDifference | None:
+    from harness.convergence.trainer.judging.learning_test import first_step_differences
     from harness.convergence.trainer.record_trainer import same_start
 
     verl = measured.versions.get("verl", "")
-    known = same_start(measured.recipe, measured.digest, verl)
-    if known is None:
+    recorded = same_start(measured.recipe, measured.digest, verl)
+    if recorded is None:
         return None
-    found = differences(series, known.series, same_verl=known.verl == verl)
+    found = first_step_differences(series, recorded.series, same_verl=recorded.verl == verl)
     return found[0] if found else None
 
 
-def _agreement(worst: Difference | None) -> str:
+def _agreement(worst: FirstStepDifference | None) -> str:
     if worst is None:
         return "There is no recorded run of these settings to compare the first step with."
     how = f"to {worst.size:.1e} or better" if worst.size else "exactly"

@@ -28,11 +28,11 @@ from harness.convergence.decision import run_gates
 from harness.convergence.decision.bands import arrays
 from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.smoke.smoke_program import versions
-from harness.convergence.telemetry.machine_load import Others, machine_load
+from harness.convergence.telemetry.machine_load import OtherProcesses, machine_load
 from harness.convergence.telemetry.series import encode_series
 from harness.convergence.telemetry.verl_log import VerlLog
 from harness.convergence.trainer import tiny_task, trainer_environment, trainer_recipe
-from harness.convergence.trainer.supervision import watch, zygote_client
+from harness.convergence.trainer.supervision import supervised_run, zygote_client
 from harness.convergence.trainer.trainer_measurements import TrainerRun, TrainerSeconds
 from harness.convergence.trainer.trainer_recipe import (
     ENTRY,
@@ -53,13 +53,13 @@ STEP_SECONDS = 120.0
 ANY_SEED = -1
 # A socket's path has 107 bytes, of which Ray takes 60.
 LONGEST_FOLDER = 40
-PLUGINS = ("harness.convergence.trainer.in_verl.verl_plugin",)
+PLUGINS = ("harness.convergence.trainer.verl_extensions.verl_plugin",)
 DEVICE_PLUGIN = "harness.devices.sim.start.sim_plugin"
-CPU_PLUGIN = "harness.convergence.trainer.in_verl.cpu_device"
+CPU_PLUGIN = "harness.convergence.trainer.verl_extensions.cpu_device"
 # How many cards the simulated device has.
 CARDS = "NPU_SIM_COUNT"
 ZYGOTE = "harness.convergence.trainer.supervision.zygote"
-ONE_STEP_PLUGIN = "harness.convergence.trainer.in_verl.one_step_rollout"
+ONE_STEP_PLUGIN = "harness.convergence.trainer.verl_extensions.one_step_rollout"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> TrainerRun:
     """What the trainer did."""
     chosen = _recipe(options)
     verl = _verl()
-    host, others = machine_load(), Others()
+    host, others = machine_load(), OtherProcesses()
     folder = options.folder.resolve()
     prepared = time.monotonic()
     tiny_task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
@@ -127,16 +127,16 @@ def run(options: argparse.Namespace) -> TrainerRun:
     argv = [sys.executable, "-m", entry, *(f"{key}={value}" for key, value in settings.items())]
     log = VerlLog("verl", steps=chosen.steps)
     try:
-        ending = watch.run(
+        ending = supervised_run.run_supervised(
             argv,
             env=_environment(chosen, options, entry, folder / "processes"),
             cwd=folder,
             process_folder=folder / "processes",
             take=lambda text: _take(log, text),
             steps=lambda: _steps(log, others),
-            hopeless=lambda: _after_step(log, options),
-            limits=watch.Limits(start_up=options.start_up_seconds, step=options.step_seconds),
-            beside=[sys.executable, "-m", ZYGOTE, str(_socket(ray_folder))] if _forks(options) else (),
+            stop_reason=lambda: _after_step(log, options),
+            limits=supervised_run.TimeLimits(start_up=options.start_up_seconds, step=options.step_seconds),
+            helper=[sys.executable, "-m", ZYGOTE, str(_socket(ray_folder))] if _forks(options) else (),
         )
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace) -> TrainerRun:
     return TrainerRun(
         schema=SCHEMA,
         state=_state(ending),
-        stopped=ending.hopeless,
+        stopped=ending.stop_reason,
         returncode=ending.returncode,
         where=ending.where,
         stacks=ending.stacks,
@@ -312,7 +312,7 @@ def _take(log: VerlLog, text: str) -> None:
     log.feed(text)
 
 
-def _steps(log: VerlLog, others: Others) -> int:
+def _steps(log: VerlLog, others: OtherProcesses) -> int:
     """Steps so far; asked so often that what runs meanwhile is noted here, too."""
     others.look()
     return max((run.steps for run in log.telemetry().runs), default=0)
@@ -322,18 +322,22 @@ def _after_step(log: VerlLog, options: argparse.Namespace) -> str:
     """Let others read along; why the run need not go on, by them or by a gate it has crossed, or ""."""
     runs = log.telemetry().runs
     if options.live is not None:
-        beside = options.live.with_suffix(".new")
-        beside.write_text(json.dumps(encode_series(runs[0].series) if runs else {}), encoding="utf-8")
-        beside.replace(options.live)
+        temporary = options.live.with_suffix(".new")
+        temporary.write_text(json.dumps(encode_series(runs[0].series) if runs else {}), encoding="utf-8")
+        temporary.replace(options.live)
     if options.stop_file is not None and options.stop_file.exists():
         return options.stop_file.read_text(encoding="utf-8") or "whoever reads along has ended it"
-    gate = run_gates.crossed(arrays(runs[0].series), Rule()) if runs and "reward" in runs[0].series else None
+    gate = (
+        run_gates.first_failed_gate(arrays(runs[0].series), Rule())
+        if runs and "reward" in runs[0].series
+        else None
+    )
     return gate.reason if gate is not None else ""
 
 
-def _state(ending: watch.Ending) -> Literal["measured", "crashed", "hung"]:
+def _state(ending: supervised_run.TrainerEnd) -> Literal["measured", "crashed", "hung"]:
     if ending.returncode is None:
-        return "measured" if ending.hopeless else "hung"
+        return "measured" if ending.stop_reason else "hung"
     return "crashed" if ending.returncode else "measured"
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.convergence.smoke.training_settings import Settings
-from harness.convergence.trainer.in_verl import reward
+from harness.convergence.smoke.training_settings import TrainingSettings
 from harness.convergence.trainer.tiny_task import PROMPT_TOKENS, RESPONSE_TOKENS
+from harness.convergence.trainer.verl_extensions import reward
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
@@ -22,7 +22,7 @@ ENTRY = "verl.trainer.main_ppo"
 # The wheel of 0.7.1 has the former's configuration without its modules.
 ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
-WEIGHT_GROUP = "harness.convergence.trainer.in_verl.weight_group"
+WEIGHT_GROUP = "harness.convergence.trainer.verl_extensions.weight_group"
 ALGORITHMS = ("grpo", "gspo")
 # From here on rollouts are servers.
 SERVER_MODE = (0, 7)
@@ -35,7 +35,7 @@ Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerRecipe(Settings):
+class TrainerRecipe(TrainingSettings):
     """Settings of a tiny run of verl's trainer.
 
     mini_batch: prompts per optimizer step. epochs: passes over a step's responses. cards: devices, each with

@@ -15,7 +15,7 @@ OLDEST = (0, 7)
 # A block of vllm-ascend's cache holds 128 tokens, and a request of this task fits into one.
 CACHE_BLOCKS = 64
 CACHE_BYTES = 1 << 26
-PLUGIN = "harness.convergence.trainer.in_verl.vllm_plugin"
+PLUGIN = "harness.convergence.trainer.verl_extensions.vllm_plugin"
 # On two cores vLLM's processes start up to twice as long as a trainer without it: nothing but a standstill is
 # to reach this.
 START_UP_SECONDS = 600

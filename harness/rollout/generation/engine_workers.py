@@ -28,7 +28,7 @@ def calls(_worker: Any) -> dict[str, int]:
     return dict(simulation.faults.calls)
 
 
-def strike(worker: Any, text: str) -> dict[str, int]:
+def inject_fault(worker: Any, text: str) -> dict[str, int]:
     """Put faults in force until the worker is released."""
     simulation = overlay.installed()
     if simulation is not None:

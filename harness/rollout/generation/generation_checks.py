@@ -39,7 +39,7 @@ from harness.rollout.generation.generation_measurements import (
     SkippedCase,
     UnmeasuredFault,
 )
-from harness.rollout.operators.operator_result import OperatorResult
+from harness.rollout.operators.operator_result import OperatorMeasurement
 
 # Against programs that stand still: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0
@@ -55,7 +55,7 @@ def run_generation(context: TaskContext) -> Measured[GenerationMeasurements]:
     folder = context.workdir / "checkpoints"
     cases: list[CaseResult] = []
     faults: list[FaultResult | UnmeasuredFault] = []
-    operators: list[OperatorResult] = []
+    operators: list[OperatorMeasurement] = []
     groups: list[EngineGroup | EngineFailure] = []
     files: list[Path] = []
     for group in context.params["groups"]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from harness.rollout.generation.generation_measurements import (
     CaseRun,
     FaultResult,
+    FaultRun,
     GeneratedCase,
-    InjectedFault,
     LogProbErrors,
     LogProbTolerance,
     ReferenceCase,
@@ -106,7 +106,7 @@ def compare_case(
 
 
 def _fault(
-    case: CaseRun, fault: InjectedFault, truth: ReferenceRounds, tolerance: LogProbTolerance
+    case: CaseRun, fault: FaultRun, truth: ReferenceRounds, tolerance: LogProbTolerance
 ) -> FaultResult | UnmeasuredFault:
     if fault.state != "generated":
         return UnmeasuredFault(case=case.name, family=fault.family, fault=fault.fault, state=fault.state)

@@ -20,7 +20,7 @@ from harness.rollout.generation.generation_measurements import (
     SkippedCase,
     UnmeasuredFault,
 )
-from harness.rollout.operators.operator_result import OperatorResult
+from harness.rollout.operators.operator_result import OperatorMeasurement
 
 HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
 MOST_REASONS = 8
@@ -122,7 +122,7 @@ def _unsimulated(cases: Iterable[CaseResult]) -> list[str]:
     return sorted({name for case in raised for name in case.not_simulated})
 
 
-def _wrong_operators(results: Iterable[OperatorResult]) -> list[str]:
+def _wrong_operators(results: Iterable[OperatorMeasurement]) -> list[str]:
     return sorted({result.operator for result in results if result.budget > 1})
 
 

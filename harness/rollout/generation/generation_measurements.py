@@ -13,7 +13,7 @@ from typing import Literal
 from harness.cell_program.program_run import ProgramFailure
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
-from harness.rollout.operators.operator_result import OperatorResult
+from harness.rollout.operators.operator_result import OperatorMeasurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ Rounds = tuple[tuple[GeneratedRequest, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectedFault:
+class FaultRun:
     """What the engine generated while operators of one family were wrong.
 
     fault: the specification that was injected. state: `unplaced` when no operator of the family is known
@@ -72,7 +72,7 @@ class CaseRun:
     trace: tuple[str, ...] = ()
     not_simulated: tuple[str, ...] = ()
     rounds: Rounds = ()
-    faults: tuple[InjectedFault, ...] = ()
+    faults: tuple[FaultRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class GenerationFile:
     group: str
     cases: tuple[CaseRun, ...]
     calls: Mapping[str, int]
-    operators: tuple[OperatorResult, ...]
+    operators: tuple[OperatorMeasurement, ...]
     device: DeviceFacts
     packages: Mapping[str, str]
     seconds: float
@@ -247,7 +247,7 @@ class GenerationMeasurements:
 
     cases: tuple[CaseResult, ...]
     faults: tuple[FaultResult | UnmeasuredFault, ...]
-    operators: tuple[OperatorResult, ...]
+    operators: tuple[OperatorMeasurement, ...]
     groups: tuple[EngineGroup | EngineFailure, ...]
 
 

@@ -24,8 +24,8 @@ from typing import Any
 from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.measurements import to_json
 from harness.rollout.generation import engine_workers, vllm_engine
-from harness.rollout.generation.generation_measurements import CaseRun, GenerationFile, InjectedFault
-from harness.rollout.operators.operator_result import OperatorResult
+from harness.rollout.generation.generation_measurements import CaseRun, FaultRun, GenerationFile
+from harness.rollout.operators.operator_result import OperatorMeasurement
 
 FORMAT = "npu-matrix-generation/1"
 PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")
@@ -151,7 +151,7 @@ def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
     )
 
 
-Measure = Callable[[], tuple[OperatorResult, ...]]
+Measure = Callable[[], tuple[OperatorMeasurement, ...]]
 """Measures every operator of the battery."""
 
 
@@ -237,7 +237,7 @@ def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
     return "|".join(f"{name};{effect}" for name in sorted(names & set(called)))
 
 
-def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Measure) -> InjectedFault:
+def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Measure) -> FaultRun:
     """What the engine generates while operators of a family are wrong, and which the battery names."""
     from harness.devices.sim.faults.fault_spec import parse_faults
     from harness.devices.sim.start import overlay
@@ -245,12 +245,12 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Meas
     simulation = overlay.installed()
     if simulation is None:
         why = "faults need the simulated device"
-        return InjectedFault(family=family, fault=text, state="skipped", why=why)
+        return FaultRun(family=family, fault=text, state="skipped", why=why)
     if not text:
-        return InjectedFault(family=family, fault=text, state="unplaced")
+        return FaultRun(family=family, fault=text, state="unplaced")
     with simulation.faults.injected(*parse_faults(text)) as faults:
         if case.devices > 1:
-            engine_workers.total(llm, engine_workers.strike, text)
+            engine_workers.total(llm, engine_workers.inject_fault, text)
         found = vllm_engine.generate(llm, case.prompts, **case.sampling)
         # Taken before the battery, which calls the operators too.
         hit = (
@@ -259,7 +259,7 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Meas
             else sum((fault.hit_operators for fault in faults), Counter())
         )
         wrong = sorted({result.operator for result in named() if result.budget > 1})
-    return InjectedFault(
+    return FaultRun(
         family=family,
         fault=text,
         state="generated",

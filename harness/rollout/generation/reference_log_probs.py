@@ -26,8 +26,8 @@ from harness.numerics.arithmetic.precision_contract import FP32
 from harness.rollout.generation.bf16_rounding import AnotherRounding
 from harness.rollout.generation.generation_measurements import (
     CaseRun,
+    FaultRun,
     GeneratedRequest,
-    InjectedFault,
     LogProbTolerance,
     ReferenceCase,
     ReferenceFault,
@@ -42,7 +42,7 @@ SAMPLES = 8
 """As in the check `actor`."""
 
 
-class Reference:
+class ReferenceModel:
     """A checkpoint on the CPU, in float64 and as it is stored."""
 
     def __init__(self, checkpoint: Path) -> None:
@@ -88,7 +88,7 @@ class Reference:
             return torch.log_softmax(logits.float(), -1)
 
 
-def describe(reference: Reference, request: GeneratedRequest) -> ReferenceRequest:
+def describe(reference: ReferenceModel, request: GeneratedRequest) -> ReferenceRequest:
     """Per generated token: exact log-probabilities of the tokens the device listed, the likeliest token, the
     chosen token's place among all."""
     rows = _generated(reference.exact(_sequence(request)), request)
@@ -101,7 +101,9 @@ def describe(reference: Reference, request: GeneratedRequest) -> ReferenceReques
     return ReferenceRequest(logprobs=tuple(listed), best=tuple(best), ranks=tuple(ranks))
 
 
-def tolerance(reference: Reference, requests: Sequence[GeneratedRequest], dtype: str) -> LogProbTolerance:
+def tolerance(
+    reference: ReferenceModel, requests: Sequence[GeneratedRequest], dtype: str
+) -> LogProbTolerance:
     """How far permitted arithmetic goes: in one log-probability, and as root mean square over all of them."""
     largest, length = 0.0, 0.0
     unique = {tuple(_sequence(request)): request for request in requests}
@@ -121,12 +123,12 @@ def tolerance(reference: Reference, requests: Sequence[GeneratedRequest], dtype:
 def evaluate(cases: Iterable[CaseRun], folder: Path) -> dict[str, ReferenceCase]:
     """The reference of every case that generated, by name."""
     found: dict[str, ReferenceCase] = {}
-    models: dict[str, Reference] = {}
+    models: dict[str, ReferenceModel] = {}
     for case in cases:
         if case.state != "generated":
             continue
         if case.checkpoint not in models:
-            models[case.checkpoint] = Reference(folder / case.checkpoint)
+            models[case.checkpoint] = ReferenceModel(folder / case.checkpoint)
         model = models[case.checkpoint]
         found[case.name] = ReferenceCase(
             safety=FP32.safety,
@@ -140,7 +142,7 @@ def evaluate(cases: Iterable[CaseRun], folder: Path) -> dict[str, ReferenceCase]
     return found
 
 
-def _described(model: Reference, rounds: Rounds) -> ReferenceRounds:
+def _described(model: ReferenceModel, rounds: Rounds) -> ReferenceRounds:
     return tuple(tuple(describe(model, request) for request in requests) for requests in rounds)
 
 
@@ -162,7 +164,7 @@ def read_cases(results: Path) -> tuple[CaseRun, ...]:
                 **case,
                 "rounds": _rounds(case["rounds"]),
                 "faults": tuple(
-                    InjectedFault(**{**fault, "rounds": _rounds(fault["rounds"])}) for fault in case["faults"]
+                    FaultRun(**{**fault, "rounds": _rounds(fault["rounds"])}) for fault in case["faults"]
                 ),
             }
         )

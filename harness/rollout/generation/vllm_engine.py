@@ -146,7 +146,7 @@ def _interpret_triton() -> None:
         return
     for name, value in triton_environment(installed_version("vllm-ascend")).items():
         os.environ.setdefault(name, value)
-    if triton_interpreter.wanted():
+    if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
 
 

@@ -146,13 +146,13 @@ def in_child(
 ) -> BrokenImport | None:
     """What `work` returns in a fork of this process; a crash or a hang of the fork is a break too."""
     answer = _forked(lambda: to_json(work()), seconds)
-    if isinstance(answer, Ending):
+    if isinstance(answer, ImportFailure):
         return BrokenImport(module=module, kind=answer.kind, type=answer.type, message=answer.message)
     return BrokenImport(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class ImportFailure:
     """How a fork ended that gave no answer."""
 
     kind: str
@@ -175,15 +175,15 @@ def _forked(work: Callable[[], Any], seconds: float) -> Any:
     except TimeoutError:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return Ending(kind="hang", type="hang", message=f"no end after {seconds:.0f} s")
+        return ImportFailure(kind="hang", type="hang", message=f"no end after {seconds:.0f} s")
     finally:
         os.close(reading)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return Ending(kind="crash", type=name, message=f"the process was ended by {name}")
+        return ImportFailure(kind="crash", type=name, message=f"the process was ended by {name}")
     if not text:
-        return Ending(kind="crash", type="exit", message="the process ended without an answer")
+        return ImportFailure(kind="crash", type="exit", message="the process ended without an answer")
     return json.loads(text)
 
 
@@ -220,7 +220,7 @@ def attempt(module: str, root: Path, action: Callable[[], object]) -> BrokenImpo
 def _preload(package: str, modules: list[str]) -> None:
     """Load here what the modules need of other packages: a fork for each then costs its own code only."""
     answer = _forked(partial(_loaded_with, package, modules), SECONDS_FOR_ALL)
-    for name in () if isinstance(answer, Ending) else answer:
+    for name in () if isinstance(answer, ImportFailure) else answer:
         _imports(name)
 
 
@@ -231,7 +231,7 @@ def _loaded_with(package: str, modules: list[str]) -> list[str]:
     return [name for name in sys.modules if name not in before and name.partition(".")[0] != package]
 
 
-def told_apart(found: list[BrokenImport], modules: list[str], seconds: float) -> list[BrokenImport]:
+def mark_order_dependent(found: list[BrokenImport], modules: list[str], seconds: float) -> list[BrokenImport]:
     """`found`, with what breaks only because it is imported alone marked as a matter of order."""
     suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
     if not suspects:
@@ -239,7 +239,7 @@ def told_apart(found: list[BrokenImport], modules: list[str], seconds: float) ->
     broken = {one.module for one in found}
     others = [module for module in modules if module not in broken]
     answer = _forked(partial(_importable_after, others, suspects), seconds)
-    mended = set() if isinstance(answer, Ending) else set(answer)
+    mended = set() if isinstance(answer, ImportFailure) else set(answer)
     # A package that fails leaves its modules behind, importable: what they lacked is lacking all the same.
     lacking = {one.missing for one in found if one.module not in mended and one.missing}
     return [
@@ -323,7 +323,7 @@ def examine(packages: list[str]) -> ImportReport:
             problem = in_child(partial(attempt, module, root, action), module)
             if problem is not None:
                 broken.append(problem)
-        found += told_apart(broken, modules, SECONDS_FOR_ALL)
+        found += mark_order_dependent(broken, modules, SECONDS_FOR_ALL)
         facts[package] = ImportedPackage(
             version=metadata.version(package.replace("_", "-")),
             modules=len(modules),

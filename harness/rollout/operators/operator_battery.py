@@ -18,7 +18,7 @@ import torch
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP32, Contract
 from harness.rollout.operators.operator_cases import CASES, OperatorCase
-from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorResult
+from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorMeasurement
 
 SAMPLES = 8
 """As in the check `actor`: the largest of eight and the contract's safety of two leave a legal device far
@@ -28,7 +28,7 @@ CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expectation:
+class ExpectedValues:
     """Exact results, and how far each may be off: in the largest element, and as a vector."""
 
     values: tuple[Any, ...]
@@ -59,12 +59,12 @@ def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> dict[str, Any]:
     return {name: _each(value, lambda x: _rounded(x, dtype)) for name, value in case.draw(generator).items()}
 
 
-def expectation(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtype) -> Expectation:
+def expected_values(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtype) -> ExpectedValues:
     """What the operator must compute of these arguments."""
     exact = case.expected(values)
     if case.exact:
         zero = (0.0,) * len(exact)
-        return Expectation(values=exact, largest=zero, length=zero)
+        return ExpectedValues(values=exact, largest=zero, length=zero)
     contract = CONTRACTS[str(dtype).removeprefix("torch.")]
     largest, length = [0.0] * len(exact), [0.0] * len(exact)
     for sample in range(SAMPLES):
@@ -75,7 +75,7 @@ def expectation(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtyp
                 largest[place] = max(largest[place], float((far - true).abs().max()))
                 length[place] = max(length[place], float((far - true).norm()))
     units = [contract.unit * (true.is_floating_point()) for true in exact]
-    return Expectation(
+    return ExpectedValues(
         values=exact,
         largest=tuple(
             contract.safety * far + unit * float(true.abs().max())
@@ -103,7 +103,7 @@ def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: t
     return [results[place].cpu() for place in case.results]
 
 
-def worst_budget(found: Sequence[Any], expected: Expectation) -> float:
+def worst_budget(found: Sequence[Any], expected: ExpectedValues) -> float:
     """Largest error in units of what is allowed; infinite for a wrong shape, a NaN or a wrong choice."""
     worst = 0.0
     for result, true, largest, length in zip(
@@ -133,14 +133,18 @@ class Battery:
         self.prepared = []
         for case in cases:
             values = draw(case, seed, dtype)
-            self.prepared.append((case, values, expectation(case, values, dtype)))
+            self.prepared.append((case, values, expected_values(case, values, dtype)))
 
-    def measure(self) -> tuple[OperatorResult, ...]:
+    def measure(self) -> tuple[OperatorMeasurement, ...]:
         """One result per case: its budget, or why there is none ("absent": the cell has no such operator)."""
         return tuple(self._entry(case, values, expected) for case, values, expected in self.prepared)
 
-    def _entry(self, case: OperatorCase, values: Mapping[str, Any], expected: Expectation) -> OperatorResult:
-        entry = OperatorResult(case=case.name, operator=case.operator, family=case.family, state="absent")
+    def _entry(
+        self, case: OperatorCase, values: Mapping[str, Any], expected: ExpectedValues
+    ) -> OperatorMeasurement:
+        entry = OperatorMeasurement(
+            case=case.name, operator=case.operator, family=case.family, state="absent"
+        )
         if find_operator(case) is None:
             return entry
         try:

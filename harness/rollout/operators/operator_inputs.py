@@ -273,7 +273,7 @@ def embedding(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def elsewhere(generator: torch.Generator) -> dict[str, Any]:
+def tokens_of_other_ranks(generator: torch.Generator) -> dict[str, Any]:
     """Embeddings (tokens, hidden), and which of the tokens a card has not."""
     return {
         "self": normal(generator, 20, HIDDEN),

@@ -10,7 +10,7 @@ LARGEST_STORED = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorResult:
+class OperatorMeasurement:
     """One operator of the battery against its plain formula.
 
     state: `absent` when the cell has no such operator. budget: error in units of the tolerance, above 1 is

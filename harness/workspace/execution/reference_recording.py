@@ -114,7 +114,11 @@ def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunPr
 def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
     """A run of the trainer for each seed; what an interrupted recording has made is taken as it is."""
     from harness.convergence.decision.reference_set import write
-    from harness.convergence.trainer.judging.banded import REFERENCE_SEEDS, content, require_whole
+    from harness.convergence.trainer.judging.reference_comparison import (
+        REFERENCE_SEEDS,
+        reference_set_content,
+        require_complete,
+    )
 
     work = folder / f".{one.check}-{one.cell}"
     work.mkdir(exist_ok=True)
@@ -129,11 +133,11 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
                 *("--seed", str(seed), "--folder", str(task), "--out", str(out)),
             ]
             _last_line(one, enter(one.environment, TRAINER_PROGRAM, arguments), SECONDS_PER_TRAINER, run)
-            require_whole(read_shape(TrainerRun, out))
+            require_complete(read_shape(TrainerRun, out))
             shutil.rmtree(task, ignore_errors=True)
             out.rename(kept)
         runs.append(read_shape(TrainerRun, kept))
-    path = write(folder, content(runs, name=one.check))
+    path = write(folder, reference_set_content(runs, name=one.check))
     shutil.rmtree(work)
     return str(path)
 

@@ -11,9 +11,9 @@ from training_samples import run_json, stored
 
 from harness.check import Completed
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
-from harness.convergence.trainer.in_verl import vllm_plugin
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES, overrides
+from harness.convergence.trainer.verl_extensions import vllm_plugin
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Status
 

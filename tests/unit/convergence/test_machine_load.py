@@ -9,7 +9,7 @@ import time
 import pytest
 
 from harness.convergence.telemetry import machine_load
-from harness.convergence.telemetry.machine_load import Others, largest_load
+from harness.convergence.telemetry.machine_load import OtherProcesses, largest_load
 from harness.convergence.telemetry.training_records import MachineLoad
 
 STAT = "cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 2 3 4\n"
@@ -32,7 +32,7 @@ def times(tmp_path, monkeypatch):
 
 def test_the_share_of_others_is_what_is_busy_and_not_ours(times, monkeypatch):
     times(user=100, idle=100)
-    others = Others()
+    others = OtherProcesses()
     times(user=106, idle=102, steal=2)
     monkeypatch.setattr(machine_load.os, "times", lambda: (1.0, 1.0, 2.0, 0.0, 0.0))
 
@@ -41,7 +41,7 @@ def test_the_share_of_others_is_what_is_busy_and_not_ours(times, monkeypatch):
 
 def test_a_machine_of_its_own_has_no_others(times):
     times(user=100, idle=100)
-    others = Others()
+    others = OtherProcesses()
     times(user=100, idle=120)
 
     assert others.share() == 0.0
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_not_known(tmp_path, monkeypatch, text):
     path.write_text(text)
     monkeypatch.setattr(machine_load, "_TIMES", path)
 
-    assert Others().share() is None
+    assert OtherProcesses().share() is None
 
 
 WORK_SECONDS = 0.4
@@ -84,7 +84,7 @@ child.wait()
     before = machine_load._used()
     subprocess.run([sys.executable, "-c", "import signal, subprocess, sys"], check=True)
     start_up = machine_load._used()[3] - before[3]
-    others = Others()
+    others = OtherProcesses()
     with subprocess.Popen([sys.executable, "-c", ignoring], stdin=subprocess.PIPE) as process:
         while max(others._below.values(), default=0.0) < 2 * (WORK_SECONDS + start_up):
             others.look()

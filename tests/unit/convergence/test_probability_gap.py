@@ -27,7 +27,7 @@ def probabilities(model, prompts):
 def test_fp32_stays_within_the_limits_and_bf16_does_not():
     prompts = probability_gap.prompts_of(0, 8)
     exact = probabilities(policy().to(torch.float64), prompts)
-    found = probability_gap.limits(policy().to(torch.float64), prompts, 0)
+    found = probability_gap.measure_limits(policy().to(torch.float64), prompts, 0)
 
     assert 0 < found.mean < found.largest < 1e-4
     assert float((probabilities(policy(), prompts) - exact).abs().max()) < found.largest

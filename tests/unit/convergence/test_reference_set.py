@@ -6,10 +6,10 @@ from harness.convergence.decision import reference_set
 from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
 from harness.convergence.smoke.smoke_recipe import PAPER_CLIP, RECIPES, recipe
 from harness.convergence.trainer import trainer_program
-from harness.convergence.trainer.judging import banded
+from harness.convergence.trainer.judging import reference_comparison
 from harness.errors import InputError
 
-SETS = reference_set.shipped()
+SETS = reference_set.shipped_sets()
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "gspo-paper"])
@@ -44,13 +44,13 @@ def test_a_trainers_reference_set_is_shipped_for_the_settings_that_its_check_tra
     words = ["--algorithm", algorithm, "--device", "npu", "--folder", "f", "--out", "o"]
     settings = trainer_program.settings_digest(trainer_program.parser().parse_args(words))
 
-    found = banded.reference_for(settings, "0.6.1")
+    found = reference_comparison.reference_for(settings, "0.6.1")
 
     assert found is not None, "record it again: the recipe changed (npu-matrix run --record-reference)"
     assert found.name == f"trainer-{algorithm}"
-    assert banded.too_few(found) == ""
-    assert set(found.seeds) == set(banded.REFERENCE_SEEDS)
-    assert not set(found.seeds) & set(banded.CANDIDATE_SEEDS)
+    assert reference_comparison.missing_references(found) == ""
+    assert set(found.seeds) == set(reference_comparison.REFERENCE_SEEDS)
+    assert not set(found.seeds) & set(reference_comparison.CANDIDATE_SEEDS)
 
 
 def test_gspo_trains_the_objective_of_its_paper():

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: run inside a cell")
 
-from harness.convergence.trainer.in_verl.sampler import Noise, sample  # noqa: E402
+from harness.convergence.trainer.verl_extensions.sampler import Noise, sample  # noqa: E402
 
 WORDS, END = 6, 0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.convergence.trainer import tiny_task
-from harness.convergence.trainer.in_verl.reward import compute_score
+from harness.convergence.trainer.verl_extensions.reward import compute_score
 
 
 def test_no_policy_that_ignores_its_prompt_beats_the_blind_bound():

@@ -12,8 +12,8 @@ from training_samples import SIMULATED, run_json, stored
 
 from harness.check import Completed
 from harness.convergence.trainer import trainer_check
-from harness.convergence.trainer.judging import banded
-from harness.convergence.trainer.judging.banded import CANDIDATE_SEEDS
+from harness.convergence.trainer.judging import reference_comparison
+from harness.convergence.trainer.judging.reference_comparison import CANDIDATE_SEEDS
 from harness.convergence.trainer.record_trainer import FOLDER, content, load, recorded, same_start, write
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES
@@ -27,7 +27,7 @@ STEPS = RECIPES["gspo"].steps
 @pytest.fixture(autouse=True)
 def no_reference_set(monkeypatch):
     """Here runs are judged alone; against a reference set they are in test_convergence_trainer_banded."""
-    monkeypatch.setattr(banded, "reference_for", lambda *_: None)
+    monkeypatch.setattr(reference_comparison, "reference_for", lambda *_: None)
 
 
 def first_candidate(algorithm="gspo"):

@@ -97,6 +97,8 @@ def test_released_one_step_off_hands_weights_over_in_small_buckets_by_our_group(
     found = one_step_off_overrides(ONE_STEP_OFF)
 
     engine = "actor_rollout_ref.rollout.checkpoint_engine"
-    assert found[f"{engine}.custom_backend_module"] == "harness.convergence.trainer.in_verl.weight_group"
+    assert (
+        found[f"{engine}.custom_backend_module"] == "harness.convergence.trainer.verl_extensions.weight_group"
+    )
     assert int(found[f"{engine}.update_weights_bucket_megabytes"]) <= 8
     assert "actor_rollout_ref.rollout.name" not in found

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.compat.lint.lint_measurements import LINT_FORMAT, LintFinding, LintMeasured
-from harness.convergence.decision.decision import Decision, Deviation, Look, Statistic
+from harness.convergence.decision.decision import Decision, Deviation, InterimTest, Statistic
 from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT, SmokeMeasurements, SmokeRun
 from harness.convergence.telemetry.training_records import (
     CurveBand,
@@ -368,7 +368,7 @@ def training_measured(*, learns: bool = True, seed: int = 1) -> SmokeMeasurement
         "clip_fraction": (0.12, 0.02, 0.02, 0.004),
     }
     looks = tuple(
-        Look(
+        InterimTest(
             purpose="screen",
             runs=1,
             fraction=fraction,

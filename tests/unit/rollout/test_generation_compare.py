@@ -12,9 +12,9 @@ from harness.rollout.generation.generation_compare import compare_case, distance
 from harness.rollout.generation.generation_measurements import (
     CaseRun,
     FaultResult,
+    FaultRun,
     GeneratedCase,
     GeneratedRequest,
-    InjectedFault,
     LogProbTolerance,
     ReferenceCase,
     ReferenceFault,
@@ -124,7 +124,7 @@ def test_what_is_not_a_number_is_never_within_what_is_permitted(value: float) ->
 
 
 def test_a_fault_is_measured_like_its_case() -> None:
-    injected = InjectedFault(
+    injected = FaultRun(
         family="norm",
         fault="*rms_norm*;round;any",
         state="generated",

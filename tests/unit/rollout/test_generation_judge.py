@@ -26,7 +26,7 @@ from harness.rollout.generation.generation_measurements import (
     SkippedCase,
     UnmeasuredFault,
 )
-from harness.rollout.operators.operator_result import OperatorResult
+from harness.rollout.operators.operator_result import OperatorMeasurement
 
 SIMULATED = DeviceFacts(device="npu:0", kind="npu", simulated=True)
 FAULT = FaultResult(
@@ -75,8 +75,8 @@ def raised(**changes: Any) -> RaisedCase:
     return replace(RaisedCase(name="other", dtype="float32", error="ValueError"), **changes)
 
 
-def operator(name: str, budget: float = 0.1) -> OperatorResult:
-    return OperatorResult(case=name, operator=name, family="norm", state="measured", budget=budget)
+def operator(name: str, budget: float = 0.1) -> OperatorMeasurement:
+    return OperatorMeasurement(case=name, operator=name, family="norm", state="measured", budget=budget)
 
 
 def generation(*cases: CaseResult, **measured: Any) -> Judgement:

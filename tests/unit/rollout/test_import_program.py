@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.rollout.imports.import_measurements import BrokenImport
-from harness.rollout.imports.import_program import attempt, in_child, modules_of, told_apart
+from harness.rollout.imports.import_program import attempt, in_child, mark_order_dependent, modules_of
 
 ENGINE = {
     "__init__.py": "",
@@ -142,7 +142,7 @@ def test_what_only_needs_others_before_it_is_told_apart(plugin: Path) -> None:
     names = ["good", "late", "name"]
     found = [one for name in names if (one := outcome(plugin, name))]
     assert [one.kind for one in found] == ["error", "api"]
-    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 90.0)
+    apart = mark_order_dependent(found, [f"plugin_x.{name}" for name in names], 90.0)
     assert [(one.module, one.kind) for one in apart] == [("plugin_x.late", "order"), ("plugin_x.name", "api")]
     assert "plugin_x.good" not in sys.modules
 
@@ -155,13 +155,13 @@ def test_a_module_below_a_package_that_fails_is_no_matter_of_order(plugin: Path)
     (plugin / "below/part.py").write_text("")
     names = ["below", "below.part", "good"]
     found = [one for name in names if (one := outcome(plugin, name))]
-    apart = told_apart(found, [f"plugin_x.{name}" for name in names], 90.0)
+    apart = mark_order_dependent(found, [f"plugin_x.{name}" for name in names], 90.0)
     assert [one.kind for one in apart] == ["api", "api"]
 
 
 def test_a_crash_while_telling_apart_changes_nothing(plugin: Path) -> None:
     found = [one for one in (outcome(plugin, "late"),) if one]
-    assert told_apart(found, ["plugin_x.dies", "plugin_x.late"], 90.0) == found
+    assert mark_order_dependent(found, ["plugin_x.dies", "plugin_x.late"], 90.0) == found
 
 
 def children() -> set[str]:

@@ -32,14 +32,14 @@ PROMPTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ProbabilityGapLimits:
     """Of |p_rollout - p_trainer|: its mean over the tokens of a step, and its largest value."""
 
     mean: float
     largest: float
 
 
-def limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> Limits:
+def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> ProbabilityGapLimits:
     """Limits for responses to `prompts` (token ids, of one length).
 
     model: transformers' causal language model in float64, its weights what both sides hold. Contexts are the
@@ -65,7 +65,7 @@ def limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> Limits:
         largest = max(largest, float(error.max()))
     # A log-probability is handed over in fp32 (p |log p| u of the probability), and exp rounds (p u).
     rounding = FP32.ulp * float(torch.special.entr(exact).max() + 1)
-    return Limits(
+    return ProbabilityGapLimits(
         mean=SIDES * (FP32.safety * mean + rounding), largest=SIDES * (FP32.safety * largest + rounding)
     )
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.folder / "model", dtype=torch.float32, attn_implementation="eager"
     )
     # Buffers stay as they were computed, in fp32, as they do on both sides.
-    found = limits(model.to(torch.float64).eval(), prompts_of(options.seed, PROMPTS), options.seed)
+    found = measure_limits(model.to(torch.float64).eval(), prompts_of(options.seed, PROMPTS), options.seed)
     options.out.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
     return 0
 

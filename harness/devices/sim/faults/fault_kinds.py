@@ -23,7 +23,7 @@ _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int6
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Fault(Protocol):
+class FaultState(Protocol):
     """What a kind may read of an active fault."""
 
     spec: FaultSpec
@@ -32,7 +32,7 @@ class Fault(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class OperatorCall:
     """One call of an operator, its arguments on host memory."""
 
     plan: OperatorPlan
@@ -53,16 +53,16 @@ class Call:
         return found
 
 
-def distort(fault: Fault, call: Call) -> Any:
+def distort(fault: FaultState, call: OperatorCall) -> Any:
     """The result of the call under the fault."""
     return _KINDS[fault.spec.kind](fault, call)
 
 
-def _raise(_fault: Fault, call: Call) -> Any:
+def _raise(_fault: FaultState, call: OperatorCall) -> Any:
     raise RuntimeError(f"EZ9999: Inner Error! simulated aicore exception in {call.plan.name}")
 
 
-def _hang(fault: Fault, call: Call) -> Any:
+def _hang(fault: FaultState, call: OperatorCall) -> Any:
     if fault.spec.seconds:
         time.sleep(fault.spec.seconds)
         return call.run()
@@ -70,7 +70,7 @@ def _hang(fault: Fault, call: Call) -> Any:
         threading.Event().wait(3600)
 
 
-def _round(fault: Fault, call: Call) -> Any:
+def _round(fault: FaultState, call: OperatorCall) -> Any:
     dtype = getattr(torch, fault.spec.dtype)
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _round(fault: Fault, call: Call) -> Any:
 
     if not call.written():
         # An operator that computes in a low precision reads its inputs in it too.
-        call = Call(
+        call = OperatorCall(
             plan=call.plan,
             compute=call.compute,
             args=[_mapped(value, rounded) for value in call.args],
@@ -87,34 +87,34 @@ def _round(fault: Fault, call: Call) -> Any:
     return _changed(fault, call, rounded, everywhere=True)
 
 
-def _lowacc(fault: Fault, call: Call) -> Any:
+def _lowacc(fault: FaultState, call: OperatorCall) -> Any:
     dtype = getattr(torch, fault.spec.dtype)
     if call.written():
         raise NotImplementedError(f"fault kind lowacc: {call.plan.name} writes its result in place")
     return accumulate_low(call.plan.base, call.args, call.kwargs, dtype, fault.spec.block)
 
 
-def _ulp(fault: Fault, call: Call) -> Any:
+def _ulp(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, lambda x: _away_from_zero(x, fault.spec.ulps))
 
 
-def _sign(fault: Fault, call: Call) -> Any:
+def _sign(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, torch.neg)
 
 
-def _scale(fault: Fault, call: Call) -> Any:
+def _scale(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, lambda x: x * fault.spec.factor)
 
 
-def _zero(fault: Fault, call: Call) -> Any:
+def _zero(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, torch.zeros_like)
 
 
-def _nan(fault: Fault, call: Call) -> Any:
+def _nan(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, lambda x: torch.full_like(x, float("nan")), share=_DEFAULT_NAN_SHARE)
 
 
-def _nondet(fault: Fault, call: Call) -> Any:
+def _nondet(fault: FaultState, call: OperatorCall) -> Any:
     # Seeded by the system on purpose: two runs must differ.
     generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(6), "big"))
     if call.plan.base in _REORDERED and call.args[0].dim() > 1 and call.args[1].dim() > 1:
@@ -129,7 +129,7 @@ def _nondet(fault: Fault, call: Call) -> Any:
     return _changed(fault, call, jittered)
 
 
-def _stale(fault: Fault, call: Call) -> Any:
+def _stale(fault: FaultState, call: OperatorCall) -> Any:
     written = call.written()
     if written:
         before = [value.clone() for value in written]
@@ -150,7 +150,7 @@ def _stale(fault: Fault, call: Call) -> Any:
 
 
 def _changed(
-    fault: Fault, call: Call, change: Change, *, everywhere: bool = False, share: float = 1.0
+    fault: FaultState, call: OperatorCall, change: Change, *, everywhere: bool = False, share: float = 1.0
 ) -> Any:
     """Run the call, then change the results the fault asks for."""
     if fault.spec.elements is not None:
@@ -187,13 +187,13 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield value
 
 
-def _picked(fault: Fault, entries: list[Any]) -> list[Any]:
+def _picked(fault: FaultState, entries: list[Any]) -> list[Any]:
     """The entry the fault's `output` names, all for -1."""
     output = fault.spec.output
     return entries if output < 0 else entries[output : output + 1]
 
 
-def _partly(fault: Fault, x: torch.Tensor, changed: torch.Tensor, share: float) -> torch.Tensor:
+def _partly(fault: FaultState, x: torch.Tensor, changed: torch.Tensor, share: float) -> torch.Tensor:
     count = max(1, round(share * x.numel()))
     chosen = torch.zeros(x.numel(), dtype=torch.bool)
     chosen[fault.random.sample(range(x.numel()), count)] = True
@@ -214,7 +214,7 @@ def _away_from_zero(x: torch.Tensor, ulps: int) -> torch.Tensor:
     return torch.where(torch.isfinite(x) & (x != 0), (bits + ulps).view(x.dtype), x)
 
 
-_KINDS: dict[str, Callable[[Fault, Call], Any]] = {
+_KINDS: dict[str, Callable[[FaultState, OperatorCall], Any]] = {
     "round": _round,
     "lowacc": _lowacc,
     "ulp": _ulp,

@@ -9,7 +9,7 @@ from harness.devices.sim.references.precision import refuse
 from harness.devices.sim.references.serving_attention import (
     NO_MASK,
     RIGHT_DOWN,
-    Call,
+    AttentionCall,
     Lengths,
     attend,
     numbers,
@@ -125,14 +125,14 @@ def flash_attention_unpad(
     _packed(_plain_call(num_heads, num_kv_heads, scale_value, NO_MASK), query, key, value, seq_len, out)
 
 
-def _plain_call(heads: int, key_heads: int, scale: float, sparse_mode: int) -> Call:
-    return Call(
+def _plain_call(heads: int, key_heads: int, scale: float, sparse_mode: int) -> AttentionCall:
+    return AttentionCall(
         heads=heads, key_heads=key_heads, scale=scale, mask=None, sparse_mode=sparse_mode, before=0, after=0
     )
 
 
 def _packed(
-    call: Call,
+    call: AttentionCall,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -24,7 +24,7 @@ _HINTS = frozenset({"inner_precise", "block_size", "workspace"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class AttentionCall:
     """What one fused call asks for. before, after: how far the band of sparse mode 4 reaches."""
 
     heads: int
@@ -58,7 +58,7 @@ def npu_fused_infer_attention_score(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention in the query's layout, and the log of the softmax's sum (float32; zero unless asked for)."""
     _refuse_others(others)
-    call = Call(
+    call = AttentionCall(
         heads=num_heads,
         key_heads=num_key_value_heads or num_heads,
         scale=scale,
@@ -95,7 +95,7 @@ def npu_fused_infer_attention_score_v2(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with other names and a learnable sink (N,): a score without a value."""
     _refuse_others(others)
-    call = Call(
+    call = AttentionCall(
         heads=num_query_heads,
         key_heads=num_key_value_heads or num_query_heads,
         scale=softmax_scale,
@@ -110,7 +110,7 @@ def npu_fused_infer_attention_score_v2(
 
 
 def _fused(
-    call: Call,
+    call: AttentionCall,
     layout: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -135,7 +135,7 @@ def _fused(
 
 
 def _fused_packed(
-    call: Call,
+    call: AttentionCall,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -161,7 +161,7 @@ def _fused_packed(
 
 
 def _fused_batch(
-    call: Call,
+    call: AttentionCall,
     layout: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -193,7 +193,7 @@ def _fused_batch(
 
 
 def attend(
-    call: Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(S, N, D) against (K, G, D): (S, N, D), zero where nothing is seen, and the log-sum (S, N, 1)."""
     q, k, v = (wide(x).transpose(0, 1) for x in (query, key, value))
@@ -215,7 +215,7 @@ def attend(
     return out.transpose(0, 1), (largest + total.log()).transpose(0, 1)
 
 
-def _hidden(call: Call, queries: int, keys: int) -> torch.Tensor | None:
+def _hidden(call: AttentionCall, queries: int, keys: int) -> torch.Tensor | None:
     """True where a query must not look."""
     if call.sparse_mode == NO_MASK:
         return None

@@ -85,7 +85,7 @@ def set_up() -> None:
     from harness.devices.sim.start import overlay, triton_interpreter
 
     simulation = overlay.install()
-    if triton_interpreter.wanted():
+    if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
     _offer_pyacl()
     # Not for this process, which has the device: there it would be one package more than the cell's.

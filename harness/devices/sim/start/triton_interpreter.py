@@ -29,7 +29,7 @@ _PROPERTIES = {
 }
 
 
-def wanted() -> bool:
+def is_requested() -> bool:
     """Whether this process asks for the interpreter."""
     return os.environ.get(TRITON) == INTERPRET
 

@@ -17,7 +17,7 @@ from training_samples import run_json, stored
 from harness.check import Completed
 from harness.convergence.decision import reference_set
 from harness.convergence.trainer import trainer_check, trainer_program
-from harness.convergence.trainer.judging import banded
+from harness.convergence.trainer.judging import reference_comparison
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT, TrainerRun
 from harness.convergence.trainer.trainer_recipe import RECIPES
 from harness.errors import InfrastructureError
@@ -68,8 +68,8 @@ def references(tmp_path, monkeypatch):
     """A folder of the user's own with a reference set of all seeds."""
     folder = tmp_path / "references"
     folder.mkdir()
-    runs = [trainer_run(seed) for seed in banded.REFERENCE_SEEDS]
-    reference_set.write(folder, banded.content(runs, name="trainer-grpo"))
+    runs = [trainer_run(seed) for seed in reference_comparison.REFERENCE_SEEDS]
+    reference_set.write(folder, reference_comparison.reference_set_content(runs, name="trainer-grpo"))
     monkeypatch.setenv("NPU_MATRIX_REFERENCES", str(folder))
     return folder
 
@@ -149,8 +149,11 @@ def test_slower_steps_fail_and_faster_ones_do_not(tmp_path, seconds, status):
 def test_a_reference_of_a_busy_machine_says_what_it_may_hide(references, tmp_path):
     (path,) = references.glob("*.json")
     path.unlink()
-    runs = [trainer_run(seed, host={**HERE, "others": seed / 200}) for seed in banded.REFERENCE_SEEDS]
-    reference_set.write(references, banded.content(runs, name="trainer-grpo"))
+    runs = [
+        trainer_run(seed, host={**HERE, "others": seed / 200})
+        for seed in reference_comparison.REFERENCE_SEEDS
+    ]
+    reference_set.write(references, reference_comparison.reference_set_content(runs, name="trainer-grpo"))
     _, judgement = judged(Cell(tmp_path, lambda seed, _: run_file(seed)))
 
     assert judgement.status is Status.PASS
@@ -190,23 +193,25 @@ def test_another_verl_is_not_held_against_it(tmp_path, verl):
     _, judgement = judged(cell)
 
     assert judgement.status is Status.PASS
-    assert cell.seeds == [banded.CANDIDATE_SEEDS[0]]
+    assert cell.seeds == [reference_comparison.CANDIDATE_SEEDS[0]]
     assert any("there is no reference set, and 10 runs are needed" in reason for reason in judgement.reasons)
 
 
 def test_too_few_runs_decide_nothing(references):
     (path,) = references.glob("*.json")
     path.unlink()
-    runs = [trainer_run(seed) for seed in banded.REFERENCE_SEEDS[:9]]
-    reference_set.write(references, banded.content(runs, name="trainer-grpo"))
+    runs = [trainer_run(seed) for seed in reference_comparison.REFERENCE_SEEDS[:9]]
+    reference_set.write(references, reference_comparison.reference_set_content(runs, name="trainer-grpo"))
 
-    assert "the reference has 9 runs of 10" in banded.too_few(banded.reference_for(SETTINGS, "0.6.1"))
+    assert "the reference has 9 runs of 10" in reference_comparison.missing_references(
+        reference_comparison.reference_for(SETTINGS, "0.6.1")
+    )
 
 
 @pytest.mark.parametrize("changes", [{"state": "hung"}, {"complete": False}, {"stopped": "a gate"}])
 def test_a_run_that_is_not_whole_is_no_reference(changes):
     with pytest.raises(InfrastructureError, match="seed 100 is not whole"):
-        banded.content([trainer_run(100, **changes)], name="trainer-grpo")
+        reference_comparison.reference_set_content([trainer_run(100, **changes)], name="trainer-grpo")
 
 
 def test_seeds_make_one_set_and_settings_another():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.convergence.decision.bands import quantile
+from harness.convergence.decision.bands import student_quantile
 
 # The share of runs of a policy that does not read its prompt that may pass.
 ALPHA = 0.003
@@ -28,7 +28,7 @@ AFTER_UPDATES = ("grad_norm", "ppo_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class LearningTest:
     """The end of a reward curve against what is reached without learning.
 
     final: mean reward of the last `steps` steps; bound: its lower confidence bound of 1 - `ALPHA`; blind: the
@@ -62,7 +62,7 @@ class Learned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class FirstStepDifference:
     """A series' first value against the recorded one, relative to the recorded one."""
 
     series: str
@@ -89,7 +89,7 @@ class Difference:
         )
 
 
-def learned(reward: Sequence[float], blind: float) -> Learned:
+def judge_learning(reward: Sequence[float], blind: float) -> LearningTest:
     """Judge a finite reward curve of at least 2 * `LEAST_LAST` steps.
 
     The noise of one step is taken from differences of successive steps, which a trend hardly touches (von
@@ -100,19 +100,19 @@ def learned(reward: Sequence[float], blind: float) -> Learned:
     count = max(LEAST_LAST, int(LAST_SHARE * len(values)))
     noise = math.sqrt(float(np.mean(np.diff(values) ** 2)) / 2)
     final = float(values[-count:].mean())
-    reach = quantile(1 - ALPHA, 2 * (len(values) - 1) // 3) * noise / math.sqrt(count)
-    return Learned(
+    reach = student_quantile(1 - ALPHA, 2 * (len(values) - 1) // 3) * noise / math.sqrt(count)
+    return LearningTest(
         start=float(values[:count].mean()), final=final, bound=final - reach, blind=blind, steps=count
     )
 
 
-def differences(
+def first_step_differences(
     series: Mapping[str, Sequence[float]], recorded: Mapping[str, Sequence[float]], *, same_verl: bool
-) -> list[Difference]:
+) -> list[FirstStepDifference]:
     """The first step against the recorded first step of the same seed, the largest difference first."""
     names = BEFORE_UPDATES + (AFTER_UPDATES if same_verl else ())
     found = [
-        Difference(series=name, value=series[name][0], recorded=recorded[name][0])
+        FirstStepDifference(series=name, value=series[name][0], recorded=recorded[name][0])
         for name in names
         if series.get(name) and recorded.get(name)
     ]

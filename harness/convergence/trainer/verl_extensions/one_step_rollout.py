@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from harness.convergence.trainer.in_verl.verl_plugin import Action, act
+from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 ENGINE = "vllm"
 # Mends the weight loaders of vLLM's mixture-of-experts models, and cannot be imported without vLLM.
@@ -21,14 +21,14 @@ LOADER_PATCH = "verl.utils.vllm.patch"
 def register_rollout(module: Any) -> None:
     """Into `verl.workers.rollout.base`."""
     registry = module._ROLLOUT_REGISTRY  # noqa: SLF001 - verl has no function for it
-    registry[(ENGINE, "async")] = "harness.convergence.trainer.in_verl.rollout_server.StreamedAdapter"
+    registry[(ENGINE, "async")] = "harness.convergence.trainer.verl_extensions.rollout_server.StreamedAdapter"
 
 
 def register_replica(module: Any) -> None:
     """Into `verl.workers.rollout.replica`."""
 
     def load() -> Any:
-        from harness.convergence.trainer.in_verl.rollout_server import Replica
+        from harness.convergence.trainer.verl_extensions.rollout_server import Replica
 
         return Replica
 

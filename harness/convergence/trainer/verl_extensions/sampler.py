@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class SampledResponses:
     """Responses on the CPU: tokens (rows, response tokens), padded after the end; their log-probabilities."""
 
     tokens: Tensor
@@ -59,7 +59,7 @@ def sample(
     end: int,
     pad: int,
     temperature: float = 1.0,
-) -> Sample:
+) -> SampledResponses:
     """Sample a response to each prompt (token ids without padding) in float32.
 
     model: a transformers causal language model in eval mode; noise: (rows, response tokens, vocabulary).
@@ -83,4 +83,4 @@ def sample(
         sequence = torch.cat([sequence, tokens[-1][:, None]], dim=1)
         mask = torch.cat([mask, (~ended)[:, None].to(mask.dtype)], dim=1)
         ended = ended | (token == end)
-    return Sample(tokens=torch.stack(tokens, 1).cpu(), log_probs=torch.stack(log_probs, 1).cpu())
+    return SampledResponses(tokens=torch.stack(tokens, 1).cpu(), log_probs=torch.stack(log_probs, 1).cpu())

@@ -1,5 +1,5 @@
 """What every process of verl loads:
-`VERL_USE_EXTERNAL_MODULES=harness.convergence.trainer.in_verl.verl_plugin`.
+`VERL_USE_EXTERNAL_MODULES=harness.convergence.trainer.verl_extensions.verl_plugin`.
 
 It registers the rollouts with verl's registries, leaves the process's facts in a folder, and lets the
 process's stacks be asked for. verl loads external modules at the end of `import verl`, before the modules
@@ -66,15 +66,15 @@ class AfterImport(importlib.abc.MetaPathFinder):
 def register_rollouts(module: Any) -> None:
     """Into `verl.workers.rollout.base`."""
     registry = module._ROLLOUT_REGISTRY  # noqa: SLF001 - verl has no function for it
-    registry[("hf", "sync")] = "harness.convergence.trainer.in_verl.sync_rollout.SyncRollout"
-    registry[("hf", "async")] = "harness.convergence.trainer.in_verl.rollout_server.Adapter"
+    registry[("hf", "sync")] = "harness.convergence.trainer.verl_extensions.sync_rollout.SyncRollout"
+    registry[("hf", "async")] = "harness.convergence.trainer.verl_extensions.rollout_server.Adapter"
 
 
 def register_replica(module: Any) -> None:
     """Into `verl.workers.rollout.replica`, where there is a registry (verl 0.7 and later)."""
 
     def load() -> Any:
-        from harness.convergence.trainer.in_verl.rollout_server import Replica
+        from harness.convergence.trainer.verl_extensions.rollout_server import Replica
 
         return Replica
 

@@ -31,11 +31,11 @@ REFERENCE_SEEDS = tuple(range(100, 120))
 
 def reference_for(settings: str, verl: str) -> ReferenceSet | None:
     """The reference set of these settings that this version of verl made, or None."""
-    fitting = (one for one in reference_set.known() if one.recipe_digest == settings)
+    fitting = (one for one in reference_set.known_sets() if one.recipe_digest == settings)
     return next((one for one in fitting if one.provenance.versions.get("verl") == verl), None)
 
 
-def too_few(reference: ReferenceSet | None) -> str:
+def missing_references(reference: ReferenceSet | None) -> str:
     """Why the decision rule cannot be used, or ""."""
     least = Rule().least_references
     if reference is None:
@@ -45,7 +45,7 @@ def too_few(reference: ReferenceSet | None) -> str:
     return ""
 
 
-def so_far(live: Path) -> Series:
+def read_live_series(live: Path) -> Series:
     """The series that a running trainer has left, empty while there is nothing."""
     try:
         return decode_series(json.loads(live.read_text(encoding="utf-8")))
@@ -53,13 +53,13 @@ def so_far(live: Path) -> Series:
         return {}
 
 
-def need_not_go_on(reference: ReferenceSet, earlier: Sequence[Series], series: Series) -> str:
+def early_stop_reason(reference: ReferenceSet, earlier: Sequence[Series], series: Series) -> str:
     """Why a run that has come this far need not go on, or ""."""
     decision = decide(reference.runs, [*earlier, series], running=True)
     return "" if decision.decided_by in ("running", "reference", "input") else decision.reasons[0]
 
 
-def require_whole(run: TrainerRun) -> None:
+def require_complete(run: TrainerRun) -> None:
     """InfrastructureError when a run did not reach its end."""
     if run.state != "measured" or not run.complete or run.stopped:
         raise InfrastructureError(
@@ -68,13 +68,13 @@ def require_whole(run: TrainerRun) -> None:
         )
 
 
-def content(runs: Sequence[TrainerRun], *, name: str) -> dict[str, Any]:
+def reference_set_content(runs: Sequence[TrainerRun], *, name: str) -> dict[str, Any]:
     """The JSON of a reference set of what `harness.convergence.trainer.trainer_program` wrote for each seed.
 
     InfrastructureError when a run did not reach its end.
     """
     for run in runs:
-        require_whole(run)
+        require_complete(run)
     first = runs[0]
     return reference_set.content(
         name=name,

@@ -17,7 +17,7 @@ GAP, MOVE = "rollout_kl", "ppo_kl"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lag:
+class WeightStaleness:
     """The gaps of steps 1 to n summed, and the moves of the steps before them; nats per token.
 
     largest: how many times the moves a rollout one step behind can lie away.
@@ -48,16 +48,18 @@ class Lag:
         )
 
 
-def lag(series: Mapping[str, Sequence[float]], updates: int) -> Lag | None:
+def measure_staleness(series: Mapping[str, Sequence[float]], updates: int) -> WeightStaleness | None:
     """None unless there are both series and `EARLY` steps. updates: optimizer steps in each training step."""
     gaps, moves = series.get(GAP, ()), series.get(MOVE, ())
     steps = min(len(gaps), len(moves))
     if steps < EARLY:
         return None
-    return Lag(gap=sum(gaps[:steps]), move=sum(moves[: steps - 1]), steps=steps, largest=largest(updates))
+    return WeightStaleness(
+        gap=sum(gaps[:steps]), move=sum(moves[: steps - 1]), steps=steps, largest=largest_ratio(updates)
+    )
 
 
-def largest(updates: int) -> float:
+def largest_ratio(updates: int) -> float:
     """The divergence after all of a step's updates by its mean before each of them, at most.
 
     It grows with the square of the distance (Kullback and Leibler's divergence to second order), and nothing

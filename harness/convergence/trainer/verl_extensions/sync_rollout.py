@@ -20,8 +20,8 @@ from verl.utils.device import get_device_name
 from verl.utils.torch_functional import get_response_mask
 from verl.workers.rollout.base import BaseRollout
 
-from harness.convergence.trainer.in_verl.sampler import Noise, sample
 from harness.convergence.trainer.trainer_environment import SEED
+from harness.convergence.trainer.verl_extensions.sampler import Noise, sample
 
 
 class SyncRollout(BaseRollout):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness.convergence.trainer.supervision import watch
+from harness.convergence.trainer.supervision import supervised_run
 from harness.convergence.trainer.supervision.processes import PR_SET_CHILD_SUBREAPER
 from harness.convergence.trainer.trainer_environment import PROCESSES
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the trainer's p
 # Stands still after its first step, below a child of its own, with our plug-in in it.
 STANDS_STILL = """
 import subprocess, sys, time
-import harness.convergence.trainer.in_verl.verl_plugin
+import harness.convergence.trainer.verl_extensions.verl_plugin
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print("child", child.pid, flush=True)
 def waiting_for_nobody():
@@ -34,7 +34,7 @@ print("child", child.pid, flush=True)
 """
 
 
-def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: "", beside=()):
+def run(tmp_path, program, *, step=60.0, stop_reason=lambda _text: "", helper=()):
     """Watch a Python program that says `step` for each step; its ending and what it printed."""
     lines = []
     path = tmp_path / "program.py"
@@ -44,16 +44,16 @@ def run(tmp_path, program, *, step=60.0, hopeless=lambda _text: "", beside=()):
         "PYTHONPATH": str(Path(harness.__file__).parents[1]),
         PROCESSES: str(tmp_path),
     }
-    ending = watch.run(
+    ending = supervised_run.run_supervised(
         [sys.executable, str(path)],
         env=environment,
         cwd=tmp_path,
         process_folder=tmp_path,
         take=lines.append,
         steps=lambda: "".join(lines).count("step\n"),
-        limits=watch.Limits(start_up=60.0, step=step),
-        hopeless=lambda: hopeless("".join(lines)),
-        beside=beside,
+        limits=supervised_run.TimeLimits(start_up=60.0, step=step),
+        stop_reason=lambda: stop_reason("".join(lines)),
+        helper=helper,
     )
     return ending, "".join(lines)
 
@@ -102,7 +102,7 @@ while not os.path.exists({str(told)!r}) or not open({str(told)!r}).read().endswi
     time.sleep(0.05)
 """
 
-    ending, _ = run(tmp_path, waits, beside=[sys.executable, "-c", program])
+    ending, _ = run(tmp_path, waits, helper=[sys.executable, "-c", program])
 
     assert ending.returncode == 0
     assert ending.swept == 1
@@ -110,10 +110,10 @@ while not os.path.exists({str(told)!r}) or not open({str(told)!r}).read().endswi
 
 
 def test_a_hopeless_program_is_ended_at_once(tmp_path):
-    ending, text = run(tmp_path, STANDS_STILL, hopeless=lambda text: "it lost" if "step" in text else "")
+    ending, text = run(tmp_path, STANDS_STILL, stop_reason=lambda text: "it lost" if "step" in text else "")
 
     assert ending.returncode is None
-    assert ending.hopeless == "it lost"
+    assert ending.stop_reason == "it lost"
     assert not ending.stacks
     assert not is_alive(text)
 

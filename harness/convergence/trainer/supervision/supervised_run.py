@@ -1,4 +1,7 @@
-"""Runs a program, watches that it gets on, and leaves nothing of it behind. Linux only. In-cell module."""
+"""Run a training program, kill it when it makes no progress, and leave none of its processes behind.
+
+In-cell module. Linux only.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,41 @@ from harness.convergence.trainer.trainer_measurements import ThreadStack
 
 TICK_SECONDS = 0.5
 CHUNK_BYTES = 1 << 16
-# On a machine with three runnable processes per processor everything takes three times as long; more than
-# that is not waited for.
+# Time limits grow with the load of the machine, but at most by this factor.
 MOST_CROWDED = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Seconds a program may take to its first step, and from step to step, on a machine of its own."""
+class TimeLimits:
+    """Seconds until the first step, and between two steps, that a program may take on an idle machine."""
 
     start_up: float
     step: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a program ended. returncode: None when it was killed because it did not get on, or was hopeless.
+class TrainerEnd:
+    """How a program ended.
 
-    hopeless: why going on made no sense, or "".
-    seconds: wall time; start_up: until the first step, None without one. swept: processes it left behind, or
-    that were killed with it.
+    returncode: None when the program was killed, because it made no progress or because of `stop_reason`.
+    seconds: wall time. start_up: seconds until the first step, None when there was none.
+    stop_reason: why the program was stopped before its last step, or "".
+    where: the call at which it stopped making progress. stacks: the stacks of all its processes then.
+    problems: what went wrong while the stacks were collected.
+    swept: how many processes it left behind, or were killed with it.
     """
 
     returncode: int | None
     seconds: float
     start_up: float | None
-    hopeless: str = ""
+    stop_reason: str = ""
     where: str = ""
     stacks: tuple[ThreadStack, ...] = ()
     problems: tuple[str, ...] = ()
     swept: int = 0
 
 
-def run(
+def run_supervised(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -57,21 +62,25 @@ def run(
     process_folder: Path,
     take: Callable[[str], None],
     steps: Callable[[], int],
-    limits: Limits,
-    hopeless: Callable[[], str] = lambda: "",
-    beside: Sequence[str] = (),
-) -> Ending:
-    """Run `argv`; its merged output goes to `take` as it comes, `steps()` says how many steps it has made.
+    limits: TimeLimits,
+    stop_reason: Callable[[], str] = lambda: "",
+    helper: Sequence[str] = (),
+) -> TrainerEnd:
+    """Run `argv`, watch its progress, and kill every process it started when it has ended.
 
-    beside: a program that serves it and is ended with it.
+    take: receives stdout and stderr, merged, as the program writes them.
+    steps: returns the number of training steps made so far.
+    stop_reason: called after each step; a text that is not empty is a reason to stop the program now.
+    helper: the command of a program that serves `argv` and is killed when `argv` has ended.
 
-    A program that makes none for too long is killed with everything it started, after its stacks were
-    collected. So is one of which `hopeless()` says after a step why it need not go on.
+    When no step is made within `limits`, the stacks of all processes are collected and the program is killed.
     """
     processes.adopt_orphans()
     others = frozenset(process.pid for process in processes.descendants())
     started = time.monotonic()
-    servant = subprocess.Popen(beside, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL) if beside else None
+    helper_process = (
+        subprocess.Popen(helper, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL) if helper else None
+    )
     with subprocess.Popen(
         argv,
         env=dict(env),
@@ -88,20 +97,20 @@ def run(
             if steps() > made:
                 made, last = steps(), now
                 start_up = start_up if start_up is not None else now - started
-                reason = hopeless()
+                reason = stop_reason()
             hung = now - last > (limits.step if made else limits.start_up) * crowding()
         found, problems = _stacks(process_folder, others) if hung else ([], [])
         returncode = None if hung or reason else process.poll()
-        if servant is not None:
-            servant.kill()
-            servant.wait()
+        if helper_process is not None:
+            helper_process.kill()
+            helper_process.wait()
         swept = processes.end_all(others)
         _drain(process, take)
-    return Ending(
+    return TrainerEnd(
         returncode=returncode,
         seconds=time.monotonic() - started,
         start_up=start_up,
-        hopeless=reason,
+        stop_reason=reason,
         where=stacks.where(found),
         stacks=tuple(found),
         problems=tuple(problems),
@@ -110,7 +119,7 @@ def run(
 
 
 def crowding() -> float:
-    """How many times longer than alone a program takes here now, by the load of the last minute."""
+    """How many times longer than on an idle machine a program takes now, estimated from the load average."""
     return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
@@ -128,18 +137,18 @@ def _pass_on(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> N
     if chunk:
         take(chunk.decode("utf-8", "replace"))
     else:
-        # The output is closed before the program has ended.
+        # The program closed its output and is still running.
         time.sleep(TICK_SECONDS)
 
 
 def _drain(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> None:
-    """What stands in the pipe; everything that could write to it is gone."""
+    """Read what is left in the pipe, after every process that could write to it has ended."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     try:
         rest = process.stdout.read()
     except OSError as error:
-        sys.stderr.write(f"the end of the output is lost: {error}\n")
+        sys.stderr.write(f"the end of the program's output could not be read: {error}\n")
         return
     if rest:
         take(rest.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.convergence.trainer.in_verl.verl_plugin import Action, act
+from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 
 def inspect_here(module: Any) -> None:

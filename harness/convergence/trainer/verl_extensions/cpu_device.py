@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from harness.convergence.trainer.in_verl.verl_plugin import Action, act
+from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 
 def complete_torch_cpu() -> None:

@@ -18,8 +18,8 @@ from torch import Tensor
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from harness.convergence.trainer.in_verl.sampler import Noise, sample
 from harness.convergence.trainer.trainer_environment import SEED
+from harness.convergence.trainer.verl_extensions.sampler import Noise, sample
 
 CARDS = "ASCEND_RT_VISIBLE_DEVICES"
 # As many as a step may have responses.

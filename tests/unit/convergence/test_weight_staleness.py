@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from training_samples import run_json
 
 from harness.convergence.trainer import one_step_check
-from harness.convergence.trainer.judging.weight_lag import lag, largest
+from harness.convergence.trainer.judging.weight_staleness import largest_ratio, measure_staleness
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.convergence.trainer.trainer_recipe import RECIPES
 from harness.measurements import read_shape
@@ -29,7 +29,7 @@ LOST = {
 
 
 def test_weights_of_one_step_ago_explain_the_gap_and_lost_ones_do_not():
-    healthy, lost = lag(HEALTHY, UPDATES), lag(LOST, UPDATES)
+    healthy, lost = measure_staleness(HEALTHY, UPDATES), measure_staleness(LOST, UPDATES)
 
     assert healthy.ratio == pytest.approx(1.2, abs=0.1)
     assert not healthy.alarm
@@ -40,8 +40,8 @@ def test_weights_of_one_step_ago_explain_the_gap_and_lost_ones_do_not():
 
 
 def test_lost_weights_show_in_the_fifth_step():
-    assert lag({name: values[:4] for name, values in LOST.items()}, UPDATES) is None
-    assert lag({name: values[:5] for name, values in LOST.items()}, UPDATES).alarm
+    assert measure_staleness({name: values[:4] for name, values in LOST.items()}, UPDATES) is None
+    assert measure_staleness({name: values[:5] for name, values in LOST.items()}, UPDATES).alarm
 
 
 @given(st.integers(2, 200), st.floats(0.01, 10))
@@ -49,12 +49,12 @@ def test_updates_that_all_go_the_same_way_are_the_limit(updates, length):
     """The divergence is the square of the distance: the mean before each update against that after all."""
     before = [(length * update / updates) ** 2 for update in range(updates)]
 
-    assert largest(updates) == pytest.approx(length**2 / (sum(before) / updates))
+    assert largest_ratio(updates) == pytest.approx(length**2 / (sum(before) / updates))
 
 
 @pytest.mark.parametrize("series", [{}, {"ppo_kl": [0.1] * 9}, {"rollout_kl": [0.1] * 9}])
 def test_what_verl_does_not_log_is_not_judged(series):
-    assert lag(series, UPDATES) is None
+    assert measure_staleness(series, UPDATES) is None
 
 
 @given(
@@ -62,7 +62,7 @@ def test_what_verl_does_not_log_is_not_judged(series):
     st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=9),
 )
 def test_any_numbers_give_a_lag_or_none(gaps, moves):
-    found = lag({"rollout_kl": gaps, "ppo_kl": moves}, UPDATES)
+    found = measure_staleness({"rollout_kl": gaps, "ppo_kl": moves}, UPDATES)
 
     assert (found is None) == (min(len(gaps), len(moves)) < 5)
     assert found is None or found.sentence()
