@@ -68,10 +68,15 @@ if TYPE_CHECKING:
     help="With --github: only cells on NPUs, for runners with this number of cards.",
 )
 @click.option(
+    "--code-impact",
+    is_flag=True,
+    help="Show how many checks a change of each package of npu-matrix renews.",
+)
+@click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON (schema npu-matrix.plan, npu-matrix.impact or npu-matrix.cover).",
+    help="Print JSON (schema npu-matrix.plan, .impact, .cover or .code-impact).",
 )
 @click.pass_obj
 def command(
@@ -81,6 +86,9 @@ def command(
 
     Nothing is run. A task marked * has a stored outcome that a run reuses.
     """
+    if options["code_impact"]:
+        _show_code_impact(checks, as_json=as_json)
+        return
     if options["changed_since"] == "":
         raise click.UsageError("--changed-since needs a git revision")
     if options["changed_since"] and options["strength"]:
@@ -119,6 +127,32 @@ def command(
         return
     for line in lines:
         click.echo(line)
+
+
+def _show_code_impact(names: tuple[str, ...], *, as_json: bool) -> None:
+    from harness.plan.keys.code_impact import code_impact
+    from harness.workspace.planning.plan_selection import select_checks
+
+    checks = select_checks(names)
+    rows = code_impact(checks)
+    if as_json:
+        schema = {"name": "npu-matrix.code-impact", "version": 1}
+        click.echo(
+            dumps({"schema": schema, "checks": [check.name for check in checks], "packages": rows}, indent=2)
+        )
+        return
+    click.echo(f"checks of {len(checks)} that are run again after a change in a package of npu-matrix")
+    click.echo(f"{'':<14} {'':>8} {'':>12} {'in no':>6}  {'one definition':>16}  {'one module':>14}")
+    click.echo(
+        f"{'package':<14} {'modules':>8} {'definitions':>12} {'key':>6}  {'median':>9} {'most':>6}  "
+        f"{'median':>7} {'most':>6}"
+    )
+    for row in rows:
+        click.echo(
+            f"{row.package:<14} {row.modules:>8} {row.definitions:>12} {row.in_no_key:>6}  "
+            f"{row.definition_median:>9g} {row.definition_most:>6}  "
+            f"{row.module_median:>7g} {row.module_most:>6}"
+        )
 
 
 def _lines(plan: Plan, known: PlanHistory, costs: dict[str, Any]) -> list[str]:

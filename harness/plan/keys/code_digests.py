@@ -30,12 +30,12 @@ from harness.ledger.plan_record import CodeRecord
 from harness.package import PACKAGE_ROOT
 
 CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:task_cards_leased")
-CELL = ("harness.builds.cell.cell_command:cell_command", "harness.builds.cell.bundle:make_bundle")
+CELL = ("harness.workspace.execution.run_setup:cell_launcher",)
 #: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
 #: hardware when the simulator changes; it leaves no gap.
 SIMULATED_DEVICE = (
-    "harness.devices.sim.operators.overlay",
-    "harness.devices.sim.operators.triton_interpreter",
+    "harness.devices.sim.start.overlay",
+    "harness.devices.sim.start.triton_interpreter",
     "harness.devices.sim.runtime_build.cann_toolkit",
     "harness.devices.sim.runtime_build.runtime_library",
     "harness.devices.sim.start.sim_launch",
