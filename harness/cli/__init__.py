@@ -1,4 +1,7 @@
-"""The command line: parses, calls, prints."""
+"""The command line: parses arguments, calls `harness.workspace` and prints.
+
+Start with `app.py`, the command group; each command has a module of its own, for example `plan_command.py`.
+"""
 
 from __future__ import annotations
 

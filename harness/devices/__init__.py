@@ -1,1 +1,5 @@
-"""Devices: what a host has."""
+"""Devices: what a host has, leases of its NPU cards, and the simulated device.
+
+Start with `host/inventory.py` for hosts, `cards/card_leases.py` for leases, and `sim/__init__.py` for the
+simulated device.
+"""

@@ -1,1 +1,6 @@
-"""Inference of a tiny gpt-oss model: the device's logits against the CPU's."""
+"""The check `gpt-oss`: compares the logits of a tiny gpt-oss model on the cell's device with those of the
+CPU.
+
+Start with `inference_check.py` (runs and judges, on the host), then `inference_program.py` (runs inside
+the cell).
+"""

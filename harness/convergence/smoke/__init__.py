@@ -1,1 +1,7 @@
-"""TODO."""
+"""The checks `grpo` and `gspo`: a tiny policy trained for a short time in one process with verl's own
+functions.
+
+Start with `smoke_check.py` (runs and judges, on the host), then `training_loop.py` (sample, reward,
+advantage, loss, update), which `smoke_program.py` runs inside the cell. `training_faults.py` has the
+faults that the check must find.
+"""

@@ -1,5 +1,7 @@
 """verl's own trainer, `verl.trainer.main_ppo`, on a tiny model and task, through verl's extension points.
 
-Runs inside a cell; verl is not edited. `run` is the program; what the trainer loads is `plugin` (external
-module), `rollout` (verl 0.6, sync) or `server` (verl 0.7 and later, server mode) and `reward`.
+Start with `trainer_check.py` (runs and judges, on the host), then `trainer_program.py`, which runs inside the
+cell. verl is not edited: `in_verl` has what its processes load, `supervision` ends runs that hang, and
+`judging` says what the curves mean. `one_step_check.py`, `recipe_twin_check.py` and `vllm_check.py` are its
+variants.
 """

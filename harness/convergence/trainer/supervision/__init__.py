@@ -1,1 +1,5 @@
-"""TODO."""
+"""Runs verl's trainer, notices when it hangs, and ends all its processes. Linux only.
+
+Start with `watch.py`; `process_stacks.py` records where the processes of a hanging run stand, `zygote.py`
+makes Ray's workers start faster.
+"""

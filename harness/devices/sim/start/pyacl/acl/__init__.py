@@ -1,7 +1,7 @@
-"""Stand-in for CANN's Python package `acl`: what Ray and vllm-ascend ask of it, from the simulated runtime.
+"""Stand-in for CANN's Python package `acl`: what Ray and vllm-ascend call of it, on the simulated runtime.
 
-Its folder goes on PYTHONPATH, because the name is CANN's. Functions return as pyACL does: values, then the
-error code.
+Its folder goes on PYTHONPATH, because the name is CANN's. Functions return what those of pyACL return:
+values, then the error code. Start with `rt.py`, the device and its memory.
 """
 
 from __future__ import annotations
